@@ -6,7 +6,7 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +32,18 @@ from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, write_rows
 from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, col
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as CatalogTable
+
+    from pipelines.iceberg.catalog import LightCatalog
+
 ORDINAL = "ordinal"
 FIRST_ROWS = 10_000
 """Number of rows of the first read, before their width is known."""
 
 
-def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
+def read_changes(table: "CatalogTable | None", after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
     """Read the changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
     if table is None:
         return
@@ -52,11 +58,13 @@ def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> I
         after = last
 
 
-def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
+def read_by_place(table: "CatalogTable | None", after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
     """Read the changes whose place is greater than another, in order of places, in tables of about `limit_bytes`.
 
     Each table comes with its last place; changes of one place are in one table. Only the places are held all at once.
     """
+    if table is None:
+        return
     scan = open_current(table).scan()
     places = scan.select(ORDER).where(col(ORDER) > after).to_table().column(ORDER)
     ordered = places.take(pc.sort_indices(places))
@@ -69,7 +77,7 @@ def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa
         step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1))
 
 
-def last_truncate(table: Any | None) -> int:
+def last_truncate(table: "CatalogTable | None") -> int:
     """The ordinal of the last truncate, 0 if there is none: changes before it have no effect."""
     if table is None:
         return 0
@@ -77,7 +85,7 @@ def last_truncate(table: Any | None) -> int:
     return int(pc.max(found.column(ORDINAL)).as_py() or 0)
 
 
-def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
+def last_offsets(table: "CatalogTable | None", files: Sequence[str]) -> dict[str, int]:
     """The highest logged offset of each of these source files that has any."""
     if table is None or not files:
         return {}
@@ -87,7 +95,7 @@ def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
     return dict(zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True))
 
 
-def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
+def atomic_runs(table: "CatalogTable | None", after: int) -> list[tuple[int, int]]:
     """(first, last ordinal) of each atomic append after an ordinal, as far as snapshots state it, in order."""
     found: list[tuple[int, int]] = []
     newer: tuple[int, bool] | None = None
@@ -162,11 +170,11 @@ class Appended:
 class ChangeLog:
     """One change log. Mutable: its state is that of the last commit it knows."""
 
-    def __init__(self, catalog: Any, name: str, options: WriterOptions | None = None) -> None:
+    def __init__(self, catalog: "Catalog | LightCatalog", name: str, options: WriterOptions | None = None) -> None:
         self.name = name
         self._catalog = catalog
         self._options = options
-        self.table: Any = find_table(catalog, name)
+        self.table: CatalogTable | None = find_table(catalog, name)
         self._read_state()
 
     def _read_state(self) -> None:
@@ -337,7 +345,7 @@ class ChangeLog:
         if evolution.changed:
             delta.evolve(evolution.schema)
 
-    def _moved_table(self, before: str | None) -> Any:
+    def _moved_table(self, before: str | None) -> "CatalogTable":
         """The refreshed table, if nobody else has appended since its position was read."""
         table = self.table
         if table is None:
@@ -362,7 +370,7 @@ class ChangeLog:
         return end
 
 
-def _has_rows(table: Any) -> bool:
+def _has_rows(table: "CatalogTable") -> bool:
     snapshot = positions.current_snapshot(table)
     return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
 

@@ -4,7 +4,7 @@ They are applied again in `ingest/quarantine_replay.py`.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,12 @@ from pipelines.iceberg.loaded_table import open_current, refresh
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_rows
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as CatalogTable
+
+    from pipelines.iceberg.catalog import LightCatalog
+
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
@@ -26,24 +32,24 @@ QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
 
 _SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
 FEW_CHANGES = 10
-"""So many changes that found no row to build on are no sign of a wrong config: a stream may begin in mid-table."""
+"""Number of changes without an existing row to update that does not indicate a wrong config: a feed may start mid-table."""
 
 
 def check_ratio(
     name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str = ""
 ) -> None:
-    """Refuse a batch of a table of which too much was rejected, in decoding or in applying.
+    """Refuse a batch of which too many events were rejected, in decoding or in applying.
 
     Args:
         name: of the mirror.
-        num_events: of the batch, rejected ones included.
-        rejected: of them.
-        limit: largest share of rejected events.
-        tolerated: so many are no reason to stop, unless `limit` is 0.
-        hint: why that may be, for the message.
+        num_events: number of events of the batch, including rejected ones.
+        rejected: the rejected events.
+        limit: maximum share of rejected events.
+        tolerated: number of rejected events that is always accepted, unless `limit` is 0.
+        hint: possible reason, for the message.
 
     Raises:
-        QuarantineLimitError: it is more; nothing of the batch may be applied.
+        QuarantineLimitError: there are more; nothing of the batch may be applied.
     """
     if rejected.num_rows <= max(limit * num_events, tolerated if limit else 0):
         return
@@ -51,12 +57,12 @@ def check_ratio(
     shown = "; ".join(f"{count} x {reason}" for reason, count in list(counted.items())[:3])
     raise QuarantineLimitError(
         f"{name}: {rejected.num_rows} of {num_events} events were rejected, more than max_quarantine_ratio {limit:g} "
-        f"allows, so nothing of them was applied: {shown}" + (f"; {hint}" if hint else "")
+        f"allows, so none of them was applied: {shown}" + (f"; {hint}" if hint else "")
     )
 
 
-def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
-    """Add events to the quarantine table `name`, unless they are there; how many were new."""
+def quarantine(catalog: "Catalog | LightCatalog", name: str, rejected: Rejected) -> int:
+    """Add events to the quarantine table `name` unless it contains them; returns how many were new."""
     if rejected.num_rows == 0:
         return 0
     table = find_table(catalog, name)
@@ -65,7 +71,7 @@ def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
     return retry_conflicts(lambda: _attempt(table, rejected.table))
 
 
-def _attempt(table: Any, events: pa.Table) -> int:
+def _attempt(table: "CatalogTable", events: pa.Table) -> int:
     refresh(table)
     fresh = _without_known(table, events)
     if fresh.num_rows == 0:
@@ -81,7 +87,7 @@ def _attempt(table: Any, events: pa.Table) -> int:
     return int(fresh.num_rows)
 
 
-def _without_known(table: Any, events: pa.Table) -> pa.Table:
+def _without_known(table: "CatalogTable", events: pa.Table) -> pa.Table:
     if table.metadata.current_snapshot_id is None:
         return events
     bounds = pc.min_max(events.column("source_offset")).as_py()
@@ -95,12 +101,12 @@ def _without_known(table: Any, events: pa.Table) -> pa.Table:
 
 
 def _comparable(events: pa.Table) -> pa.Table:
-    """What tells events apart, without NULL, which equals nothing."""
+    """The columns that identify events, without NULL, which equals nothing."""
     raw = pc.fill_null(events.column("raw").cast(pa.binary()), b"")
     return events.select(_IDENTITY[:-1]).append_column("raw", raw)
 
 
-def reasons(catalog: Any, mirror: str) -> dict[str, int]:
+def reasons(catalog: "Catalog", mirror: str) -> dict[str, int]:
     """Number of events in the quarantine of a mirror by reason, the most frequent first."""
     table = find_table(catalog, quarantine_name(mirror))
     if table is None:
@@ -110,7 +116,7 @@ def reasons(catalog: Any, mirror: str) -> dict[str, int]:
 
 
 def _by_reason(reasons: pa.ChunkedArray) -> dict[str, int]:
-    """Number of events by reason, the most frequent first; reasons that differ in the value they show are one."""
+    """Number of events by reason, the most frequent first; reasons that differ only in the value shown count as one."""
     kinds = pc.replace_substring_regex(reasons, _SHOWN_VALUE, r"\1...\2")
     counted = (
         pa.table({"kind": kinds, "reason": reasons})
@@ -124,7 +130,7 @@ def _by_reason(reasons: pa.ChunkedArray) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def held_events(catalog: Any, mirror: str, limit: int) -> list[dict[str, Any]]:
+def held_events(catalog: "Catalog", mirror: str, limit: int) -> list[dict[str, Any]]:
     """The first events in the quarantine of a mirror, by position."""
     table = find_table(catalog, quarantine_name(mirror))
     if table is None:

@@ -1,4 +1,4 @@
-"""The command `nevermore`: finds its subcommands and turns errors into one message and an exit code.
+"""The command `nevermore`: finds its subcommands, and turns errors into one message and an exit code.
 
 A subcommand is loaded only when it runs.
 """
@@ -29,7 +29,7 @@ def usage_message(error: Any) -> str:
     if isinstance(cause, ValidationError) and parameter is not None:
         from pipelines.config.document import wrong_value
 
-        # metavars of arguments say more than the name: [TABLE]...
+        # the metavar of an argument is more specific than its name: [TABLE]...
         named = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
         text = f"{named.strip('[].')}: {wrong_value(cause.errors(include_url=False)).rstrip('.')}"
     return text if context is None else f"{text}; see `{context.command_path} --help`"
@@ -39,34 +39,26 @@ COMMANDS = "nevermore.commands"
 LOG_LEVEL = "--log-level"
 LogLevel = Literal["debug", "info", "warning", "error"]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
-"""The base of what typer raises where a command is used wrongly; it has no public name."""
+"""The base of typer's errors of usage; it has no public name."""
 _PANELS = {
-    "demo": "Start here",
-    "init": "Start here",
-    "ui": "Start here",
-    "ingest": "Change events to tables",
-    "run": "Change events to tables",
-    "status": "Change events to tables",
-    "quarantine": "Change events to tables",
-    "replay": "Change events to tables",
-    "resync": "Change events to tables",
-    "adopt": "Change events to tables",
-    "recover": "Change events to tables",
-    "publish": "Change events to tables",
-    "simulate": "Change events to tables",
+    "Start here": ("demo", "init", "ui"),
+    "Change events to tables": (
+        *("ingest", "run", "status", "quarantine", "replay", "resync", "adopt", "recover", "publish", "simulate"),
+    ),
 }
+_OTHER_PANEL = "Look at tables"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
 
-    Known errors and wrong usage are printed as `error: message` (or as a JSON object with `--json`) on standard error,
-    without a traceback; `NEVERMORE_TRACEBACK=1` shows it.
+    Known errors and wrong usage are printed to standard error as `error: message`, with `--json` as an object, without a
+    traceback unless `NEVERMORE_TRACEBACK=1` is set.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if os.environ.get("NO_COLOR"):
         os.environ["TERM"] = "dumb"  # NO_COLOR alone leaves rich and Dagster their bold and dim text
-    # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
+    # every error is printed below, once; Python's handler of last resort would print what is logged, with tracebacks
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
     if not isinstance(sys.stderr, HidingStream):
@@ -76,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         application = _application(words)
         sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
-    except BrokenPipeError:  # `nevermore scan ... | head` is no error
+    except BrokenPipeError:  # `nevermore scan ... | head` is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except typer.Abort:
@@ -84,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except _UsageError as error:
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
-    except Exception as error:  # errors that are not ours are raised again, with their traceback
+    except Exception as error:  # unexpected errors are raised again, with their traceback
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             hide_in_error(error)
@@ -94,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _application(words: Sequence[str]) -> typer.Typer:
-    """The whole application, or only the command that was asked for: the others' imports are not paid for."""
+    """The whole application, or only the requested command, so that the others are not imported."""
     application = typer.Typer(
         name="nevermore",
-        help="Change data capture into Apache Iceberg, in Python. Deleted rows: nevermore.",
+        help="Change data capture into Apache Iceberg in Python. Deleted rows: nevermore.",
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
     )
@@ -109,7 +101,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
             None,
             LOG_LEVEL,
             envvar="NEVERMORE_LOG_LEVEL",
-            help="Log to standard error from this level on.",
+            help="Log to standard error from this level.",
             show_default=False,
         ),
     ) -> None:
@@ -122,8 +114,10 @@ def _application(words: Sequence[str]) -> typer.Typer:
     known = {point.name: point for point in entry_points(group=COMMANDS)}
     own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value names no command
     wanted = next((word for word in own if not word.startswith("-")), None)
-    for point in [known[wanted]] if wanted in known else sorted(known.values(), key=_position):
-        application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(_load(point))
+    panels = {command: panel for panel, commands in _PANELS.items() for command in commands}
+    order = {command: number for number, command in enumerate(panels)}
+    for name in [wanted] if wanted in known else sorted(known, key=lambda name: (order.get(name, len(order)), name)):
+        application.command(name, rich_help_panel=panels.get(name, _OTHER_PANEL))(_load(known[name]))
     return application
 
 
@@ -131,7 +125,7 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
     """The function behind a command.
 
     Raises:
-        PipelineError: Python finds another package under the name of one of ours.
+        PipelineError: Python finds another package under the name of one of Nevermore's.
     """
     try:
         return point.load()  # type: ignore[no-any-return]
@@ -143,17 +137,12 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
             raise
         raise PipelineError(
             f"nevermore {point.name}: Python finds {where} under the name {package!r}, which is a package of Nevermore: "
-            "rename that folder, take its parent from PYTHONPATH, or uninstall the distribution that brought it"
+            "rename that folder, remove its parent from PYTHONPATH, or uninstall the distribution that contains it"
         ) from error
 
 
-def _position(point: EntryPoint) -> tuple[int, str]:
-    order = list(_PANELS)
-    return (order.index(point.name) if point.name in order else len(order), point.name)
-
-
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error that is the user's to mend; None for one that is ours."""
+    """The exit code of an error that the user can correct; None for unexpected errors."""
     if isinstance(error, PipelineError):
         return error.exit_code
     if isinstance(error, OSError):

@@ -122,7 +122,7 @@ def quarantine(
     if table is not None:
         settings.table(table)
     catalog = None if verb == "list" and not has_catalog(settings) else open_existing(settings)
-    settings = settings if catalog is None else expanded(settings, catalog)
+    settings = expanded(settings, catalog)
     if table is not None:
         settings.table(table)
     if catalog is None or verb == "list":

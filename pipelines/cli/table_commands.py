@@ -47,7 +47,7 @@ def tables(
 
     settings = load(config)
     catalog = open_to_look(settings)
-    found = list(_tables(settings if catalog is None else expanded(settings, catalog), catalog))
+    found = list(_tables(expanded(settings, catalog), catalog))
     if as_json:
         print_json(found)
         return
@@ -397,7 +397,7 @@ def status(
 
     settings = load(config)
     catalog = open_to_look(settings)
-    known = settings if catalog is None else expanded(settings, catalog)
+    known = expanded(settings, catalog)
     mirrors = [name for name in tables or () if name not in known.published]
     found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)
     published = published_status(catalog, known, tables or None)

@@ -1,6 +1,6 @@
-"""Runs the ingest: reads what is new in every source and writes it to change logs and mirrors.
+"""Runs the ingest, once or continuously: reads what is new in every source and writes it to change logs and mirrors.
 
-Runs once, or continuously as a service. The part of one table is in `table_ingest.py`.
+The part of one table is in `table_ingest.py`.
 """
 
 import atexit
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
@@ -29,6 +29,11 @@ from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.files import FileBatch
 from scan_core import ScanError
 from scan_core.io import remove_leftovers
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from pipelines.iceberg.catalog import LightCatalog
 
 RARELY = 1_000
 """Collections of the middle generation per full one: some millions of new objects."""
@@ -48,9 +53,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class FeedRun:
-    """One run over all feeds: reports by table, and what is counted per run."""
+    """One run over all feeds, with its reports by table and its counts."""
 
-    catalog: Any
+    catalog: "Catalog | LightCatalog"
     progress: Progress | None
     _: KW_ONLY
     log_only: bool
@@ -78,10 +83,10 @@ class FeedRun:
             self._read_from(feed, None, [*first, *late])
 
     def is_at_rest(self, feed: Feed) -> bool:
-        """Whether `read` would change nothing, and have nothing to tell; `catalog` need not be one to write to.
+        """Whether `read` would change and report nothing. The catalog may be one that cannot be written.
 
         Raises:
-            Exception: whatever `read` would report of a table or of the feed.
+            Exception: what `read` would report for a table or for the feed.
         """
         tables = []
         for name in feed.wanted:
@@ -107,8 +112,8 @@ class FeedRun:
         """Read a source from a position to its end into these tables.
 
         Returns:
-            The feed with the tables that were found, and those of them that are still to be read from its start: they
-            may have come before the position, when nobody asked for them.
+            (feed with the tables that were found, those of them that must still be read from its start): their events
+            may precede the position, as they were skipped before.
         """
         reading = _Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
@@ -127,8 +132,9 @@ class FeedRun:
         return reading.feed, reading.late
 
     def _take(self, reading: "_Reading", batch: FileBatch) -> None:
-        """Hand each table its share of a batch."""
+        """Add the changes of a batch to its tables."""
         scanned = reading.scanned(batch)
+        # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
         if found := reading.feed.found(scanned.untaken(reading.config)):
             joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
             reading.join(found, joining)
@@ -153,7 +159,7 @@ class FeedRun:
         reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
 
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
-        """Commit what is gathered, and tell every table why its feed stopped."""
+        """Commit what was collected, and report to every table why its feed stopped."""
         for table in self._survivors(running, TableIngest.flush):
             table.report_unmet_columns()
             if stopped is not None:
@@ -162,7 +168,7 @@ class FeedRun:
             self._fail_patterns(feed, stopped)
 
     def _survivors(self, tables: Sequence[TableIngest], step: Callable[[TableIngest], None]) -> list[TableIngest]:
-        """The tables of which a step succeeds, several at a time; the others are marked as failed."""
+        """The tables for which a step succeeds, several at a time; the others are marked as failed."""
         if self.parallel_tables == 1 or len(tables) == 1:
             return [table for table in tables if _survives(table, step, table)]
         with ThreadPoolExecutor(self.parallel_tables) as pool:
@@ -173,13 +179,13 @@ class FeedRun:
         self.skipped[reason] += count
 
     def _fail_patterns(self, feed: Feed, error: Exception) -> None:
-        """A source that cannot be read and has no table yet to say so."""
+        """Report an error of a source that has no tables yet."""
         for name in feed.wanted:
             if name in feed.patterns:
                 _fail(self.reports.setdefault(name, TableReport(name)), error)
 
     def _keep_unassigned(self, feed: Feed, rejected: Rejected, num_events: int) -> None:
-        """Events that belong to none of several tables go to a quarantine of the feed."""
+        """Add events that belong to none of several tables to the quarantine of the feed."""
         limit = max(settings.max_quarantine_ratio for settings in feed.settings)
         if rejected.num_rows > limit * num_events:
             first = rejected.table.column("reason")[0].as_py()
@@ -192,7 +198,7 @@ class FeedRun:
 
 @dataclass
 class _Reading:
-    """A feed as far as it is read: who takes part, and what the decoder is to be told next."""
+    """The state of reading a feed: its tables, and what was decided for decoding so far."""
 
     feed: Feed
     position: str | None
@@ -210,13 +216,13 @@ class _Reading:
         return scan(batch.raw, self.config)
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
-        """Let tables take part that a pattern stands for and the feed has shown: from its start on."""
+        """Add tables that a pattern has found; they are read from the start of the feed."""
         self.feed = self.feed.with_tables(found)
         (self.running if self.position is None else self.late).extend(tables)
 
 
 def start_table(
-    catalog: Any,
+    catalog: "Catalog | LightCatalog",
     name: str,
     config: TableConfig,
     progress: Progress | None,
@@ -224,7 +230,7 @@ def start_table(
     log_only: bool = False,
     source_table: str | None = None,
 ) -> tuple[TableIngest | None, TableReport]:
-    """The table, brought up to its change log; None if that failed."""
+    """(table, with all logged changes applied, or None if that failed; its report)."""
     report = TableReport(name)
     try:
         table = TableIngest(catalog, name, config, report, progress, log_only=log_only)
@@ -236,7 +242,7 @@ def start_table(
 
 
 def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIngest]]:
-    """Tables that have read their source equally far, and so can be read together."""
+    """Tables by their position in the source: those with the same position are read together."""
     groups: dict[str | None, list[TableIngest]] = {}
     for table in tables:
         groups.setdefault(table.position, []).append(table)
@@ -244,7 +250,7 @@ def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIn
 
 
 def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
-    """Those of the tables that survive it when the largest spill until all together hold no more than a limit."""
+    """Spill the largest tables until all together are within a memory limit; returns those that did not fail."""
     alive = list(tables)
     held = {id(table): table.held_bytes for table in alive}
     for table in sorted(tables, key=lambda t: -held[id(t)]):
@@ -257,7 +263,7 @@ def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest
 
 
 def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) -> bool:
-    """Whether a step of this table succeeds; if not, the table is marked as failed."""
+    """Whether a step of this table succeeds; otherwise it is marked as failed."""
     try:
         step(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
@@ -273,7 +279,7 @@ def _fail(report: TableReport, error: Exception) -> None:
 
 
 SHOWN_TABLES = 20
-"""A feed may carry thousands of tables that nobody asked for."""
+"""A feed may contain thousands of tables that are not in the config."""
 
 
 def run_once(
@@ -289,7 +295,7 @@ def run_once(
 
     Args:
         config: which tables, from where.
-        progress: told after each table's commit.
+        progress: called after each commit of a table.
         tables: only these; None for all.
         log_only: fill change logs and leave the mirrors to `apply_logs`.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
@@ -350,7 +356,7 @@ def found_nothing_new(
 
 
 def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -> IngestReport:
-    """What a run did; `config` with the tables that its patterns stood for when it began."""
+    """The report of a run; `config` includes the tables that its patterns had found when it began."""
     known = [name for name in config.tables if name in run.reports]
     ordered = tuple(run.reports[name] for name in dict.fromkeys((*known, *run.reports)))
     return IngestReport(
@@ -364,7 +370,7 @@ def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -
 
 
 def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
-    """Bring mirrors up to their change logs, without a look at any source.
+    """Apply all logged changes to mirrors, without reading any source.
 
     Raises:
         ConfigError: an unknown table.
@@ -384,31 +390,31 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
 
 
 def _threads(config: Config) -> int:
-    """How many tables may be committed at a time: each thread would see an SQLite database in memory of its own."""
+    """Number of tables to commit at the same time; 1 for SQLite in memory, where each thread would see its own database."""
     catalog = config.catalog
     return 1 if catalog.type == "in-memory" or ":memory:" in (catalog.uri or "") else config.parallel_tables
 
 
 def check_tables(config: Config) -> None:
-    """Refuse to ingest into no table at all.
+    """Refuse a config without mirrors.
 
     Raises:
-        ConfigError: what to declare.
+        ConfigError: it has none; says how to declare one.
     """
     if not config.tables and not config.patterns:
         raise ConfigError(
-            f"{config.path}: no table stands under tables, so there is nothing to ingest; declare one, such as "
+            f"{config.path}: there are no entries under tables, so there is nothing to ingest; add one, such as "
             "shop.orders: {source: {path: landing/orders/*.jsonl}, key: [id]}"
         )
 
 
 def sources(config: Config) -> list[tuple[str, ...]]:
-    """The tables and patterns of each source, for whoever runs sources apart: a source is read once for all of them."""
+    """The tables and patterns of each source, to run sources separately."""
     return [feed.wanted for feed in feeds_of(config, [*config.tables, *config.patterns])]
 
 
 def _chosen(config: Config, tables: Collection[str] | None) -> list[str]:
-    """The tables and patterns asked for; of a pattern all tables that are known."""
+    """The requested tables and patterns; for a pattern, all its known tables."""
     entries = [*config.tables, *config.patterns]
     if tables is None:
         return entries
@@ -436,19 +442,19 @@ def run_continuously(
     tables: Collection[str] | None = None,
     interval_seconds: float | None = None,
 ) -> int:
-    """Apply what is new until `stop` is set; what is being read then is still committed.
+    """Apply what is new until `stop` is set; what was read by then is still committed.
 
-    A table that fails is tried again in its next round: others go on meanwhile.
+    A table that fails is tried again in the next round of its source.
 
     Args:
         config: which tables, from where.
         stop: set to end the run.
-        on_report: told after each round of a source.
+        on_report: called after each round of a source.
         tables: only these; None for all.
-        interval_seconds: instead of the tables' `commit_interval`; of tables that share a source the least counts.
+        interval_seconds: instead of the `commit_interval` of the tables; default: the smallest of those that share a source.
 
     Returns:
-        How many rounds were run.
+        The number of rounds.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.

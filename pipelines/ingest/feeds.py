@@ -6,7 +6,7 @@ Also reads a full load of a source table, which replaces the rows of a mirror.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,11 @@ from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import RE_DELIVERED, FileBatch, Listing, OnSkipped, discover, may_have_news
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from pipelines.iceberg.catalog import LightCatalog
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -143,7 +148,7 @@ class Feed:
             found_for={**self.found_for, **sources},
         )
 
-    def remembering(self, catalog: Any, started: Sequence[TableIngest] = ()) -> "Feed":
+    def remembering(self, catalog: "Catalog | LightCatalog", started: Sequence[TableIngest] = ()) -> "Feed":
         """The feed with what the change logs of its patterns' tables remember, those that this run leaves out included."""
         settings = list(self.patterns.values())
         known = {table.name: table.source_table for table in started}

@@ -6,7 +6,7 @@ Events that can be decoded now are logged and applied.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,10 @@ from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
 from pipelines.sources.file_documents import split_keys
 from pipelines.sources.file_options import FileOptions, Layout
 from scan_core import Mask, Rows, col
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as CatalogTable
 
 _Schema = tuple[str, tuple[str, ...]]
 
@@ -146,7 +150,7 @@ class QuarantineReplayed:
     snapshot_id: int | None
 
 
-def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineReplayed:
+def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> QuarantineReplayed:
     """Try the events in the quarantine of a table again.
 
     Raises:
@@ -309,7 +313,7 @@ def _ranked(known: pa.Table, changes: pa.Table) -> tuple[Places, Places]:
     return rank[: known.num_rows], rank[known.num_rows :]
 
 
-def _take_out(held: Any, done: pa.Table) -> None:
+def _take_out(held: "CatalogTable", done: pa.Table) -> None:
     """Remove events from a quarantine, in one snapshot."""
     if done.num_rows == 0:
         return

@@ -19,12 +19,12 @@ _OPTIONS = ("types", "encodings", "cast", "include", "exclude", "rename")
 
 @dataclass(frozen=True, slots=True)
 class UnmetColumn:
-    """What was named where, and what may have been meant.
+    """A column of the config that does not exist.
 
     Attributes:
-        option: of the table's config.
-        column: as it stands there.
-        nearest: column of the events or the mirror, None if none is like it.
+        option: of the table's config that names it.
+        column: its name there.
+        nearest: the most similar column of the events or the mirror, None if none is similar.
     """
 
     option: str
@@ -33,11 +33,13 @@ class UnmetColumn:
 
     def __str__(self) -> str:
         hint = "" if self.nearest is None else f"; did you mean {self.nearest}?"
-        return f"{self.option} names {self.column}, which no event of this run and no column of the table has{hint}"
+        return (
+            f"{self.option} names {self.column}, which exists neither in the events of this run nor in the table{hint}"
+        )
 
 
 def unmet_columns(config: TableConfig, sent: Collection[str], columns: Collection[str]) -> Iterator[UnmetColumn]:
-    """What config names and nothing has.
+    """Columns of the config that do not exist.
 
     Args:
         config: of the table.
@@ -65,14 +67,14 @@ DONE, FAILED, WRONG_CONFIG, QUARANTINED = 0, 1, 2, 3
 
 @dataclass(slots=True)
 class TableReport:
-    """One table's part of a run; grows while it runs.
+    """One table's part of a run. Mutable while it runs.
 
     Attributes:
         table: name of the mirror.
         events: changes logged, by op.
         quarantined: events newly rejected.
         rejected: events rejected, those already in quarantine included.
-        superseded: changes left out because they are older than a truncate that was applied.
+        superseded: changes skipped because they are older than a truncate already applied.
         missed_removals: deletes, and updates that move a row, whose old row was not in the mirror: all of them with `identity:
             full`, otherwise as far as known without reading the table for it.
         log_commits: snapshots of the change log.
@@ -84,10 +86,10 @@ class TableReport:
         delete_files: equality-delete files written.
         delete_rows: in them.
         written_bytes: of data and delete files.
-        position: of the source, in its own text.
-        unmet_columns: that config names and neither the events of the run nor the mirror have.
-        error: why the table stopped, None if it did not.
-        exit_code: what that means for the command.
+        position: of the source, as text.
+        unmet_columns: columns of the config that exist neither in the events of the run nor in the mirror.
+        error: why the table failed, None if it did not.
+        exit_code: the exit code of the error.
     """
 
     table: str
@@ -118,7 +120,7 @@ class TableReport:
         return "applied" if self.mirror_commits or self.events or self.quarantined else "nothing new"
 
     def add_superseded(self, count: int) -> None:
-        """Count changes that came too late to mean anything."""
+        """Count changes that are older than a truncate already applied."""
         self.superseded += count
 
     def add_appended(self, appended: Appended, events: Mapping[str, int]) -> None:
@@ -152,11 +154,11 @@ class IngestReport:
 
     Attributes:
         tables: in the order of the config.
-        skipped: events left out on purpose, by reason.
+        skipped: number of what was not read on purpose, by reason.
         seconds: wall time.
         unassigned: events newly quarantined that belong to none of the tables of their feed.
-        untaken_tables: of the feeds, that carried changes and no table or pattern takes; the first ones.
-        unmatched_patterns: of the config, that stand for no table yet.
+        untaken_tables: the first tables with changes in the feeds that no table or pattern of the config selects.
+        unmatched_patterns: patterns of the config without a table so far.
     """
 
     tables: tuple[TableReport, ...]
@@ -168,7 +170,7 @@ class IngestReport:
 
     @property
     def exit_code(self) -> int:
-        """0 all applied, 3 applied but something is quarantined, 1 a table failed, 2 its config is wrong."""
+        """0: all applied, 3: some events quarantined, 1: a table failed, 2: its config is wrong."""
         failed = [t.exit_code for t in self.tables if t.exit_code]
         if failed:
             return FAILED if FAILED in failed else max(failed)
@@ -176,7 +178,7 @@ class IngestReport:
 
     @property
     def found_nothing_new(self) -> bool:
-        """No table had anything to do."""
+        """Whether no table had anything to do."""
         return all(t.status == "nothing new" for t in self.tables)
 
     def as_dict(self) -> dict[str, Any]:

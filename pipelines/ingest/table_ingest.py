@@ -6,7 +6,7 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,6 +29,11 @@ from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from pipelines.sources.files import BatchEnd
 from scan_core import arrow_type
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from pipelines.iceberg.catalog import LightCatalog
 
 
 class PendingChanges:
@@ -109,7 +114,7 @@ class TableIngest:
 
     def __init__(
         self,
-        catalog: Any,
+        catalog: "Catalog | LightCatalog",
         name: str,
         config: TableConfig,
         report: TableReport,

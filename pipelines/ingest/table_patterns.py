@@ -1,28 +1,30 @@
-"""Finds the mirrors that an entry `namespace.*` of a config stands for.
-
-They come from existing change logs and from the tables of a feed.
-"""
+"""Finds the mirrors of an entry `namespace.*` of a config: from existing change logs, and from the tables of a feed."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.config.project import Config, TableConfig, change_log_name, is_table_name
 from pipelines.decode.feed import matches
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, table_names
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from pipelines.iceberg.catalog import LightCatalog
+
 SOURCE_TABLE = "nevermore.source-table"
-"""Table property of a change log: the table of the feed that it holds, where a pattern found it."""
+"""Table property of a change log: the table of the feed for which a pattern created it."""
 
 
-def expanded(config: Config, catalog: Any) -> Config:
-    """The config with the mirrors of its patterns that have been found so far, after its own tables."""
-    if not config.patterns:
+def expanded(config: Config, catalog: "Catalog | LightCatalog | None") -> Config:
+    """The config with the mirrors that its patterns have found so far, after its own tables; none without a catalog."""
+    if not config.patterns or catalog is None:
         return config
     namespace = change_log_name("").rstrip(".")
     logs = set(table_names(catalog, namespace)) - {_log(name) for name in config.tables}
     found: dict[str, TableConfig] = {}
-    for pattern in sorted(config.patterns, key=len, reverse=True):  # of shop.a.* and shop.*, the longer one has it
+    for pattern in sorted(config.patterns, key=len, reverse=True):  # the longer of shop.a.* and shop.* takes precedence
         prefix = _log(pattern.removesuffix("*"))
         for log in sorted(name for name in logs if name.startswith(prefix)):
             found[pattern.removesuffix("*") + log.removeprefix(prefix)] = config.patterns[pattern]
@@ -33,15 +35,15 @@ def expanded(config: Config, catalog: Any) -> Config:
 def discovered(
     source_tables: Iterable[str], patterns: Mapping[str, TableConfig], known: Mapping[str, str | None]
 ) -> dict[str, tuple[str, str]]:
-    """Mirrors for tables of a feed that no mirror takes yet: (pattern, table of the feed) by name.
+    """New mirrors for tables of a feed: (pattern, table of the feed) by name.
 
     Args:
-        source_tables: as the feed names them.
+        source_tables: tables without a mirror, as the feed names them.
         patterns: of the config, for this feed.
-        known: the mirrors there are, with the table of the feed that each takes, None if it is not told.
+        known: the existing mirrors with their tables of the feed, None if unknown.
 
     Raises:
-        SourceError: a table of the feed has a name that no mirror can have, or two tables of the feed would become one mirror.
+        SourceError: a table of the feed has a name that is invalid for a mirror, or two of them would become one mirror.
     """
     found: dict[str, tuple[str, str]] = {}
     for source in sorted(source_tables):
@@ -51,21 +53,21 @@ def discovered(
         name = pattern.removesuffix("*") + source.rpartition(".")[2]
         if not is_table_name(name):
             raise SourceError(
-                f"the feed carries {source!r}, and no table can be called {name!r}, which {pattern} would make of it: leave it "
-                "out with exclude_tables, or give it an entry with source_table"
+                f"the feed contains {source!r}, for which {pattern} would create {name!r}, an invalid table name: exclude it "
+                "with exclude_tables, or add an entry with source_table for it"
             )
         taken = found[name][1] if name in found else known.get(name)
         if name in known or name in found:
             raise SourceError(
-                f"the feed carries {source}, which {pattern} would make {name}, and that takes the events of "
-                f"{taken or 'another table'}: leave one out with exclude_tables, or give it an entry with source_table"
+                f"the feed contains {source}, for which {pattern} would create {name}, but that mirror contains the events of "
+                f"{taken or 'another table'}: exclude one with exclude_tables, or add an entry with source_table for it"
             )
         found[name] = pattern, source
     return found
 
 
-def found_source(catalog: Any, name: str) -> str | None:
-    """The table of the feed that a mirror was found for by a pattern, as its change log remembers it."""
+def found_source(catalog: "Catalog | LightCatalog", name: str) -> str | None:
+    """The table of the feed for which a pattern created a mirror, as stored with its change log."""
     log = find_table(catalog, change_log_name(name))
     return None if log is None else log.metadata.properties.get(SOURCE_TABLE)
 

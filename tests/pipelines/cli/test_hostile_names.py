@@ -196,5 +196,5 @@ def test_a_feed_cannot_make_a_pattern_write_outside_of_its_namespace(
     named.land("1.jsonl", event("c", {"id0": 1}, table="../../x"))
     code, output, errors = named.run("ingest")
     assert code in {1, 2}
-    assert "no table can be called" in output + errors
+    assert "an invalid table name" in output + errors
     assert not list(tmp_path.glob("warehouse/**/x*"))

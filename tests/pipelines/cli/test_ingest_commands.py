@@ -155,7 +155,7 @@ def test_a_config_without_tables_is_said_to_have_none(run: Run, tmp_path: Path, 
     (tmp_path / "nevermore.yaml").write_text("tables: {}\n", encoding="utf-8")
     code, output, errors = run(command, "--config", tmp_path / "nevermore.yaml")
     assert (code, output) == (2, "")
-    assert "nevermore.yaml: no table stands under tables, so there is nothing to ingest" in errors
+    assert "nevermore.yaml: there are no entries under tables, so there is nothing to ingest" in errors
 
 
 def test_a_pattern_that_no_table_of_the_feed_matches_says_so(run: Run, tmp_path: Path) -> None:
@@ -175,13 +175,13 @@ def test_columns_that_config_names_and_nothing_has_are_told_with_the_nearest(run
     config.write_text(f"{config.read_text(encoding='utf-8')}    {names}", encoding="utf-8")
     code, output, errors = run("ingest", "--config", config)
     assert (code, errors) == (0, "")
-    nothing = "which no event of this run and no column of the table has"
+    nothing = "which exists neither in the events of this run nor in the table"
     assert f"shop.t: types names nmae, {nothing}; did you mean name?\n" in output
     assert f"shop.t: exclude names secret, {nothing}\n" in output
     assert f"shop.t: rename names idd, {nothing}; did you mean id?\n" in output
     assert output.count(nothing) == 3
 
-    assert "no event of this run" not in run("ingest", "--config", config)[1]
+    assert "neither in the events" not in run("ingest", "--config", config)[1]
     (tmp_path / "landing" / "2.jsonl").write_text(
         '{"before": null, "after": {"id": 2, "secret": 1}, "source": {"table": "t"}, "op": "c", "ts_ms": 1}\n'
     )
