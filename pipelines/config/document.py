@@ -24,7 +24,7 @@ WORKSPACE = """\
 load_from:
   - python_module: assets.definitions
 """
-"""A workspace.yaml: Dagster loads our definitions, and they the nevermore.yaml in the working directory."""
+"""A workspace.yaml: Dagster loads these definitions, which load the nevermore.yaml in the working directory."""
 
 
 def config_template() -> str:
@@ -45,26 +45,26 @@ tables:
     source:
       type: files
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
-      format: debezium-json              # leave it out to let the first file tell
+      format: debezium-json              # default: detected from the first file
     key: [id]
     # order_by: position                 # or payload columns that order the events of a key
-    # types: {price: "decimal(10,2)"}    # only where the feed does not tell, or to override it
+    # types: {price: "decimal(10,2)"}    # if the feed does not state them, or to override it
     # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour
     # include: []                        # columns to keep; exclude: columns to leave out
     # rename: {old_name: new_name}
     # cast: {quantity: long}
-    # inserts: checked                   # trusted: an insert never meets a live key, so it writes no delete row
+    # inserts: checked                   # trusted: the key of an insert never exists, so it needs no delete row
     # soft_delete: false                 # true: keep deleted rows, with _deleted set
-    # global_deletes: allow              # refuse: fail rather than write a delete that reaches every partition
+    # global_deletes: allow              # refuse: fail instead of writing a delete that applies to all partitions
     # commit_rows: 1000000
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB
-    # max_quarantine_ratio: 0.5          # more rejected events stop the batch
+    # max_quarantine_ratio: 0.5          # if more events are rejected, the batch fails
     # properties: {nevermore.keep-snapshots: 100}
 
-# ingest_schedule: "*/5 * * * *"         # when Dagster applies what is new, in UTC
+# ingest_schedule: "*/5 * * * *"         # when Dagster ingests, in UTC
 
-# published:                             # re-made day by day with Spark, from mirrors
+# published:                             # rebuilt from mirrors day by day, with Spark
 #   shop.products_daily:
 #     partition: day
 #     sql: >
@@ -76,16 +76,16 @@ tables:
 MAX_CHARACTERS = 1_000_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
-"""Far beyond any config; YAML of a few lines can stand for more than memory holds."""
+"""Far beyond any config: a few lines of YAML with aliases can expand to more than fits into memory."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth", re.IGNORECASE)
-"""In names of options whose values are nobody's business."""
+"""In names of options whose values may be secrets."""
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDocument:
-    """A parsed file. A place is the keys and indexes from the top down to a value."""
+    """A parsed file. A place is the sequence of keys and indexes that leads to a value."""
 
     path: str
     root: yaml.MappingNode
@@ -96,7 +96,7 @@ class ConfigDocument:
         """The document in a text.
 
         Raises:
-            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key given twice or one that is no text.
+            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key that occurs twice or is not text.
         """
         try:
             _check_shape(text, path)
@@ -106,7 +106,7 @@ class ConfigDocument:
             raise ConfigError(_not_yaml(error, path)) from error
         if not isinstance(raw, Mapping) or not isinstance(root, yaml.MappingNode):
             raise ConfigError(
-                f"{path}: a config has the sections catalog, tables and published; `nevermore init` writes one"
+                f"{path}: a config is a mapping with the sections catalog, tables and published; `nevermore init` writes one"
             )
         document = cls(str(path), root, raw)
         document._check_keys(root)
@@ -122,7 +122,7 @@ class ConfigDocument:
         return filled
 
     def where(self, place: Sequence[str | int]) -> str:
-        """`file:line` of a place, or of the deepest part of it that is there."""
+        """`file:line` of a place, or of the deepest part of it that exists."""
         node: yaml.Node = self.root
         line = node.start_mark.line
         for step in place:
@@ -139,7 +139,7 @@ class ConfigDocument:
         return f"{self.path}:{line + 1}"
 
     def may_show(self, place: Sequence[str | int]) -> bool:
-        """Whether a message may show what stands at a place: nothing of the environment, and nothing of a catalog."""
+        """Whether a message may show the value at a place: none from the environment, and none of a catalog."""
         value: Any = self.raw
         for step in place[: self.depth(place)]:
             value = value[step]
@@ -147,7 +147,7 @@ class ConfigDocument:
         return not is_secret and _VARIABLE.search(str(value)) is None
 
     def depth(self, place: Sequence[str | int]) -> int:
-        """How many steps of a place lead to a value that is there."""
+        """The number of steps of a place that lead to an existing value."""
         value: Any = self.raw
         for taken, step in enumerate(place):
             try:
@@ -186,21 +186,21 @@ class ConfigDocument:
                 where = f"{self.path}:{key.start_mark.line + 1}"
                 if key.tag not in _TEXT_KEYS:
                     kind = key.tag.rpartition(":")[2]
-                    raise ConfigError(f"{where}: YAML reads {key.value} as {kind}; as a key write it in quotes")
+                    raise ConfigError(f"{where}: YAML reads the key {key.value} as {kind}; write it in quotes")
                 if key.value in seen:
-                    raise ConfigError(f"{where}: {key.value!r} is given twice")
+                    raise ConfigError(f"{where}: {key.value!r} occurs twice")
                 seen.add(key.value)
                 self._check_keys(value)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's own, which tells the line of a day that there is not."""
+    """YAML's own, with the line of an invalid date."""
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
         try:
             return super().construct_yaml_timestamp(node)
         except ValueError as error:
-            what = f"{node.value} is no date: {error}"
+            what = f"{node.value} is not a date: {error}"
             raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
 
 
@@ -208,9 +208,9 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_ti
 
 
 def _check_shape(text: str, path: str | Path) -> None:
-    """Refuse a text that takes very long to build, before anything is built of it."""
+    """Refuse a text that expands to too many values, before anything is built."""
     if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"{path}: a config of {len(text)} characters; more than {MAX_CHARACTERS} are refused")
+        raise ConfigError(f"{path}: the config has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     count = _Counting()
     for event in yaml.parse(text, Loader=_Loader):
         fault = count.fault_with(event)
@@ -220,7 +220,7 @@ def _check_shape(text: str, path: str | Path) -> None:
 
 
 class _Counting:
-    """Values of a text so far, those behind aliases counted each time."""
+    """Counts the values of a text, including those that aliases repeat."""
 
     def __init__(self) -> None:
         self._behind: dict[str, int] = {}
@@ -228,10 +228,10 @@ class _Counting:
         self._total = 0
 
     def fault_with(self, event: yaml.Event) -> str | None:
-        """What is wrong with a text that goes on with this event, if anything is."""
+        """What this event makes wrong with the text; None if nothing."""
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
-            return f"*{anchor} stands within what it stands for"
+            return f"*{anchor} refers to a value that contains it"
         if isinstance(event, yaml.CollectionEndEvent):
             name, before = self._open.pop()
             if name is not None:
@@ -246,17 +246,17 @@ class _Counting:
         if len(self._open) > MAX_DEPTH:
             return f"nested deeper than {MAX_DEPTH} levels"
         if self._total > MAX_VALUES:
-            return f"more than {MAX_VALUES} values, those behind aliases counted each time"
+            return f"more than {MAX_VALUES} values, including those repeated by aliases"
         return None
 
 
 def _not_yaml(error: yaml.YAMLError, path: str | Path) -> str:
-    """The message with the line where others have theirs."""
+    """The message for text that is not YAML."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{path}: not YAML: {' '.join(str(error).split())}"
-    what = error.problem or error.context or "it ends too early"
+    what = error.problem or error.context or "unexpected end"
     if "'\\t'" in what:
-        what = "a tab where spaces must stand"
+        what = "a tab instead of spaces"
     elif error.context is not None and error.context != what:
         what = f"{error.context} {what}"
     return f"{path}:{error.problem_mark.line + 1}: not YAML: {what}"
@@ -280,12 +280,12 @@ _SHOWN_CHARACTERS = 60
 def config_messages(
     error: ValidationError, document: ConfigDocument, sections: Mapping[tuple[str, ...], type[BaseModel]]
 ) -> list[str]:
-    """One line per faulty place: where in the file, what, what is expected, what stands there.
+    """One line per wrong place: its line in the file, what is expected there, and its value.
 
     Args:
-        error: all faults.
+        error: all errors.
         document: the file.
-        sections: what may stand where, with `*` for any name.
+        sections: models by place, with `*` for any name.
     """
     faults: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     messages: dict[tuple[str | int, ...], str] = {}
@@ -298,7 +298,7 @@ def config_messages(
         elif problem["type"] == "missing":
             messages[place] = f"{str(place[-1])!r} is missing{f' in {_name(place[:-1])}' if place[:-1] else ''}"
         else:
-            # Behind the last key of the file stands which one of several types was tried.
+            # pydantic appends to the place which one of several types it tried.
             place = place[: document.depth(place)]
             faults.setdefault(place, []).append(problem)
             told = wrong_value(faults[place], may_show=document.may_show(place))
@@ -307,9 +307,9 @@ def config_messages(
 
 
 def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> str:
-    """What is wrong with one value: what it must be and is not, or what a validator of ours says.
+    """What is wrong with a value: what it must be, or the message of a validator.
 
-    Several problems are those of several types of which it fits none.
+    Several problems are those of the several types that it could have.
     """
     wanted = list(dict.fromkeys(_expectation(problem) for problem in problems))
     if not all(text.startswith("must be ") for text in wanted):
@@ -321,7 +321,7 @@ def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> s
 
 
 def unknown_key(name: str, valid: Sequence[str]) -> tuple[str, str | None]:
-    """(what to say of a key that is not known, the one that was meant)."""
+    """(message for an unknown key, the key that was probably meant)."""
     near = next(iter(get_close_matches(name, valid, n=1, cutoff=0.5)), None)
     hint = f"valid are {', '.join(valid)}" if near is None else f"did you mean {near!r}?"
     return f"unknown key {name!r}; {hint}", near
@@ -349,7 +349,7 @@ def _expectation(problem: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as its writer knows it, cut if it is long."""
+    """A value as written in the file, cut if it is long."""
     match value:
         case None:
             return "nothing"
@@ -363,7 +363,7 @@ def _shown(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, where it may be a secret."""
+    """The kind of a value that may be a secret."""
     match value:
         case None:
             return "nothing"

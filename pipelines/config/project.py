@@ -139,14 +139,14 @@ class TableConfig(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> "TableConfig":
         if self.identity == "full" and self.key:
-            raise placed("identity: full is for tables without a key; leave out one of the two", "identity")
+            raise placed("identity: full is for tables without a key; remove one of the two", "identity")
         if self.identity == "full" and self.soft_delete:
-            raise placed("soft_delete flags rows by their key, and with identity: full there is none", "soft_delete")
+            raise placed("soft_delete flags rows by their key, but tables with identity: full have none", "soft_delete")
         if self.identity == "full" and self.inserts == "trusted":
-            raise placed("inserts: trusted is about keys, and with identity: full there is none", "inserts")
+            raise placed("inserts: trusted is about keys, but tables with identity: full have none", "inserts")
         if self.order_by != "position" and self.inserts == "trusted":
             raise placed(
-                "inserts: trusted cannot be with order_by: inserts that follow a late event are applied once more",
+                "inserts: trusted cannot be combined with order_by: inserts after a late event are applied again",
                 "inserts",
             )
         if both := sorted(set(self.include) & set(self.exclude)):
@@ -165,7 +165,7 @@ def partition_field(text: str) -> tuple[str, str]:
     match = _PLACE.fullmatch(text.strip())
     if match is None:
         if not text.strip() or re.search(r"[()]", text):
-            raise ValueError(f"{text!r} is no partition field; write column, day(column) or bucket(16, column)")
+            raise ValueError(f"{text!r} is not a partition field; write column, day(column) or bucket(16, column)")
         return "identity", text.strip()
     transform = match["transform"].lower().rstrip("s")
     arguments = [a.strip() for a in match["arguments"].split(",")]
@@ -181,13 +181,13 @@ def partition_field(text: str) -> tuple[str, str]:
 
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
-"""Two of Iceberg's splits."""
+"""Two of Iceberg's default splits."""
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
-"""What a task holds in memory while it writes."""
+"""Memory of a task while it writes."""
 
 
 def _mode(value: Any) -> Any:
-    """Spark says overwrite where tables say replace."""
+    """Accept Spark's name of the mode, too."""
     return "replace" if value == "overwrite" else value
 
 
@@ -252,7 +252,7 @@ class PublishedConfig(Section):
 
     @property
     def partitioning(self) -> PublishedPartition | None:
-        """By what the table is partitioned."""
+        """How the table is partitioned; None if it is not."""
         return None if self.partition is None else PublishedPartition.parse(self.partition)
 
     @field_validator("partition")
@@ -266,15 +266,17 @@ class PublishedConfig(Section):
     def _has_partitions_that_mean_something(self) -> "PublishedConfig":
         partition = self.partitioning
         if self.mode != "replace" and self.incremental:
-            raise ValueError(f"incremental tables replace partitions; leave out mode: {self.mode}")
+            raise ValueError(f"incremental tables replace partitions; remove mode: {self.mode}")
         if self.values and (partition is None or partition.is_time):
-            raise ValueError("values are the partitions of partition: value(column)")
+            raise ValueError("values lists the partitions of a table with partition: value(column)")
         if self.schedule is not None and (partition is None or not partition.is_time):
-            raise ValueError("a schedule makes the last hour, day, month or year, and the table has no such partition")
+            raise ValueError(
+                "a schedule builds the last hour, day, month or year, but the table is not partitioned by time"
+            )
         if self.start is not None and partition is not None and partition.is_time:
             partition.period(self.start)
         if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):
-            raise ValueError(f"parameters: {taken[0]} is the partition that is made; take another name")
+            raise ValueError(f"parameters: {taken[0]} is reserved for the partition; choose another name")
         return self
 
     @model_validator(mode="after")
@@ -282,13 +284,13 @@ class PublishedConfig(Section):
         if self.mode == "upsert" and not self.key:
             raise ValueError("mode: upsert needs the columns that identify a row: key: [...]")
         if self.options.distribution == "range" and not self.sort_by:
-            raise ValueError("distribution: range needs the columns to range by: sort_by: [...]")
+            raise ValueError("distribution: range needs the columns of the ranges: sort_by: [...]")
         return self
 
 
 LOCAL_MASTER = "local[*]"
 SHIPPED = frozenset({"auto", "installed"})
-"""What `package` may be beside a path."""
+"""Values of `package` other than a path."""
 
 
 class SparkConfig(Section):
@@ -311,7 +313,7 @@ class SparkConfig(Section):
     @field_validator("conf", mode="before")
     @classmethod
     def _is_text(cls, value: Any) -> Any:
-        """Spark takes text; YAML makes numbers and booleans of it."""
+        """Spark settings are text, which YAML may read as numbers or booleans."""
         if not isinstance(value, dict):
             return value
         return {name: _as_text(setting) for name, setting in value.items()}
@@ -320,33 +322,33 @@ class SparkConfig(Section):
     @classmethod
     def _is_remote(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith("sc://"):
-            raise ValueError(f"{value!r} is no Spark Connect server; write sc://host:15002")
+            raise ValueError(f"{value!r} is not a Spark Connect server; write sc://host:15002")
         return value
 
     @field_validator("master")
     @classmethod
     def _is_master(cls, value: str | None) -> str | None:
-        """What Spark itself asks of one, told before a JVM has started."""
+        """The check of Spark itself, before a JVM is started."""
         if value and value != "yarn" and not value.startswith(("local", "spark://", "k8s://")):
-            raise ValueError(f"{value!r} is no Spark master; write local[4], spark://host:7077, yarn or k8s://host")
+            raise ValueError(f"{value!r} is not a Spark master; write local[4], spark://host:7077, yarn or k8s://host")
         return value
 
     @model_validator(mode="after")
     def _is_at_one_place(self) -> "SparkConfig":
         if self.master is not None and self.remote is not None:
-            raise ValueError("master and remote are two places to run at; leave out one of them")
+            raise ValueError("master and remote are mutually exclusive; remove one of them")
         return self
 
     def at(self, master: str | None = None, remote: str | None = None) -> "SparkConfig":
-        """These settings, run at a place that was asked for instead; none keeps the place.
+        """These settings with another master or Connect server, if one is given.
 
         Raises:
-            ConfigError: two places, or one that is none.
+            ConfigError: both are given, or one that is invalid.
         """
         if master is None and remote is None:
             return self
         if master is not None and remote is not None:
-            raise ConfigError("--master and --remote are two places to run at; leave out one of them")
+            raise ConfigError("--master and --remote are mutually exclusive; give one of them")
         try:
             return SparkConfig.model_validate({**self.model_dump(), "master": master, "remote": remote})
         except ValidationError as error:
@@ -365,21 +367,21 @@ def _as_text(value: Any) -> Any:
 
 
 DEFAULT_PARALLEL_TABLES = 2
-"""Half of the work is Python, which runs one thread at a time."""
+"""Half of the work is Python code, which runs in one thread at a time."""
 ALL_TABLES = ".*"
-"""Ends the name of an entry that stands for all tables of its feed."""
+"""Suffix of the name of an entry for all tables of its feed."""
 _TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
-LONGEST_TABLE_NAME = 200
-"""Bytes: change logs put all of it into one folder name, with a prefix, and folder names end at 255."""
+MAX_TABLE_NAME_BYTES = 200
+"""Bytes. A change log has the whole name, with a prefix, as the name of its folder, which is limited to 255 bytes."""
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a table can have this name, namespaces included."""
-    return _TABLE_NAME.fullmatch(name) is not None and len(name.encode()) <= LONGEST_TABLE_NAME
+    """Whether this is a valid table name, including its namespaces."""
+    return _TABLE_NAME.fullmatch(name) is not None and len(name.encode()) <= MAX_TABLE_NAME_BYTES
 
 
 class CatalogConfig(BaseModel):
-    """Which Iceberg catalog: `type` and whatever properties PyIceberg knows for it pass through."""
+    """An Iceberg catalog; all properties other than these are passed to PyIceberg."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -390,7 +392,7 @@ class CatalogConfig(BaseModel):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Everything as PyIceberg takes it: text by name."""
+        """All properties as text by name, for PyIceberg."""
         given = self.model_dump(exclude={"name"}, exclude_none=True)
         return {name: str(value) for name, value in given.items()}
 
@@ -426,12 +428,12 @@ class Config(Section):
         for name in value:
             if not is_table_name(name):
                 raise placed(
-                    f"{name!r} must be namespace.table, of at most {LONGEST_TABLE_NAME} bytes, without slashes and control "
+                    f"{name!r} must be namespace.table, at most {MAX_TABLE_NAME_BYTES} bytes long, without slashes or control "
                     "characters",
                     name,
                 )
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
-                what = "the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
+                what = "the only pattern is namespace.*; include_tables and exclude_tables narrow it"
                 raise placed(what, name)
         return value
 
@@ -440,10 +442,10 @@ class Config(Section):
         for name, table in self.tables.items():
             is_pattern = name.endswith(ALL_TABLES)
             if not is_pattern and (table.include_tables or table.exclude_tables):
-                what = "include_tables and exclude_tables are for entries namespace.*"
+                what = "include_tables and exclude_tables are only for entries namespace.*"
                 raise placed(what, "tables", name)
             if is_pattern and table.source_table is not None:
-                what = "source_table is for one table; use include_tables"
+                what = "source_table is for a single table; use include_tables"
                 raise placed(what, "tables", name, "source_table")
         return self
 
@@ -456,7 +458,7 @@ class Config(Section):
                 what = f"would share the change log {change_log_name(name)} with {other}; rename one of them"
                 raise placed(what, "tables", name)
         if both := sorted(set(self.tables) & set(self.published)):
-            what = f"{both[0]} is the name of a mirror, too; a published table needs a name of its own"
+            what = f"{both[0]} is also the name of a mirror; a published table needs its own name"
             raise placed(what, "published", both[0])
         return self
 
@@ -534,7 +536,7 @@ def load(path: str | Path) -> Config:
 
 
 def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
-    """The config in a text; `path` gives the folder for relative paths and the name for messages."""
+    """The config in a text; `path` is the base of relative paths and the name in messages."""
     document = ConfigDocument.of(text, path)
     values = document.values()
     valid = sorted(name for name, field in Config.model_fields.items() if not field.exclude)
@@ -544,7 +546,7 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     try:
         config = Config.model_validate({**values, "path": Path(path).absolute()})
     except ValidationError as error:
-        # not `from error`: a traceback would show the values of the environment, which pydantic repeats
+        # not `from error`: pydantic's errors contain values from the environment, which a traceback would show
         raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
     return _resolved(config)
 

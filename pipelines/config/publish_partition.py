@@ -17,7 +17,7 @@ from pipelines.errors import ConfigError
 from scan_core import PrimitiveType, Type, arrow_type, parse_transform
 
 _LIKE_NULL = re.compile("'*null'*")
-"""Text that in a key stands between quotes, for `null` is the key of NULL."""
+"""Text that is quoted in a key, because `null` is the key of NULL."""
 
 
 def key_of_text(text: str) -> str:
@@ -26,20 +26,20 @@ def key_of_text(text: str) -> str:
 
 
 def text_of_key(key: str) -> str:
-    """The text that a key stands for; the inverse of `key_of_text`."""
+    """The text that a key represents; the inverse of `key_of_text`."""
     return key[1:-1] if _LIKE_NULL.fullmatch(key) and key[0] == key[-1] == "'" else key
 
 
 def values_of_key(key: str, kind: Type) -> pa.Array:
-    """The one value of a column of this type that a key stands for.
+    """The value that a key represents, as an array of the column's type.
 
     Raises:
-        ConfigError: none.
+        ConfigError: the key is not a value of this type.
     """
     try:
         return pa.array([_typed(key, kind)], arrow_type(kind))
     except (ValueError, KeyError, InvalidOperation, OverflowError, pa.ArrowException) as error:
-        raise ConfigError(f"{key!r} is no {kind}, which the partition column is") from error
+        raise ConfigError(f"{key!r} is not a {kind}, the type of the partition column") from error
 
 
 def _typed(key: str, kind: Type) -> Any:
@@ -65,7 +65,7 @@ Unit = Literal["year", "month", "day", "hour", "value"]
 NULL_KEY = "null"
 """The partition of rows whose partition column is NULL."""
 FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
-"""Of keys, by unit; as Dagster wants them too."""
+"""Formats of keys by unit, for Dagster, too."""
 _EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -76,7 +76,7 @@ _PLACE = re.compile(rf"(\w+)\(\s*({_QUOTED}|[^()`]+?)\s*\)")
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A stretch of time, the end excluded, in UTC."""
+    """A range of time in UTC, without its end."""
 
     start: datetime
     end: datetime
@@ -87,9 +87,9 @@ class PublishedPartition:
     """How a published table is partitioned.
 
     Attributes:
-        column: of the result.
-        unit: what a partition stands for.
-        transform: of the Iceberg partition field.
+        column: column of the result.
+        unit: what a partition represents.
+        transform: transform of the Iceberg partition field.
     """
 
     column: str
@@ -112,7 +112,7 @@ class PublishedPartition:
         unit = match[1].lower().rstrip("s") if match else ""
         if match is None or unit not in {*FORMATS, "value", "identity"}:
             raise ValueError(
-                f"{text!r} is no partition of a published table; write a date column, or year, month, day, hour or value "
+                f"{text!r} is not a partition of a published table; write a date column, or year, month, day, hour or value "
                 "of a column: hour(ordered_at)"
             )
         column = _unquoted(match[2])
@@ -122,7 +122,7 @@ class PublishedPartition:
 
     @property
     def is_time(self) -> bool:
-        """Whether partitions are stretches of time."""
+        """Whether partitions are ranges of time."""
         return self.unit != "value"
 
     def __str__(self) -> str:
@@ -145,26 +145,26 @@ class PublishedPartition:
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def period(self, key: str) -> Period:
-        """The time that a key stands for.
+        """The time that a key represents.
 
         Raises:
-            ConfigError: no such key.
+            ConfigError: invalid key.
         """
         try:
             start = datetime.strptime(key, FORMATS[self.unit]).replace(tzinfo=UTC)
         except ValueError as error:
-            raise ConfigError(f"{key!r} is no {self.unit}; write it like {_EXAMPLES[self.unit]}") from error
+            raise ConfigError(f"{key!r} is not a valid {self.unit}; write it as {_EXAMPLES[self.unit]}") from error
         return Period(start, self._after(start))
 
     def keys(self, text: str) -> list[str]:
-        """Of `2026-01-31`, or of `2026-01-01..2026-01-31` with both ends.
+        """The keys of `2026-01-31`, or of `2026-01-01..2026-01-31` including both ends.
 
         Raises:
-            ConfigError: no such keys, or the last is before the first.
+            ConfigError: invalid keys, or the last is before the first.
         """
         first, separator, last = text.partition("..")
         if self.is_time and separator and not (first and last):
-            raise ConfigError(f"{text!r} lacks an end; write {_EXAMPLES[self.unit]}..{_EXAMPLES[self.unit]}")
+            raise ConfigError(f"{text!r} lacks one end; write {_EXAMPLES[self.unit]}..{_EXAMPLES[self.unit]}")
         if not self.is_time or not separator or NULL_KEY in {first, last}:
             if self.is_time and text != NULL_KEY:
                 self.period(text)
@@ -183,7 +183,7 @@ class PublishedPartition:
         return start.isoformat()[: len(_EXAMPLES[self.unit])]
 
     def _after(self, start: datetime) -> datetime:
-        """The begin of the next one; of the last ones there are, the last moment of all."""
+        """The start of the next partition; for the last possible one, the last moment of time."""
         try:
             match self.unit:
                 case "hour":
@@ -267,11 +267,11 @@ class PublishedPartition:
                     return datetime(1970 + physical, 1, 1, tzinfo=UTC)
         except (OverflowError, ValueError) as error:
             raise ConfigError(
-                f"{self}: {physical} {self.unit}s from 1970 lie beyond the years 1 to 9999: leave such rows out in the SQL"
+                f"{self}: {physical} {self.unit}s from 1970 is outside the years 1 to 9999: exclude such rows in the SQL"
             ) from error
 
     def periods(self, physical: Iterable[Any]) -> list[Period]:
-        """The times of partitions, neighbours joined, in order; NULL has none."""
+        """The times of partitions in order, adjacent ones joined; NULL has none."""
         joined: list[Period] = []
         for value in sorted(v for v in physical if v is not None):
             start = self._start(value)
@@ -282,12 +282,12 @@ class PublishedPartition:
         return joined
 
     def parameters(self, key: str) -> dict[str, Any]:
-        """What `:partition`, `:partition_start` and `:partition_end` are for a key: dates, for hours times, else text.
+        """The values of `:partition`, `:partition_start` and `:partition_end` for a key: dates, times for hours, else text.
 
-        The last one there is, as 9999-12-31, has no end.
+        The last possible partition, such as 9999-12-31, has no end.
 
         Raises:
-            ConfigError: no such key.
+            ConfigError: invalid key.
         """
         if not self.is_time or key == NULL_KEY:
             return {"partition": None if key == NULL_KEY else text_of_key(key)}

@@ -27,9 +27,9 @@ _TYPES_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("datetime", "timestamp_ntz"), "timestamp"),
     "timestamp_ltz": "timestamptz",
 }
-"""What databases call the types of Iceberg."""
+"""Names of Iceberg types in databases."""
 KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
-"""Table property: how many snapshots a commit leaves."""
+"""Table property: number of snapshots that a commit keeps."""
 _MANAGED_PROPERTIES = frozenset({"format-version"})
 _CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
 _CRON_MAX = (59, 23, 31, 12, 7)
@@ -43,7 +43,9 @@ def _seconds(value: Any) -> Any:
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d|)\s*", value)
     if match is None:
-        raise ValueError(f"{value!r} is no duration; write seconds, or a text as 500ms, 30s, 5m, 1h, 1d")
+        raise ValueError(
+            f"{value!r} is not a duration; write a number of seconds, or text such as 500ms, 30s, 5m, 1h, 1d"
+        )
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
 
@@ -53,17 +55,17 @@ def _bytes(value: Any) -> Any:
         return value
     match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
     if match is None:
-        raise ValueError(f"{value!r} is no size; write bytes, or a text as 512MiB, 2GiB")
+        raise ValueError(f"{value!r} is not a size; write a number of bytes, or text such as 512MiB, 2GiB")
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
 def _day(value: Any) -> Any:
-    """YAML makes dates and numbers of some keys of partitions."""
+    """A key of a partition, which YAML may read as a date or number."""
     return str(value) if isinstance(value, date) or (isinstance(value, int) and not isinstance(value, bool)) else value
 
 
 def _type_name(value: str) -> str:
-    """The Iceberg type of a column, in its own words."""
+    """Check that this is an Iceberg type."""
     from scan_core import ScanError, parse_type
 
     try:
@@ -80,7 +82,7 @@ def _type_name(value: str) -> str:
 
 
 def _property_texts(value: Any) -> Any:
-    """Iceberg keeps texts; YAML reads `true` and `10` as what they look like."""
+    """Iceberg properties are text, which YAML may read as booleans or numbers."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -93,7 +95,7 @@ def _settable_properties(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if name == KEEP_SNAPSHOTS:
             if not text.isascii() or not text.isdigit() or int(text) < 1:
-                raise placed(f"{text!r} is no number of snapshots; write 1 or more", name)
+                raise placed(f"{text!r} is not a number of snapshots; write 1 or more", name)
         elif name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
             raise placed(
                 f"{name} is set by Nevermore itself; of its own properties only {KEEP_SNAPSHOTS} can be set", name
@@ -110,7 +112,7 @@ def _cron(value: str) -> str:
     ]
     if not (len(fields) == len(_CRON_MAX) and all(fit)):
         raise ValueError(
-            f"{value!r} is no cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
+            f"{value!r} is not a cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
         )
     return value
 
@@ -120,11 +122,11 @@ def _one_or_many(value: Any) -> Any:
 
 
 def _refused(value: Any) -> Any:
-    raise ValueError(f"not supported yet, so that {value!r:.60} would be read by nothing; leave the key out")
+    raise ValueError(f"not supported yet: {value!r:.60} would have no effect; remove the key")
 
 
 Unsupported = Annotated[None, BeforeValidator(_refused)]
-"""Of a key that is planned: any value is refused."""
+"""Type of a planned key: every value is refused."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 Day = Annotated[str, BeforeValidator(_day)]
@@ -141,5 +143,5 @@ class Section(BaseModel):
 
 
 def placed(message: str, *place: str | int) -> PydanticCustomError:
-    """A fault for validators of a whole section to raise, which lies further down in it."""
+    """An error for validators of a section to raise, at a place within the section."""
     return PydanticCustomError("placed", "{message}", {"message": message, "place": place})

@@ -116,7 +116,7 @@ def refused(named: Named, reason: str) -> None:
     code, output, errors = named.run("ingest")
     assert code in {1, 2}
     told = (output + errors).strip()
-    assert reason in told or "is no partition field" in told
+    assert reason in told or "is not a partition field" in told
     assert "\n" not in told
     assert "Traceback" not in told
 

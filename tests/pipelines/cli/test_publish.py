@@ -37,8 +37,8 @@ published:
     ("change", "words", "message"),
     [
         (("", ""), ["shop.dayly"], "no published table 'shop.dayly'; did you mean shop.daily?"),
-        (("", ""), ["shop.daily", "--partition", "2026-13-01"], "'2026-13-01' is no day; write it like 2026-01-31"),
-        (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is no hour; write it like 2026-01-31T13"),
+        (("", ""), ["shop.daily", "--partition", "2026-13-01"], "'2026-13-01' is not a valid day; write it as 2026-01-31"),
+        (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is not a valid hour; write it as 2026-01-31T13"),
         (("", ""), ["shop.daily", "--partition", "2026-01-02..2026-01-01"], "the last day is before the first"),
         (("", ""), ["shop.since", "--partition", "2026-01-01..2026-01-03"], "partition 2026-01-01 is before start: 2026-01-02"),
         (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL asks for its"),
@@ -50,11 +50,11 @@ published:
         ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
         (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
         (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),
-        (("hour(at)", "week(at)"), [], "'week(at)' is no partition of a published table"),
+        (("hour(at)", "week(at)"), [], "'week(at)' is not a partition of a published table"),
         (("mode: append", "mode: append, incremental: true"), [], "incremental tables replace partitions"),
-        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values are the partitions of partition: value(column)"),
-        (("partition: day, sql", "partition: day, start: '2026', sql"), [], "'2026' is no day"),
-        (("partition: day, sql", "partition: day, parameters: {partition: 1}, sql"), [], "parameters: partition is the partition that is made"),
+        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values lists the partitions of a table with partition: value(column)"),
+        (("partition: day, sql", "partition: day, start: '2026', sql"), [], "'2026' is not a valid day"),
+        (("partition: day, sql", "partition: day, parameters: {partition: 1}, sql"), [], "parameters: partition is reserved for the partition"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_no_traceback(

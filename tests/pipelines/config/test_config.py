@@ -86,7 +86,7 @@ published:
         (with_lines("partition_by: [dy(created_at)]"), "transforms are identity"),
         (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
         (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
-        (with_lines("inserts: trusted", "order_by: [lsn]"), "inserts: trusted cannot be with order_by"),
+        (with_lines("inserts: trusted", "order_by: [lsn]"), "inserts: trusted cannot be combined with order_by"),
         (
             with_lines("max_quarantine_ratio: 2"),
             "nevermore.yaml:6: tables.shop.products.max_quarantine_ratio: must be at most 1",
@@ -97,27 +97,27 @@ published:
         ),
         (
             with_lines("commit_interval: 5 minutes"),
-            "commit_interval: '5 minutes' is no duration; write seconds, or a text as",
+            "commit_interval: '5 minutes' is not a duration; write a number of seconds, or text such as",
         ),
         (with_lines("rename: {a: 1}"), "tables.shop.products.rename.a: must be text, not 1; write it in quotes"),
         (with_lines("order_by: ts"), "order_by: must be 'position' or a name, or a list of names: [a, b], not 'ts'"),
         (with_lines("types: [a]"), "types: must be a mapping, with one `name: value` per line, not ['a']"),
         ("tables:", "nevermore.yaml:1: tables: must be a mapping, with one `name: value` per line, not nothing"),
-        (with_lines("on: true"), "nevermore.yaml:6: YAML reads on as bool; as a key write it in quotes"),
+        (with_lines("on: true"), "nevermore.yaml:6: YAML reads the key on as bool; write it in quotes"),
         (
             "tables: {}\npublished:\n  a.b: {sql: x, start: 2026-13-01}\n",
-            "nevermore.yaml:3: not YAML: 2026-13-01 is no date",
+            "nevermore.yaml:3: not YAML: 2026-13-01 is not a date",
         ),
-        ("tables:\n\tshop.t: {}", "nevermore.yaml:2: not YAML: a tab where spaces must stand"),
+        ("tables:\n\tshop.t: {}", "nevermore.yaml:2: not YAML: a tab instead of spaces"),
         (
             with_lines("memory_limit_bytes: lots"),
-            "memory_limit_bytes: 'lots' is no size; write bytes, or a text as 512MiB, 2GiB",
+            "memory_limit_bytes: 'lots' is not a size; write a number of bytes, or text such as 512MiB, 2GiB",
         ),
         (with_lines("exclude: [id]"), "key columns cannot be excluded: id"),
-        (with_lines("identity: full"), "leave out one of the two"),
-        (with_lines("key: [other]"), "nevermore.yaml:6: 'key' is given twice"),
+        (with_lines("identity: full"), "remove one of the two"),
+        (with_lines("key: [other]"), "nevermore.yaml:6: 'key' occurs twice"),
         ("tables: [", "not YAML"),
-        ("just text", "a config has the sections"),
+        ("just text", "a config is a mapping with the sections"),
         (LEAST.replace("landing/", "${NO_SUCH_VARIABLE}/"), "nevermore.yaml:4: environment variable NO_SUCH_VARIABLE"),
         (
             LEAST + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
@@ -204,22 +204,28 @@ def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("spark: {master: yarn, remote: 'sc://host'}", "master and remote are two places to run at"),
-        ("spark: {remote: 'spark://host:7077'}", "no Spark Connect server; write sc://host:15002"),
-        ("spark: {master: 'lokal[2]'}", "'lokal[2]' is no Spark master; write local[4]"),
+        ("spark: {master: yarn, remote: 'sc://host'}", "master and remote are mutually exclusive"),
+        ("spark: {remote: 'spark://host:7077'}", "not a Spark Connect server; write sc://host:15002"),
+        ("spark: {master: 'lokal[2]'}", "'lokal[2]' is not a Spark master; write local[4]"),
         ("spark: {mastre: yarn}", "unknown key 'mastre'; did you mean 'master'?"),
         (
             "published: {shop.d: {sql: s, partition: day, options: {target_file_size: 1g}}}",
             "did you mean 'target_file_bytes'?",
         ),
         ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert needs the columns"),
-        ("published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}", "needs the columns to range"),
-        ("published: {shop.d: {sql: s, partition: day, schedule: every day}}", "'every day' is no cron expression"),
-        ("published: {shop.d: {sql: s, partition: day, schedule: '0 25 * * *'}}", "'0 25 * * *' is no cron expression"),
-        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table has no such partition"),
+        (
+            "published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}",
+            "needs the columns of the ranges",
+        ),
+        ("published: {shop.d: {sql: s, partition: day, schedule: every day}}", "'every day' is not a cron expression"),
+        (
+            "published: {shop.d: {sql: s, partition: day, schedule: '0 25 * * *'}}",
+            "'0 25 * * *' is not a cron expression",
+        ),
+        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table is not partitioned by time"),
         (
             "published: {shop.d: {sql: s, partition: value(x), schedule: '0 1 * * *'}}",
-            "the table has no such partition",
+            "the table is not partitioned by time",
         ),
     ],
 )
@@ -229,12 +235,12 @@ def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str)
 
 
 def test_two_places_of_the_command_line_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--master and --remote are two places"):
+    with pytest.raises(ConfigError, match="--master and --remote are mutually exclusive"):
         parse(LEAST).spark.at("local[2]", "sc://host")
 
 
 def test_master_of_the_command_line_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--master: 'foo' is no Spark master"):
+    with pytest.raises(ConfigError, match="--master: 'foo' is not a Spark master"):
         parse(LEAST).spark.at("foo")
 
 

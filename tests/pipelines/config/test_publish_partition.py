@@ -59,13 +59,13 @@ def test_text_that_says_null_is_another_partition_than_null(text: str) -> None:
     ],
 )
 def test_key_that_the_partition_column_cannot_hold_is_refused(kind: PrimitiveType, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{key}' is no {kind.name}"):
+    with pytest.raises(ConfigError, match=f"'{key}' is not a {kind.name}"):
         PublishedPartition.parse("value(p)").physical(key, kind)
 
 
 @pytest.mark.parametrize("text", ["..2026-01-31", "2026-01-31..", ".."])
 def test_range_of_partitions_needs_both_ends(text: str) -> None:
-    with pytest.raises(ConfigError, match="lacks an end; write 2026-01-31"):
+    with pytest.raises(ConfigError, match="lacks one end; write 2026-01-31"):
         PublishedPartition.parse("day").keys(text)
 
 

@@ -221,7 +221,7 @@ def test_a_failing_task_publishes_nothing_and_says_why(config: Config, tmp_path:
     ("name", "day", "error", "message"),
     [
         ("shop.orders_dayly", DAY, ConfigError, "did you mean shop.orders_daily"),
-        ("shop.orders_daily", "yesterday", ConfigError, "write it like 2026-01-31"),
+        ("shop.orders_daily", "yesterday", ConfigError, "write it as 2026-01-31"),
     ],
 )
 def test_an_unknown_name_or_day_is_told(
