@@ -209,8 +209,8 @@ def leaks_of(
 ) -> Iterator[str]:
     """Commands, logs and files that show the value of a field."""
     (folder / "landing").mkdir(parents=True)
-    rows = [event("c", product(1)), event("c", product(2)), {"broken": "event"}]
-    (folder / "landing" / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [*(event("c", product(number)) for number in (1, 2, 3)), '{"broken": "event"}']
+    (folder / "landing" / "1.jsonl").write_text("\n".join(lines))
     path = folder / "nevermore.yaml"
     path.write_text(yaml.safe_dump(config_with(place, name, value)))
     for words in commands:
