@@ -172,9 +172,9 @@ class ChangeLog:
 
     def __init__(self, catalog: "Catalog | LightCatalog", name: str, options: WriterOptions | None = None) -> None:
         self.name = name
-        self._catalog = catalog
+        self._catalog: Any = catalog
         self._options = options
-        self.table: CatalogTable | None = find_table(catalog, name)
+        self.table: Any = find_table(catalog, name)
         self._read_state()
 
     def _read_state(self) -> None:
@@ -345,7 +345,7 @@ class ChangeLog:
         if evolution.changed:
             delta.evolve(evolution.schema)
 
-    def _moved_table(self, before: str | None) -> "CatalogTable":
+    def _moved_table(self, before: str | None) -> Any:
         """The refreshed table, if nobody else has appended since its position was read."""
         table = self.table
         if table is None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as CatalogTable
 
-    from pipelines.iceberg.catalog import LightCatalog
-
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
@@ -61,11 +59,11 @@ def check_ratio(
     )
 
 
-def quarantine(catalog: "Catalog | LightCatalog", name: str, rejected: Rejected) -> int:
+def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
     """Add events to the quarantine table `name` unless it contains them; returns how many were new."""
     if rejected.num_rows == 0:
         return 0
-    table = find_table(catalog, name)
+    table: Any = find_table(catalog, name)
     if table is None:
         table = create_table(catalog, name, iceberg_fields(QUARANTINE_SCHEMA), partition_by=[("day", QUARANTINED_AT)])
     return retry_conflicts(lambda: _attempt(table, rejected.table))
