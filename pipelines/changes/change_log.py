@@ -33,10 +33,9 @@ from pipelines.iceberg.table_writer import WriterOptions, write_rows
 from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table as CatalogTable
-
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
 
 ORDINAL = "ordinal"
 FIRST_ROWS = 10_000

@@ -20,8 +20,8 @@ from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_rows
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table as CatalogTable
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]

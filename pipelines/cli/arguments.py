@@ -17,8 +17,7 @@ import typer
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table as CatalogTable
-
+    from pipelines.iceberg.interfaces import Table as CatalogTable
     from scan_core import Scan, Table
 
 DEFAULT_CONFIG = Path("nevermore.yaml")

@@ -20,9 +20,8 @@ from pipelines.cli.terminal import counted, print_json, print_result
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.config.project import Config
+    from pipelines.iceberg.interfaces import Catalog
     from pipelines.maintain.bitmap_indexes import IndexReport
 
 _MAX_LISTED = 20

@@ -25,10 +25,9 @@ from pipelines.cli.arguments import (
 from pipelines.cli.terminal import counted, print_grid, print_json
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.config.project import Config
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
     from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
     from scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 

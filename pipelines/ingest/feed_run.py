@@ -31,9 +31,8 @@ from scan_core import ScanError
 from scan_core.io import remove_leftovers
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
 
 RARELY = 1_000
 """Collections of the middle generation per full one: some millions of new objects."""

@@ -24,9 +24,8 @@ from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import RE_DELIVERED, FileBatch, Listing, OnSkipped, discover, may_have_news
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""

@@ -40,8 +40,8 @@ from pipelines.sources.file_options import FileOptions, Layout
 from scan_core import Mask, Rows, col
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table as CatalogTable
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
 
 _Schema = tuple[str, tuple[str, ...]]
 

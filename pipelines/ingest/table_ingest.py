@@ -31,9 +31,8 @@ from pipelines.sources.files import BatchEnd
 from scan_core import arrow_type
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
 
 
 class PendingChanges:

@@ -9,9 +9,8 @@ from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, table_names
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
 
 SOURCE_TABLE = "nevermore.source-table"
 """Table property of a change log: the table of the feed for which a pattern created it."""
