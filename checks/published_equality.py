@@ -339,6 +339,7 @@ def published_equals_duckdb(config: Config, name: str, *, max_bytes: int = MAX_B
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
+    published_query(config, name)  # SQL that cannot run is a mistake before there is a table, too
     try:
         table, provenance = _published_table(config, name)
         unknown = "no snapshot records what the rows were made from"

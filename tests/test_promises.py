@@ -17,6 +17,7 @@ READ_BY_SPARK = {"HADOOP_CONF_DIR"}
 NO_VARIABLES = {
     "BYTE_STREAM_SPLIT",  # encodings of Parquet
     "DELTA_BINARY_PACKED",
+    "FAILED_READ_FILE",  # a condition of Spark's errors
     "REGISTRY_USER",  # a name that an example of a config chooses
     "XDG_RUNTIME_DIR",  # the docs say why it is not used
 }

@@ -76,6 +76,16 @@ class HidingStream(TextIOBase):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As the stream: where it seems to have none, click writes to the stream beneath."""
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """As the stream."""
+        return self._stream.errors
+
     def isatty(self) -> bool:
         """As the stream."""
         return self._stream.isatty()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checks.commands import _told
+from checks.commands import _describe
 from pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
@@ -44,7 +44,7 @@ published:
         (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL asks for its"),
         (("", ""), ["shop.cities", "--partition", "oslo"], "no partition 'oslo' among its values; did you mean Oslo?"),
         (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
-        (("", ""), ["--partition", "2026-01-01"], "--partition is of one table; name it"),
+        (("", ""), ["--partition", "2026-01-01"], "--partition applies to a single table; specify which"),
         (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
         (("", ""), ["shop.appended", "--full"], "shop.appended has mode: append, so that --full would add rows that are there"),
         ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
@@ -91,19 +91,19 @@ def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishRep
     return PublishReport(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_what_was_made_and_why_is_told() -> None:
-    assert _told(_report(None), with_reasons=False) == (
+def test_what_was_made_and_why_is_describe() -> None:
+    assert _describe(_report(None), with_reasons=False) == (
         "shop.daily: made all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
     )
-    assert _told(_report(("2026-01-01",)), with_reasons=False).startswith("shop.daily: made partition 2026-01-01 (")
+    assert _describe(_report(("2026-01-01",)), with_reasons=False).startswith("shop.daily: made partition 2026-01-01 (")
     unchanged = _report((), is_unchanged=True, reason="no mirror changed")
-    assert _told(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
+    assert _describe(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
 
 
 def test_a_dry_run_tells_the_reason_of_each_partition() -> None:
     why = {"2026-01-01": ("shop.orders",), "2026-01-02": ("made alone since the last run", "shop.orders")}
     report = _report(("2026-01-01", "2026-01-02"), why=why, changed_rows={"shop.orders": 3}, is_dry=True)
-    assert _told(report, with_reasons=True).splitlines() == [
+    assert _describe(report, with_reasons=True).splitlines() == [
         "shop.daily: would make 2 partitions (changed: shop.orders)",
         "  shop.orders: 3 rows came or went",
         "  2026-01-01: shop.orders",
@@ -156,5 +156,5 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
 
 def test_partitions_that_are_empty_now_are_warned_of() -> None:
     report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
-    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in _told(report, with_reasons=False)
+    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in _describe(report, with_reasons=False)
     assert report.as_dict()["empty_partitions"] == ["2026-01-01"]

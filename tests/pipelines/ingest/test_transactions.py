@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.formats.registry import decode
+from pipelines.formats.registry import scan
 from pipelines.ingest import feed_run
 from tests.pipelines.project import Project, the
 
@@ -37,9 +37,9 @@ def test_transaction_larger_than_memory_is_one_commit_of_log_and_mirror(
 
     def watched(raw: Any, config: Any) -> Any:
         sizes.append(raw.num_bytes)
-        return decode(raw, config)
+        return scan(raw, config)
 
-    monkeypatch.setattr(feed_run, "decode", watched)
+    monkeypatch.setattr(feed_run, "scan", watched)
     large = [change("I", key, "x" * 1_200) for key in range(1, NUM_CHANGES)]
     project.land("1.jsonl", [BEGIN, change("I", 0), COMMIT, BEGIN, *large, change("D", 5), COMMIT])
     report = the(project.run())
