@@ -66,8 +66,8 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     old = scan_arrays(messages.column("old").documents(kernels.ARRAY))
     truncate = messages.is_object & (op_of_message == ord("t"))
     count = np.where(truncate, 1, np.diff(data.offsets))
-    declared_of, declared, repeated = _canal_declared(messages)
-    row_change = messages.is_object & ~ddl & ~contradictory & ~repeated & (op_of_message != 0)
+    declared_of, declared, repeated, broken = _canal_declared(messages)
+    row_change = messages.is_object & ~ddl & ~contradictory & ~repeated & ~broken & (op_of_message != 0)
     count = np.where(row_change, count, 0)
     raw_of = np.repeat(np.arange(len(count)), count)
     rows = _elements(data.values.documents(kernels.OBJECT), data.offsets, raw_of, count)
@@ -97,6 +97,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
             *refusal(contradictory, "isDdl is true, and type is that of a change of rows", kinds),
             *refusal(empty, "a change without rows: data is missing"),
             *refusal(repeated, f"mysqlType, sqlType or pkNames: {TWICE}"),
+            *refusal(broken, f"mysqlType, sqlType or pkNames: {_BROKEN}"),
         ),
         skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
     )
@@ -115,12 +116,13 @@ def _elements(
     return elements.take(at).where(inside)
 
 
+_BROKEN = "not names and types: it holds a number out of range"
 _BETWEEN = "\x1d"
 """No JSON text has this character."""
 
 
-def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """Column types by `mysqlType`, key by `pkNames`, per distinct set of texts; and which messages give a name twice."""
+def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
+    """Column types by `mysqlType`, key by `pkNames`, per distinct set of texts; see `_parsed`."""
     texts = [json_text(messages.column(name))[0].fill_null("") for name in ("mysqlType", "pkNames", "sqlType")]
     encoded = pc.binary_join_element_wise(*texts, _BETWEEN).dictionary_encode()
     return _parsed(encoded, lambda text: _canal_types(*text.split(_BETWEEN)))
@@ -128,18 +130,22 @@ def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, .
 
 def _parsed(
     encoded: pa.DictionaryArray, parse: Callable[[str], Declared]
-) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """What each message declares, what there is of it, and which messages give a name twice."""
+) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
+    """What each message declares, by code; the declarations; which messages give a name twice, and which cannot be read."""
     declared: list[Declared] = []
     repeated: list[int] = []
+    broken: list[int] = []
     for text in encoded.dictionary.to_pylist():
+        found = Declared()
         try:
-            declared.append(parse(text))
+            found = parse(text)
         except RepeatedNameError:
             repeated.append(len(declared))
-            declared.append(Declared())
+        except ValueError:  # numbers that no reader of JSON takes, such as 1e999
+            broken.append(len(declared))
+        declared.append(found)
     codes = np.asarray(encoded.indices).astype(np.int32)
-    return codes, tuple(declared), np.isin(codes, repeated)
+    return codes, tuple(declared), np.isin(codes, repeated), np.isin(codes, broken)
 
 
 def _canal_types(types: str, keys: str, codes: str) -> Declared:
@@ -190,7 +196,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     deleted = op == ord("d")
     table_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
     seconds, given = integers(messages.column("ts"))
-    declared_of, declared, repeated = _maxwell_declared(messages)
+    declared_of, declared, repeated, broken = _maxwell_declared(messages)
     return Events(
         raw=np.arange(len(op)),
         op=op,
@@ -208,6 +214,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
             *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
             *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
             *refusal(repeated, f"primary_key_columns: {TWICE}"),
+            *refusal(broken, f"primary_key_columns: {_BROKEN}"),
         ),
         skipped=counted(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
@@ -215,6 +222,6 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     )
 
 
-def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
     encoded = json_text(messages.column("primary_key_columns"))[0].fill_null("").dictionary_encode()
     return _parsed(encoded, lambda text: Declared(key=_key(text)))

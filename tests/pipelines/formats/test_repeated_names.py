@@ -122,3 +122,21 @@ def test_a_name_given_twice_rejects_the_event_and_no_other(name: str) -> None:
         assert decoded.tables[TABLE].table.num_rows == len(documents) - 1, reasons(decoded)
         assert len(reasons(decoded)) == 1
         assert "twice" in reasons(decoded)[0] or name in TOLD_OTHERWISE
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 5000])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("canal mysqlType", '"mysqlType": {"v": @, '), ("canal sqlType", '"sqlType": {"v": @, '), ("maxwell key", '_columns": [@, "id"')],
+)  # fmt: skip
+def test_a_declaration_with_a_number_out_of_range_rejects_the_event_and_no_other(
+    name: str, part: str, number: str
+) -> None:
+    format_name, event, once, _ = CASES[name]
+    text = json.dumps(event)
+    odd = text.replace(once, part.replace("@", number), 1)
+    feeds = (TableFeed(name=TABLE, key=("id",)),)
+    raw = from_documents([document.encode() for document in (text, odd, text)], "f")
+    decoded = decode(raw, FeedConfig(format=format_name, tables=feeds, options={}))
+    assert decoded.tables[TABLE].table.num_rows == 2
+    assert ["out of range" in reason for reason in reasons(decoded)] == [True]
