@@ -154,7 +154,7 @@ def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Con
     publish(unknown, PUBLISHED[:1])
     assert "soundex() may mean another thing" in " ".join(published_equals_duckdb(unknown, NAME).details)
     publish(config, PUBLISHED[:1], {"by": "something else"})
-    assert "no snapshot tells" in reason()
+    assert "no snapshot records" in reason()
 
 
 def test_ties_are_no_fault(tmp_path: Path) -> None:
