@@ -94,6 +94,7 @@ def refresh_metadata(report: PublishReport) -> dict[str, Any]:
         values["checks before publishing"] = {f"{v.table}: {v.check}": v.text for v in report.checks}
     values |= {f"changed rows of {table}": count for table, count in report.changed_rows.items()}
     values |= {f"snapshot id of {table}": str(read.snapshot_id) for table, read in report.reads.items()}
+    values |= {f"read of {table}": read.as_dict() for table, read in report.reads.items()}
     return values
 
 

@@ -66,6 +66,7 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
     mirror = find_table(open_catalog(project.config), "shop.orders")
     assert mirror is not None
     assert metadata["snapshot id of shop.orders"] == str(mirror.metadata.current_snapshot_id)
+    assert metadata["read of shop.orders"]["rows_read"] == metadata["rows read"]
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert {name: check.passed for name, check in checks.items()} == {
         COMPLETE: True, MANIFESTS: True, EQUALS_DUCKDB: True

@@ -48,7 +48,7 @@ def importers(*libraries: str) -> set[str]:
 def declared() -> dict[str, Callee]:
     """Functions that are compiled, those alone that others call included, as `module.function`."""
     found = {}
-    for module in sorted(importers("scan_core.native.machine_code")):
+    for module in sorted(importers("scan_core.native.machine_code", "scan_core.native")):
         for name, value in vars(importlib.import_module(module)).items():
             if isinstance(value, Callee) and value.__module__ == module:
                 found[f"{module}.{name}"] = value
