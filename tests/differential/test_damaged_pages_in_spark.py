@@ -130,10 +130,9 @@ def _check(spark: SparkSession, config: Config, reader: str, kind: Kind, flips: 
         message = spark_message(refused.value) if isinstance(refused.value, SPARK_FAILURES) else str(refused.value)
         assert path.name in message, message
         assert "\n" not in message
-        if reader == "native" and kind == "data":  # Java's own words
-            assert "FAILED_READ_FILE" in message, message
-        else:
-            assert "checksum" in message or "damaged" in message, message
+        # Java's own words where its reader meets the page; ours where the dead rows are found by its keys
+        words = ("FAILED_READ_FILE",) if reader == "native" and kind == "data" else ()
+        assert any(word in message for word in ("checksum", "damaged", *words)), message
     _forget()
     assert READS[reader](spark, config) == _rows(config, "shop.flips")
 
