@@ -6,7 +6,7 @@ This module imports pyspark, but needs no session.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ from sqlglot import exp
 from pipelines.publish.lineage.needed_rows import Partners, TablePlace, needed_rows
 from pipelines.publish.lineage.query_tree import DIALECT, traceable
 from pipelines.publish.query import PublishedQuery
-from scan_core import ListType, MapType, PrimitiveType, Scan, Schema, StructType, Type
+from scan_core import ListType, MapType, NestedField, PrimitiveType, Scan, Schema, StructType, Type
 from scan_core.spark import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges, push_filters
 
 
@@ -100,7 +100,27 @@ def _places(
     for place in places:
         place.table = tables[place.table]
         place.conditions = list(_on_columns(place.conditions, schemas[place.table]))
+    for place in places:
+        place.partners = list(_between_columns(place, places, schemas))
     return places
+
+
+def _between_columns(
+    place: TablePlace, places: Sequence[TablePlace], schemas: Mapping[str, Schema]
+) -> Iterator[Partners]:
+    """The joins of a place, with columns called as the schemas call them."""
+    for partners in place.partners:
+        ours = [_field(schemas[place.table], name) for name in partners.columns]
+        theirs = [_field(schemas[places[partners.keys.place].table], name) for name in partners.keys.columns]
+        if None not in ours and None not in theirs:
+            keys = replace(partners.keys, columns=tuple(each.name for each in theirs if each))
+            yield Partners(tuple(each.name for each in ours if each), keys)
+
+
+def _field(schema: Schema, name: str) -> NestedField | None:
+    """The only column with this name, in whatever case."""
+    found = [each for each in schema.fields if each.name.lower() == name.lower()]
+    return found[0] if len(found) == 1 else None
 
 
 def _literal(value: Any) -> exp.Expression | None:
@@ -128,21 +148,17 @@ _SAME_IN_SPARK = frozenset(
 
 def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterator[exp.Expression]:
     """The conditions with columns called as the schema calls them, without the name of their source."""
-    names: dict[str, list[str]] = {}
-    for each in schema.fields:
-        names.setdefault(each.name.lower(), []).extend([each.name] if _is_same_in_spark(each.type) else [])
 
     def put(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column):
-            return exp.column(exp.to_identifier(names[node.name.lower()][0], quoted=True))
-        return node
+        found = _field(schema, node.name) if isinstance(node, exp.Column) else None
+        return node if found is None else exp.column(exp.to_identifier(found.name, quoted=True))
 
     for condition in conditions:
-        columns = [column.name.lower() for column in condition.find_all(exp.Column)]
+        columns = [_field(schema, column.name) for column in condition.find_all(exp.Column)]
         # Spark reads a backslash in text as the beginning of an escape, and so does not everyone
         has_escapes = any("\\" in str(node.this) for node in condition.find_all(exp.Literal, exp.RawString))
         is_open = condition.find(exp.Placeholder) is not None
-        if not has_escapes and not is_open and all(len(names.get(name, ())) == 1 for name in columns):
+        if not has_escapes and not is_open and all(each and _is_same_in_spark(each.type) for each in columns):
             yield condition.transform(put)
 
 

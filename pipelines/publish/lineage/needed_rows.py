@@ -171,13 +171,19 @@ class _Descent:
         self, shape: SelectShape, other: str, links: Sequence[tuple[exp.Expression, exp.Expression]]
     ) -> Iterator[_HasPartner]:
         """One for each place where the keys of the other source come from."""
-        by_place: dict[int, list[tuple[exp.Expression, str]]] = {}
+        groups: list[tuple[int, dict[str, exp.Expression]]] = []  # place, and by its column what is compared with it
         for ours, theirs in links:
             if isinstance(ours, exp.Column) and (key := self._origin(shape.sources[other].node, theirs)) is not None:
-                by_place.setdefault(key.place, []).append((ours, key.columns[0]))
-        for place, columns in by_place.items():
-            keys = PlaceColumns(place, tuple(column for _, column in columns))
-            yield _HasPartner(expressions=[ours.copy() for ours, _ in columns], keys=keys)
+                (column,) = key.columns
+                # a column that is compared twice is a key of its own: no table has one column twice
+                free = (g for place, g in groups if place == key.place and column not in g and ours not in g.values())
+                if (group := next(free, None)) is None:
+                    groups.append((key.place, group := {}))
+                group[column] = ours
+        for place, columns in groups:
+            yield _HasPartner(
+                expressions=[ours.copy() for ours in columns.values()], keys=PlaceColumns(place, tuple(columns))
+            )
 
     def _origin(self, node: exp.Expression, column: exp.Expression) -> PlaceColumns | None:
         """The column of a table that all values of a source's column come from, but for NULLs."""

@@ -175,3 +175,31 @@ def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path) -> None:
     assert found[True][1]["shop.lines"] <= 700
     assert found[True][2]["shop.customers"]["where"] == "`city` = 'Oslo' and `id` < 50"
     assert "customer_id among id of shop.customers" in found[True][2]["shop.orders"]["joins"][0]
+
+
+@pytest.mark.parametrize(
+    ("on", "joins"),
+    [
+        ("c.Id = o.customerId", ["customerId among Id of shop.customers: 3 rows of keys"]),
+        (
+            "c.Id = o.customerId and c.Twin = o.customerId",
+            ["customerId among Id of shop.customers: 3 rows of keys", "customerId among Twin of shop.customers: 3 rows of keys"],
+        ),
+        (
+            "c.Id = o.customerId and c.Id = o.Twin",
+            ["customerId among Id of shop.customers: 3 rows of keys", "Twin among Id of shop.customers: 3 rows of keys"],
+        ),
+    ],
+)  # fmt: skip
+def test_keys_of_columns_with_capitals_and_of_columns_compared_twice_reach_the_scan(
+    tmp_path: Path, on: str, joins: list[str]
+) -> None:
+    sql = f"select o.Id from shop.orders o join shop.customers c on {on} where c.Twin < 5 and c.City = 'x'"
+    config = config_of(tmp_path, sql)
+    ids, more = pa.array(range(50), pa.int64()), pa.array(range(500), pa.int64())
+    apply(config, "shop.orders", pa.table({"Id": more, "customerId": more, "Twin": more}))
+    apply(config, "shop.customers", pa.table({"Id": ids, "Twin": ids, "City": ["x", "y"] * 25}))
+    found = pushed(config)
+    assert found.scans["shop.customers"].to_table()["Id"].to_pylist() == [0, 2, 4]
+    assert found.pushed["shop.orders"].joins == joins
+    assert {0, 2, 4} <= set(found.scans["shop.orders"].to_table()["Id"].to_pylist())
