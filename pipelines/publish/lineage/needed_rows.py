@@ -15,7 +15,9 @@ from pipelines.publish.lineage.query_shape import (
     SelectShape,
     conjuncts,
     correlations,
+    have_one_type,
     owner,
+    substituted,
     why_not_sliced,
 )
 from pipelines.publish.lineage.sql_functions import is_row_wise
@@ -111,12 +113,12 @@ class _Descent:
             for condition in wanted if are_alike else ():
                 used = {column.name.lower() for column in condition.find_all(exp.Column)}
                 at = {name: number for number, name in enumerate(names)}
-                have_one_type = all(
-                    name in at and _have_one_type(*(each.selects[at[name]].type for each in inner)) for name in used
+                are_of_one_type = all(
+                    name in at and have_one_type(*(each.selects[at[name]].type for each in inner)) for name in used
                 )
-                if have_one_type:
+                if are_of_one_type:
                     renamed = {name: exp.column(of.selects[at[name]].alias_or_name, table=_RESULT) for name in used}
-                    found.append(_substituted(condition, renamed))
+                    found += substituted((condition,), renamed)
             yield side, found
 
     def _visit_select(
@@ -281,7 +283,7 @@ class _Conditions:
     def add_renamed(self, condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> None:
         """Add a condition on the column `old` alone as one on the equal column `new`."""
         columns = list(condition.find_all(exp.Column))
-        if columns and all(column == old for column in columns) and _have_one_type(old.type, new.type):
+        if columns and all(column == old for column in columns) and have_one_type(old.type, new.type):
             self.add(_with_column(condition, old, new))
 
 
@@ -308,7 +310,7 @@ def _through_projection(shape: SelectShape, condition: exp.Expression) -> exp.Ex
     projected = {e.alias_or_name.lower(): e.unalias() for e in shape.select.expressions}
     if why_not_sliced(shape, [projected[name] for name in sorted(used)]) is not None:
         return None
-    return _substituted(condition, projected)
+    return substituted((condition,), projected)[0]
 
 
 def _is_evaluated_per_row(query: exp.Query) -> bool:
@@ -331,10 +333,6 @@ def _must_find_rows(query: exp.Query, select: exp.Select) -> bool:
     return not gives_rows_of_its_own and any(holder is condition for condition in conjuncts(where.this))
 
 
-def _have_one_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
-    return left is not None and right is not None and left == right and not left.is_type("unknown")
-
-
 def _text(condition: exp.Expression) -> str:
     if isinstance(condition, _HasPartner):
         return f"{[e.sql() for e in condition.expressions]} in {condition.args['keys']}"
@@ -343,18 +341,6 @@ def _text(condition: exp.Expression) -> str:
 
 def _with_column(condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
     return condition.copy().transform(lambda node: new.copy() if node == old else node)
-
-
-def _substituted(condition: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
-    """The condition with columns replaced by what they stand for."""
-
-    def put(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column) and node.name.lower() in by_name:
-            found = by_name[node.name.lower()].copy()
-            return found if isinstance(found, exp.Column | exp.Literal | exp.Func) else exp.Paren(this=found)
-        return node
-
-    return condition.copy().transform(put)
 
 
 def _requalified(condition: exp.Expression, old: str, new: str) -> exp.Expression:

@@ -5,7 +5,7 @@ for one SELECT are in `query_shape.py`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,9 +19,11 @@ from pipelines.publish.lineage.query_shape import (
     bound_by_parameters,
     correlations,
     full_join_keys,
+    have_one_type,
     is_plain,
     owner,
     path_between,
+    substituted,
     why_not_sliced,
 )
 from pipelines.publish.lineage.query_tree import DIALECT
@@ -195,11 +197,11 @@ class _Tracer:
                 used = {c.name.lower() for e in wanted.expressions for c in e.find_all(exp.Column)}
                 typed = dict(zip(outputs, zip(*kinds, strict=True), strict=True))
                 # Spark casts both sides to one type: a key in the type of one side may be another partition of the result
-                if any(not _same_type(*typed[name]) for name in used if name in typed):
+                if any(not have_one_type(*typed[name]) for name in used if name in typed):
                     inner = wanted.without("the sides of a union have other types")
                 else:
                     renamed = {n: exp.column(to, table=_OUT) for n, to in named.items()}
-                    inner = replace(wanted, expressions=_substituted(wanted.expressions, renamed))
+                    inner = replace(wanted, expressions=substituted(wanted.expressions, renamed))
             yield from self.of_query(side, inner)
 
     def _of_select(self, select: exp.Select, wanted: _Wanted) -> Iterator[Reach]:
@@ -209,7 +211,7 @@ class _Tracer:
         if wanted.expressions is not None:
             names = Counter(e.alias_or_name.lower() for e in select.expressions)
             projected = {e.alias_or_name.lower(): e.unalias() for e in select.expressions}
-            expressions = _substituted(wanted.expressions, projected)
+            expressions = substituted(wanted.expressions, projected)
             if any(names[c.name.lower()] != 1 for e in wanted.expressions for c in e.find_all(exp.Column)):
                 problem: str | None = "two columns of a sub-query have one name"
             else:
@@ -249,7 +251,7 @@ class _Tracer:
                 if (
                     (a, b) == (alias, anchor.source)
                     and theirs == anchor.expressions[0]
-                    and _same_type(ours.type, theirs.type)
+                    and have_one_type(ours.type, theirs.type)
                 ):
                     yield from self._within(shape, alias, _Wanted((ours,), anchor.final))
                     return
@@ -275,7 +277,7 @@ class _Tracer:
                 for e in wanted.expressions
                 for c in e.find_all(exp.Column)
             }
-            wanted = replace(wanted, expressions=_substituted(wanted.expressions, outside))
+            wanted = replace(wanted, expressions=substituted(wanted.expressions, outside))
         yield from self.of_query(node, wanted)
 
     def _of_subquery(
@@ -331,22 +333,6 @@ class _Tracer:
 def _unreachable(node: exp.Expression, reason: str) -> Iterator[Reach]:
     for table in node.find_all(exp.Table):
         yield Reach(table.name, None, reason=reason)
-
-
-def _substituted(expressions: Expressions, by_name: Mapping[str, exp.Expression]) -> Expressions:
-    """The expressions with columns replaced by what they stand for."""
-
-    def put(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column) and node.name.lower() in by_name:
-            return by_name[node.name.lower()].copy()
-        return node
-
-    return tuple(e.copy().transform(put) for e in expressions)
-
-
-def _same_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
-    """Both known, and one."""
-    return left is not None and right is not None and left == right and not left.is_type("unknown")
 
 
 MAX_RANGES = 20

@@ -163,6 +163,26 @@ def owner(expression: exp.Expression) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
+def have_one_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
+    """Whether both types are known, and the same."""
+    return left is not None and right is not None and left == right and not left.is_type("unknown")
+
+
+def substituted(
+    expressions: Sequence[exp.Expression], by_name: Mapping[str, exp.Expression]
+) -> tuple[exp.Expression, ...]:
+    """The expressions with columns replaced by what they stand for, in parentheses where operators could mix."""
+
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column) and node.name.lower() in by_name:
+            found = by_name[node.name.lower()].copy()
+            is_alone = node.parent is None or isinstance(found, exp.Column | exp.Literal | exp.Func)
+            return found if is_alone else exp.Paren(this=found)
+        return node
+
+    return tuple(expression.copy().transform(put) for expression in expressions)
+
+
 def is_plain(expression: exp.Expression) -> bool:
     """Whether this is a column, or the day of one: NULL where the column is."""
     if isinstance(expression, exp.Cast | exp.TsOrDsToDate) and not expression.args.get("format"):

@@ -180,3 +180,8 @@ def test_dates_that_are_written_out_are_as_good_as_any_value(sql: str) -> None:
     sql = sql.replace("'now%'", "'a%'")
     assert _query(sql, since="2026-01-01").why_unrepeatable(SCHEMAS) is None
     assert _reasons(sql, since="2026-01-01") == {}
+
+
+def test_an_expression_of_a_sub_query_stays_one_operand() -> None:
+    sql = "select k - v as day, k from (select id as k, cid - id as v from o) s"
+    assert _traced(sql, "o") == ["SELECT DISTINCT o.id - (o.cid - o.id) AS k0 FROM nevermore_t0_changed AS o"]
