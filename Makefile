@@ -31,8 +31,10 @@ demo: $(READY) java ## Run the whole pipeline on a simulated shop
 ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
+# A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 700 s.
 test: $(READY) java ## Run the tests that every change must pass
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile \
+		-o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true
 
 PART ?=
 

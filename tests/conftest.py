@@ -55,6 +55,12 @@ def find_shared() -> Path | None:
     return folder if (folder / "fixtures").is_dir() else None
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failure when it happens: a run that is cut off prints no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        sys.__stderr__.write(f"\n{report.nodeid} failed in {report.when} after {report.duration:.0f} s\n")
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """Tables and event captures that lie beside the repository; without them CI fails and others skip."""

@@ -96,7 +96,7 @@ def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterato
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
 def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
@@ -108,7 +108,7 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path
             elif language == "bash":
                 command = ["bash", "-euo", "pipefail", "-c", code]
                 done = subprocess.run(
-                    command, cwd=demo_project, env=environment, capture_output=True, text=True, timeout=600, check=False
+                    command, cwd=demo_project, env=environment, capture_output=True, text=True, timeout=300, check=False
                 )
                 assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
             elif language == "yaml" or "file=" in options:

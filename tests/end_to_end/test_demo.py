@@ -11,7 +11,7 @@ import pytest
 from assets.commands import _print
 from assets.demo import DemoReport
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def contents(warehouse: Path) -> dict[str, bytes]:
