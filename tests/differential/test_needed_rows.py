@@ -28,13 +28,22 @@ CONDITIONS = [
     "k = 2", "k is null", "v > 1 and k <> 3", "day = date '2026-01-02'", "day >= date '2026-01-03' or day is null",
     "k in (1, 3)", "coalesce(v, 1) = 1", "v between 1 and 2", "day is not null and v + k > 2",
 ]  # fmt: skip
+COMPOUND = [
+    "k = 2 and v = 1",
+    "k = 1 or v = 2",
+    "not k = 1 or v > 2",
+    "k is null or v is null",
+    "v in (1, 2) and k > 1",
+]
 
 
 def query_of(chance: random.Random, kinds: Sequence[str]) -> str:
-    sql = Queries(chance, kinds).relation(chance.choice([1, 2, 2, 3]))
-    for _ in range(chance.choice([0, 1, 1, 2])):
+    sql = Queries(chance, kinds).relation(chance.choice([0, 1, 1, 2, 3]))
+    for _ in range(chance.choice([0, 1, 2, 2, 3])):
         sql = chance.choice([
             f"select day, k, v from ({sql}) w where {chance.choice(CONDITIONS)}",
+            f"select day, k, v from (select day, k, v, {chance.choice(COMPOUND)} as f from ({sql}) w) w where not f",
+            f"select day, k, v from (select day, k, v, v - k as d from ({sql}) w) w where 2 - d {chance.choice('<>=')} 2 and k = 1",
             f"select w.day, w.k, w.v from ({sql}) w join c on c.id = w.k where c.city = 'x'",
             f"select w.day, w.k, w.v from ({sql}) w join o on o.id = w.k and o.day = w.day where o.v = {chance.randint(1, 3)}",
             f"select w.day, w.k, w.v from ({sql}) w where w.k in (select rid from c where city = 'y')",

@@ -109,7 +109,7 @@ class _Descent:
             and all(isinstance(side, exp.Query) and len(side.selects) == len(names) for side in inner)
         )
         for side, of in zip(sides, inner, strict=True):
-            found = []
+            found: list[exp.Expression] = []
             for condition in wanted if are_alike else ():
                 used = {column.name.lower() for column in condition.find_all(exp.Column)}
                 at = {name: number for number, name in enumerate(names)}

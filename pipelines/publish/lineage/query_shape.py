@@ -176,7 +176,8 @@ def substituted(
     def put(node: exp.Expression) -> exp.Expression:
         if isinstance(node, exp.Column) and node.name.lower() in by_name:
             found = by_name[node.name.lower()].copy()
-            is_alone = node.parent is None or isinstance(found, exp.Column | exp.Literal | exp.Func)
+            is_call = isinstance(found, exp.Func) and not isinstance(found, exp.Binary)
+            is_alone = node.parent is None or is_call or isinstance(found, exp.Column | exp.Literal)
             return found if is_alone else exp.Paren(this=found)
         return node
 

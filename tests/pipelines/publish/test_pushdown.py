@@ -114,6 +114,7 @@ def test_conditions_and_keys_of_three_joined_mirrors_reach_the_scans(filled: Pat
         ("select o.id from shop.orders o left join shop.customers c on c.id = o.customer_id and c.city = 'Oslo' where o.id < 9", {"shop.orders": ("`id` < 9",), "shop.customers": ("`city` = 'Oslo'",)}),
         ("select o.id from shop.orders o where exists (select 1 from shop.customers c where c.id = o.customer_id and c.id > 90)", {"shop.orders": ("`customer_id` > 90",), "shop.customers": ("`id` > 90",)}),
         ("select id from shop.orders where at >= timestamp '2026-01-02' and cast(status as int) = 1", {"shop.orders": ("`at` >= CAST('2026-01-02' AS TIMESTAMP)",)}),
+        ("select id from (select id, id = 1 or status = 's2' as f from shop.orders) x where not f", {"shop.orders": ("NOT (`id` = 1 OR `status` = 's2')",)}),
         ("select id from shop.orders where rand() < 0.5 and id = 4", {"shop.orders": ("`id` = 4",)}),
     ],
 )  # fmt: skip
