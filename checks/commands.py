@@ -18,11 +18,11 @@ from pipelines.cli.arguments import (
     log_progress,
     open_named_table,
 )
+from pipelines.cli.publication_text import describe_publication
 from pipelines.cli.terminal import byte_progress, counted, print_json
 
 if TYPE_CHECKING:
     from checks.damage import Verification
-    from pipelines.publish.refresh_report import PublishReport
 
 
 def check(
@@ -80,10 +80,6 @@ def check(
             for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
                 typer.echo(f"        {line}")
     raise typer.Exit(0 if passed else 1)
-
-
-_MAX_SHOWN = 20
-"""Partitions listed with their reasons; --json has all of them."""
 
 
 def publish(
@@ -161,46 +157,13 @@ def publish(
         if as_json:
             print_json(report.as_dict())
         else:
-            typer.echo(_describe(report, with_reasons=explain))
+            typer.echo(describe_publication(report, with_reasons=explain))
     for name, reason in ({} if names else left_out_without_asking(settings)).items():
         left_out = {"name": name, "made": "nothing", "left_out": True, "reason": reason}
         if as_json:
             print_json(left_out)
         else:
             typer.echo(f"{name}: left out, {reason}")
-
-
-def _describe(report: "PublishReport", *, with_reasons: bool) -> str:
-    if report.is_unchanged:
-        return f"{report.name}: up to date, {report.reason}"
-    if report.partitions is None:
-        what = "all partitions"
-    else:
-        what = (
-            f"partition {report.partitions[0]}"
-            if len(report.partitions) == 1
-            else f"{len(report.partitions)} partitions"
-        )
-    if report.is_dry:
-        lines = [f"{report.name}: would make {what} ({report.reason})"]
-    else:
-        verb = {"replace": "made", "append": "appended", "upsert": "upserted"}[report.mode]
-        deleted = f", {counted(report.delete_rows, 'key')} deleted first" if report.delete_rows else ""
-        lines = [
-            f"{report.name}: {verb} {what} ({report.reason}): {counted(report.rows, 'row')} in "
-            f"{counted(report.data_files, 'file')}{deleted}, snapshot {report.snapshot_id}"
-            + ("; unchecked" if report.is_unchecked else "")
-        ]
-    if empty := report.empty_partitions:
-        more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
-        shown = ", ".join(empty[:_MAX_SHOWN]) + more
-        lines.append(f"  warning: the SQL gives no rows for {shown}: published empty, in place of what was there")
-    if with_reasons:
-        lines += [f"  {table}: {counted(n, 'row')} came or went" for table, n in report.changed_rows.items()]
-        reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
-        lines += reasons[:_MAX_SHOWN]
-        lines += [f"  and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []
-    return "\n".join(lines)
 
 
 _MAX_LISTED = 5

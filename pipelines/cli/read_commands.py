@@ -1,6 +1,7 @@
 """The commands that read rows: `nevermore scan`, `changes`, `explain` and `why`."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ from pipelines.cli.arguments import (
     Where,
     build_scan,
     is_identifier,
+    log_progress,
     open_named_table,
     split_names,
 )
@@ -33,6 +35,7 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from pipelines.changes.change_log import KeyLog
     from pipelines.cli.row_output import RowSource
+    from pipelines.config.project import Config
     from scan_core import KeyReport, RowFate, ScanMetrics
 
 
@@ -170,15 +173,70 @@ def explain(
     ref: Ref = None,
     columns: Columns = None,
     where: Where = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="Of a published table: explain how this partition is built. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the plan of a scan: pruned files and partitions, applicable deletes and how they are matched."""
+    """Print a plan without running it.
+
+    Of a table: the plan of a scan, with pruned files and partitions, applicable deletes and how they are matched. Of a
+    table under `published` in the config, without further options: what the next `publish` would build and why, and
+    how it would read each mirror (conditions, keys of joins, files, reader). With options such as `--where`, or by its
+    path, a published table is explained as a table.
+    """
+    of_scan = {
+        "--relocate": relocate,
+        "--snapshot": snapshot,
+        "--as-of": as_of,
+        "--ref": ref,
+        "--columns": columns,
+        "--where": where,
+    }
+    given = [option for option, value in of_scan.items() if value is not None]
+    if (settings := _publishing(table, config)) is not None and not given:
+        _explain_publication(settings, table, partition or (), as_json=as_json)
+        return
+    if partition:
+        what = f"together with {given[0]}" if given else f"for {table}, which is not under `published` in the config"
+        raise ConfigError(f"--partition explains how a published table is built; it cannot be used {what}")
     request = build_scan(
         open_named_table(table, relocate, config), columns=columns, where=where, snapshot=snapshot, as_of=as_of, ref=ref
     )
     text = request.explain()
     print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
+
+
+def _publishing(name: str, config: Path | None) -> "Config | None":
+    """The config that publishes a table of this name; None if the name is another table's, or a path."""
+    if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
+        return None
+    from pipelines.config.project import load
+
+    settings = load(config or DEFAULT_CONFIG)
+    return settings if name in settings.published else None
+
+
+def _explain_publication(settings: "Config", name: str, partitions: Sequence[str], *, as_json: bool) -> None:
+    from pipelines.cli.publication_text import describe_publication
+    from pipelines.publish.refresh import publish
+
+    if not as_json:
+        log_progress()
+    report = publish(settings, name, partitions=partitions, is_dry=True)
+    lines = [describe_publication(report, with_reasons=True)]
+    documents = {"explain": report.as_dict()}
+    if report.is_unchanged:
+        everything = publish(settings, name, is_full=True, is_dry=True)
+        lines.append(describe_publication(everything, with_reasons=True))
+        documents["full"] = everything.as_dict()
+    print_result(documents, lines, as_json=as_json)
 
 
 def why(

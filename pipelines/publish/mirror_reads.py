@@ -22,8 +22,10 @@ from pipelines.publish.query import PublishedQuery
 from scan_core import Changes, ChangeType, PrimitiveType, Scan, ScanMetrics, open_table, read_changes
 from scan_core.spark import (
     SPLITS_PER_CORE,
+    Reader,
     TaskReports,
     arrow_schema_of,
+    choice_of,
     conform,
     dataframe,
     keep_archives_of_spark,
@@ -47,6 +49,7 @@ class MirrorRead:
         metrics: of planning and all tasks.
         joins: joins whose keys filtered the scan, in words.
         left: by condition or join of the SQL, why Spark applied it alone.
+        reader: that gave the rows, and why not another, in words.
     """
 
     snapshot_id: int | None
@@ -55,11 +58,13 @@ class MirrorRead:
     metrics: ScanMetrics
     joins: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    reader: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON and metadata."""
         return {
             "snapshot_id": self.snapshot_id,
+            "reader": self.reader,
             "columns": list(self.columns),
             "where": self.where,
             "joins": list(self.joins),
@@ -87,24 +92,40 @@ def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
     return {name: scan.select(*columns[name]) for name, scan in scans.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """A temporary view of a scan.
+
+    Attributes:
+        name: of the view.
+        reader: that gives its rows, and why not the other, in words.
+        reports: of planning and of the tasks that read it.
+    """
+
+    name: str
+    reader: str
+    reports: TaskReports
+
+
 @contextmanager
 def views_of(
-    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None
-) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
-    """Names of temporary views of the scans, and what their tasks will report.
+    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None, reader: Reader
+) -> Iterator[dict[str, MirrorView]]:
+    """Temporary views of the scans, by table.
 
-    By our own reader, as its tasks report what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
+    Sessions are shared, and Spark's Python sources do not work in `newSession()`, so the names are unique.
     """
     token = uuid4().hex[:12]
-    frames = {
-        table: dataframe(spark, scan, reader="python", metrics_dir=reports_folder and f"{reports_folder}/{uuid4().hex}")
+    folders = {table: reports_folder and f"{reports_folder}/{uuid4().hex}" for table in scans}
+    frames = {  # tasks in Python write the result
+        table: dataframe(spark, scan, reader=reader, metrics_dir=folders[table], runs_python=True)
         for table, scan in scans.items()
     }
     names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
     try:
         for table, frame in frames.items():
             frame.createTempView(names[table])
-        yield names, {table: reports_of(frame) for table, frame in frames.items()}
+        yield {t: MirrorView(names[t], str(choice_of(frame)), reports_of(frame)) for t, frame in frames.items()}
     finally:
         for view in names.values():
             spark.catalog.dropTempView(view)
@@ -115,12 +136,27 @@ def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
     return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
 
 
-def read_of(scan: Scan, metrics: ScanMetrics, pushed: Pushed | None = None) -> MirrorRead:
+def read_of(scan: Scan, metrics: ScanMetrics, reader: str, pushed: Pushed | None = None) -> MirrorRead:
     """The facts of a scan that was read."""
     where = " and ".join(str(p) for p in scan.predicates) or None
     snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
     pushed = pushed or Pushed()
-    return MirrorRead(snapshot_id, scan.columns or (), where, metrics, tuple(pushed.joins), pushed.left)
+    return MirrorRead(snapshot_id, scan.columns or (), where, metrics, tuple(pushed.joins), pushed.left, reader)
+
+
+def names_of(views: Mapping[str, MirrorView]) -> dict[str, str]:
+    """The name of the view of each table."""
+    return {table: view.name for table, view in views.items()}
+
+
+def reads_of(
+    scans: Mapping[str, Scan], views: Mapping[str, MirrorView], pushed: Mapping[str, Pushed] | None = None
+) -> dict[str, MirrorRead]:
+    """What each table gave to the queries over its view so far."""
+    return {
+        table: read_of(scan, views[table].reports.total(), views[table].reader, (pushed or {}).get(table))
+        for table, scan in scans.items()
+    }
 
 
 TIMES = "_nevermore_times"

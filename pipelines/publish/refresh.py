@@ -41,9 +41,17 @@ from pipelines.publish.audit import (
     summarize_checks,
 )
 from pipelines.publish.direct_copy import copied_columns
-from pipelines.publish.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
+from pipelines.publish.mirror_reads import (
+    MirrorRead,
+    mirror_scans,
+    names_of,
+    read_of,
+    reads_of,
+    snapshots_read,
+    views_of,
+)
 from pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
-from pipelines.publish.pushdown import Pushed, push_down
+from pipelines.publish.pushdown import PushedScans, push_down
 from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query, requested_partitions
 from pipelines.publish.refresh_plan import (
     MakeAll,
@@ -80,11 +88,12 @@ from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
 from scan_core import Scan, ScanMetrics
-from scan_core.spark import means_what_scans_mean, quoted_name
+from scan_core.spark import expected_choice, means_what_scans_mean, quoted_name
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
 
+DIRECT_COPY = "direct copy: the tasks that read the rows write them"
 MAX_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""
 
@@ -197,12 +206,10 @@ class WorkWriter:
         for record, storage in self._records:
             record.end(storage)
 
-    def count(
-        self, scans: Mapping[str, Scan], metrics: Mapping[str, ScanMetrics], pushed: Mapping[str, Pushed] | None = None
-    ) -> None:
+    def count(self, reads: Mapping[str, MirrorRead]) -> None:
         """Add what scans have read."""
-        for table, scan in scans.items():
-            read, before = read_of(scan, metrics[table], (pushed or {}).get(table)), self.reads.get(table)
+        for table, read in reads.items():
+            before = self.reads.get(table)
             self.reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
 
     def _count_rows(self, files: Sequence[WrittenFile], delta: RowDelta) -> None:
@@ -231,26 +238,42 @@ class WorkWriter:
         elif values is None or values:
             yield _Part(None, values)
 
+    def plan_reads(self) -> None:
+        """Find how the rows would be read, without reading them: keys of joins are."""
+        for part in self._parts():
+            way = self._way(part.values)
+            found = self._narrowed(way, arguments(self.query, self.entry, part.key))
+            for table, scan in found.scans.items():
+                reader = DIRECT_COPY
+                if isinstance(way, _RunQuery):
+                    reader = str(expected_choice(scan, self.entry.options.reader, runs_python=True))
+                self.count({table: read_of(scan, _at_most(scan), reader, found.pushed.get(table))})
+
+    def _narrowed(self, way: _RunQuery | _CopyColumns, given: Mapping[str, Any]) -> PushedScans:
+        """The scans of a query, with what its SQL and the values of its parameters say of their rows."""
+        if isinstance(way, _CopyColumns) or not self.entry.options.push_down or not means_what_scans_mean(self.spark):
+            return PushedScans(way.scans, {})
+        return push_down(self.query, way.scans, given)
+
     def _write(self, task: PublishTask, part: _Part) -> tuple[WrittenFile, ...]:
         """The files of one query."""
         way, name = self._way(part.values), self.query.name
-        scans, given = way.scans, arguments(self.query, self.entry, part.key)
-        pushed: Mapping[str, Pushed] = {}
-        if isinstance(way, _RunQuery) and self.entry.options.push_down and means_what_scans_mean(self.spark):
-            found = push_down(self.query, scans, given)
-            scans, pushed = found.scans, found.pushed
-        with views_of(self.spark, scans, self.config.spark.reports) as (views, reports):
-            result = query_result(self.spark, self.query, views, given)
+        given = arguments(self.query, self.entry, part.key)
+        narrowed = self._narrowed(way, given)
+        scans = narrowed.scans
+        # of a copy, the view only gives the columns: nobody reads it
+        reader = self.entry.options.reader if isinstance(way, _RunQuery) else "python"
+        with views_of(self.spark, scans, self.config.spark.reports, reader) as views:
+            result = query_result(self.spark, self.query, names_of(views), given)
             match way:
                 case _RunQuery():
                     written = write_result(name, self._chosen(result, part.values), self.entry, task)
-                    metrics = {table: reports[table].total() for table in scans}
-                case _CopyColumns(_, columns, day):  # nobody reads the view
+                    self.count(reads_of(scans, views, narrowed.pushed))
+                case _CopyColumns(_, columns, day):
                     (scan,) = scans.values()
                     written = write_copy(name, self.spark, scan, result, task, copied=columns, day=day)
-                    metrics = dict.fromkeys(scans, written.metrics)
+                    self.count({table: read_of(scan, written.metrics, DIRECT_COPY) for table in scans})
                     self.copied_rows += sum(file.record_count for file in written.files)
-        self.count(scans, metrics, pushed)
         return written.files
 
     def _is_copied(self, value: Any) -> bool:
@@ -296,6 +319,14 @@ class WorkWriter:
         if is_one or self.entry.mode == "upsert" or self.entry.options.distribution != "none":
             return result
         return result.hint("rebalance", col(quoted_name(partition.column)))  # else each task writes a file of each
+
+
+def _at_most(scan: Scan) -> ScanMetrics:
+    """What reading a scan takes at most: all rows of the files that its plan leaves."""
+    plan = scan.plan()
+    files = [task.data_file for task in plan.tasks]
+    rows, size = sum(file.record_count for file in files), sum(file.file_size_bytes for file in files)
+    return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)
 
 
 _log = logging.getLogger(__name__)
@@ -410,13 +441,15 @@ class _Run:
             self.verdicts = tuple(self.auditor.mirrors(self.config, self.scans))
             require_green_mirrors(self.query.name, self.verdicts)
         spark = project_session(self.config.spark.at(*self.place))
-        with views_of(spark, self.scans, self.config.spark.reports) as (views, reports):
-            work, shape = self._work(spark, plan, keys, views)
-            asked = {table: reports[table].total() for table in self.scans}
+        # the python reader reads nothing before a query asks for rows, which most plans do not
+        with views_of(spark, self.scans, self.config.spark.reports, "python") as views:
+            work, shape = self._work(spark, plan, keys, names_of(views))
+            asked = reads_of(self.scans, views)
         writer = self._writer(spark, work, shape)
-        writer.count(self.scans, asked)
         if is_dry:
+            writer.plan_reads()
             return replace(self._report(work, writer, None), is_dry=True)
+        writer.count(asked)
         if self.entry.mode == "append" and work.values is not None and not work.values:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
         num_values = 0 if work.values is None else len(work.values)

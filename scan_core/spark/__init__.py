@@ -7,6 +7,7 @@ from scan_core.model.exports import lazy_exports
 if TYPE_CHECKING:
     from scan_core.spark.frames import choice_of as choice_of
     from scan_core.spark.frames import dataframe as dataframe
+    from scan_core.spark.frames import expected_choice as expected_choice
     from scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
     from scan_core.spark.frames import parallelism_of as parallelism_of
     from scan_core.spark.frames import push_filters as push_filters
@@ -36,7 +37,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.spark.frames": "choice_of dataframe means_what_scans_mean parallelism_of push_filters reports_of why_not_native",
+            "scan_core.spark.frames": "choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters reports_of why_not_native",
             "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",

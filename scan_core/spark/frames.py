@@ -21,6 +21,8 @@ from scan_core.spark.native import (
     MAX_READINGS,
     NativeFiles,
     NativeLimits,
+    given_to_spark,
+    how_to_read,
     inspect_files,
     native_dataframe,
     readings_of,
@@ -107,6 +109,7 @@ def dataframe(
     filters: Sequence[str] = (),
     metrics_dir: Path | str | None = None,
     limits: NativeLimits | None = None,
+    runs_python: bool = False,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -125,6 +128,7 @@ def dataframe(
         metrics_dir: where tasks report what they read, see `reports_of`: a folder of each host, or one that driver and
             workers share. Default: a temporary folder, removed on this host when this process ends.
         limits: how much of its work the native reader does on the driver, and what it may hold in memory.
+        runs_python: whether the query runs tasks in Python in any case, which makes the python reader cheaper for "auto".
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -148,7 +152,7 @@ def dataframe(
     metrics = ScanMetrics()
     found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
     if reader == "auto":
-        found = why_python_pays(scan, plan)
+        found = why_python_pays(scan, plan, runs_python=runs_python)
     found = found or _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
     if isinstance(found, str):
         if reader == "native":
@@ -163,7 +167,7 @@ def dataframe(
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
         frame = native_dataframe(spark, found.files, plan.context, schema, limits)
-        reports.write_plan(plan.metrics + metrics, num_splits=0)
+        reports.write_plan(plan.metrics + given_to_spark(plan.tasks, found.files, metrics), num_splits=0)
     for condition in left:
         frame = frame.filter(condition)
     if scan.row_limit is not None:
@@ -184,6 +188,32 @@ def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | Non
     limits, parallelism = limits or NativeLimits(), parallelism_of(spark)
     found = _native(spark, scan, scan.plan(), limits=limits, parallelism=parallelism, metrics=ScanMetrics())
     return found if isinstance(found, str) else None
+
+
+def expected_choice(scan: "Scan", reader: Reader = "auto", *, runs_python: bool = False) -> ReaderChoice:
+    """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads footers only.
+
+    Args:
+        scan: what would be read.
+        reader: as for `dataframe`.
+        runs_python: as for `dataframe`.
+    """
+    plan = scan.plan()
+    reason = "it was not asked for" if reader == "python" else why_python_pays(scan, plan, runs_python=runs_python)
+    reason = reason or _why_not_native_plan(scan, plan)
+    for task in plan.tasks[: NativeLimits().driver_files] if reason is None else ():
+        if isinstance(found := how_to_read(task, plan.context), str):
+            reason = found
+            break
+    return ReaderChoice(reader, "python" if reason else "native", reason)
+
+
+def _why_not_native_plan(scan: "Scan", plan: ScanPlan) -> str | None:
+    """Why Spark's reader would not give the rows, whatever the files are."""
+    context = plan.context
+    if filter_holds_everywhere(scan, plan):
+        context = replace(context, predicate=None)
+    return why_not_columns(context)
 
 
 def choice_of(frame: DataFrame) -> ReaderChoice:
@@ -215,11 +245,9 @@ def _native(
     spark: SparkSession, scan: "Scan", plan: ScanPlan, *, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
 ) -> NativeFiles | str:
     """What Spark's reader has to know of the files, or why it cannot read them."""
-    context = plan.context
-    if filter_holds_everywhere(scan, plan):
-        context = replace(context, predicate=None)
-    if (reason := why_not_columns(context)) is not None:
+    if (reason := _why_not_native_plan(scan, plan)) is not None:
         return reason
+    context = replace(plan.context, predicate=None)
     found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)
     if not isinstance(found, str) and (number := len(readings_of(found.files))) > MAX_READINGS:
         return f"the files have to be read in {number} different ways, more than {MAX_READINGS}"

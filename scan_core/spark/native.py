@@ -467,6 +467,27 @@ def inspect_files(
     return NativeFiles(files, "job" if by_job else "driver" if missing else "cache")
 
 
+def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics) -> ScanMetrics:
+    """What Spark reads of the files at most: it may leave out columns, row groups and pages that a query does not need.
+
+    Args:
+        tasks: of the plan.
+        files: of the tasks, in their order.
+        looked_up: what finding the dead rows has read; of it, bytes and delete files count.
+    """
+    live = sum(task.data_file.record_count - file.dead.num_dead for task, file in zip(tasks, files, strict=True))
+    by_keys = sum(f.dead.num_dead for t, f in zip(tasks, files, strict=True) if t.equality_deletes)
+    return replace(
+        looked_up,
+        data_files_read=len(files),
+        rows_in_files=sum(task.data_file.record_count for task in tasks),
+        rows_removed_by_equality_deletes=by_keys,
+        rows_removed_by_position_deletes=sum(file.dead.num_dead for file in files) - by_keys,
+        rows_out=live,
+        bytes_read=looked_up.bytes_read + sum(file.size_bytes for file in files),
+    )
+
+
 def _dead_rows_of(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
     (task,) = split.tasks
     yield dead_rows(task, split.context, metrics)

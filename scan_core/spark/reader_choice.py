@@ -39,7 +39,7 @@ class ReaderChoice:
         strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks.
         why_not_native: why Spark's reader would not give the scan's rows, or not asked for; None if it is used.
         bits_found_by: who found the rows that the native reader leaves out: "driver", "job", or "cache" where all of them
-            were known; None for the python reader.
+            were known; None for the python reader, and before anybody has looked for them.
     """
 
     asked: Reader
@@ -49,8 +49,9 @@ class ReaderChoice:
 
     def __str__(self) -> str:
         if self.strategy == "native":
-            return f"native reader (asked: {self.asked}), dead rows found by {self.bits_found_by}"
-        return f"python reader (asked: {self.asked}): {self.why_not_native}"
+            found_by = f", dead rows found by {self.bits_found_by}" if self.bits_found_by else ""
+            return f"native reader{found_by}"
+        return f"python reader: {self.why_not_native}"
 
 
 CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
@@ -69,8 +70,11 @@ _COVERED = 0.95
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
-def why_python_pays(scan: "Scan", plan: "ScanPlan") -> str | None:
-    """Why a scan with prefilters is cheaper in the python reader; None if it has none, or is not."""
+def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False) -> str | None:
+    """Why a scan with prefilters is cheaper in the python reader; None if it has none, or is not.
+
+    If the query `runs_python` in any case, no time is lost to start it.
+    """
     filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
     shares = [x.decision.share for x in filters if x.decision.share is not None]
     if not shares:
@@ -78,7 +82,8 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan") -> str | None:
     total = sum(task.data_file.record_count for task in plan.tasks)
     left = min(shares) * total
     read = min((_rows_within(scan, plan, x) for x in filters), default=total)
-    if left * CROSSING_COST + total * ROW_COST + PYTHON_START >= read * NATIVE_COST:
+    start = 0 if runs_python else PYTHON_START
+    if left * CROSSING_COST + total * ROW_COST + start >= read * NATIVE_COST:
         return None
     return f"of {read:.0f} rows that Spark would read, {left:.0f} are expected to have a key"
 

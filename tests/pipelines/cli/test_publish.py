@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from checks.commands import _describe
 from pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
+from pipelines.cli.publication_text import describe_publication
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows
@@ -91,24 +92,75 @@ def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishRep
     return PublishReport(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_what_was_made_and_why_is_describe() -> None:
-    assert _describe(_report(None), with_reasons=False) == (
+def test_what_was_made_and_why_isdescribe_publication() -> None:
+    assert describe_publication(_report(None), with_reasons=False) == (
         "shop.daily: made all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
     )
-    assert _describe(_report(("2026-01-01",)), with_reasons=False).startswith("shop.daily: made partition 2026-01-01 (")
+    assert describe_publication(_report(("2026-01-01",)), with_reasons=False).startswith(
+        "shop.daily: made partition 2026-01-01 ("
+    )
     unchanged = _report((), is_unchanged=True, reason="no mirror changed")
-    assert _describe(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
+    assert describe_publication(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
 
 
 def test_a_dry_run_tells_the_reason_of_each_partition() -> None:
     why = {"2026-01-01": ("shop.orders",), "2026-01-02": ("made alone since the last run", "shop.orders")}
     report = _report(("2026-01-01", "2026-01-02"), why=why, changed_rows={"shop.orders": 3}, is_dry=True)
-    assert _describe(report, with_reasons=True).splitlines() == [
+    assert describe_publication(report, with_reasons=True).splitlines() == [
         "shop.daily: would make 2 partitions (changed: shop.orders)",
         "  shop.orders: 3 rows came or went",
         "  2026-01-01: shop.orders",
         "  2026-01-02: made alone since the last run, shop.orders",
     ]
+
+
+@pytest.mark.spark
+def test_explain_shows_what_a_publication_would_make_and_how_it_reads(
+    tmp_path: Path, run: Run, spark: SparkSession
+) -> None:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    run_once(project.config)
+    words = ("explain", "shop.daily", "--config", project.path)
+    code, output, errors = run(*words)
+    assert (code, errors) == (0, "")
+    snapshot = find_table(open_catalog(project.config), "shop.orders").metadata.current_snapshot_id
+    assert output.splitlines() == [
+        "shop.daily: would make all partitions (the table is empty)",
+        f"  read shop.orders, snapshot {snapshot}, by the native reader",
+        "    columns: amount, day",
+        output.splitlines()[3],
+    ]
+    assert output.splitlines()[3].startswith("    data files: 1 of 1, with 6 rows in ")
+    assert find_table(open_catalog(project.config), "shop.daily") is None
+    found = json.loads(run(*words, "--partition", "2026-01-01", "--json")[1])["explain"]
+    assert (found["dry_run"], found["partitions"]) == (True, ["2026-01-01"])
+    assert found["reads"]["shop.orders"]["where"] == "`day` = date '2026-01-01'"
+    assert found["reads"]["shop.orders"]["reader"].startswith("python reader: the scan has a predicate")
+
+    assert run("publish", "--config", project.path, "--unchecked")[0] == 0
+    lines = run(*words)[1].splitlines()
+    assert lines[:2] == [
+        "shop.daily: up to date, no mirror changed",
+        "shop.daily: would make all partitions (all was asked for)",
+    ]
+    assert run(*words, "--where", "orders > 3")[1].startswith("scan of ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("shop.daily", "--where", "n > 1"), "it cannot be used together with --where"),
+        (("shop.orders",), "it cannot be used for shop.orders, which is not under `published` in the config"),
+    ],
+)
+def test_only_a_publication_is_explained_by_partition(
+    tmp_path: Path, run: Run, words: tuple[str, ...], message: str
+) -> None:
+    project = ShopProject(tmp_path)
+    code, output, errors = run("explain", *words, "--partition", "2026-01-01", "--config", project.path)
+    assert (code, output) == (2, "")
+    assert message in errors
 
 
 def test_all_of_a_report_is_json() -> None:
@@ -156,5 +208,7 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
 
 def test_partitions_that_are_empty_now_are_warned_of() -> None:
     report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
-    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in _describe(report, with_reasons=False)
+    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in describe_publication(
+        report, with_reasons=False
+    )
     assert report.as_dict()["empty_partitions"] == ["2026-01-01"]

@@ -160,22 +160,27 @@ def test_a_condition_that_can_fail_is_left_with_the_reason(filled: Path) -> None
 @pytest.mark.usefixtures("ansi_spark")
 def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path) -> None:
     found = {}
-    for push_down_ in (True, False):
-        (tmp_path / str(push_down_)).mkdir()
-        config = config_of(tmp_path / str(push_down_), JOINED, options={"push_down": push_down_})
+    for push_down_, reader in ((True, "auto"), (False, "auto"), (False, "python")):
+        folder = tmp_path / f"{push_down_}-{reader}"
+        folder.mkdir()
+        config = config_of(folder, JOINED, options={"push_down": push_down_, "reader": reader})
         fill(config)
         report = publish(config, NAME, is_full=True)
         reads = {table: read.metrics.rows_out for table, read in report.reads.items()}
         rows = sorted(map(str, open_table_of(config, NAME).to_pylist()))
-        found[push_down_] = rows, reads, report.as_dict()["reads"]
-    assert found[True][0] == found[False][0]
-    assert len(found[True][0]) > 500
-    assert found[False][1] == {"shop.customers": 98, "shop.orders": 997, "shop.lines": 4998}
-    assert found[True][1]["shop.customers"] == 12
-    assert found[True][1]["shop.orders"] <= 150
-    assert found[True][1]["shop.lines"] <= 700
-    assert found[True][2]["shop.customers"]["where"] == "`city` = 'Oslo' and `id` < 50"
-    assert "customer_id among id of shop.customers" in found[True][2]["shop.orders"]["joins"][0]
+        found[push_down_, reader] = rows, reads, report.as_dict()["reads"]
+    narrowed, whole, by_python = found[True, "auto"], found[False, "auto"], found[False, "python"]
+    assert narrowed[0] == whole[0] == by_python[0]
+    assert len(narrowed[0]) > 500
+    assert whole[1] == by_python[1] == {"shop.customers": 98, "shop.orders": 997, "shop.lines": 4998}
+    assert {read["reader"].partition(",")[0] for read in whole[2].values()} == {"native reader"}
+    assert {read["reader"] for read in by_python[2].values()} == {"python reader: it was not asked for"}
+    assert narrowed[1]["shop.customers"] == 12
+    assert narrowed[1]["shop.orders"] <= 150
+    assert narrowed[1]["shop.lines"] <= 700
+    assert narrowed[2]["shop.customers"]["where"] == "`city` = 'Oslo' and `id` < 50"
+    assert "customer_id among id of shop.customers" in narrowed[2]["shop.orders"]["joins"][0]
+    assert narrowed[2]["shop.lines"]["reader"].startswith("python reader: of ")
 
 
 @pytest.mark.parametrize(

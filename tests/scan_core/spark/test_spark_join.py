@@ -101,7 +101,7 @@ def test_fact_files_without_partner_are_not_read(spark: SparkSession, fact: Scan
     assert metrics.data_files_pruned_by_runtime_filters == FILES - 1
     joined = join(fact, items.where("colour = 'red'"), on="item", spark=spark)
     assert "fact filtered by 10 collected keys of item" in explain_join(joined)
-    assert "native reader (asked: auto)" in explain_join(joined)
+    assert "native reader, dead rows found by" in explain_join(joined)
     assert f"{FILES - 1} of {FILES} data files are left out in planning" in explain_join(joined)
     assert "expected to keep" in explain_join(joined)
     cut = join(fact, items.where("colour = 'red'"), on="item", spark=spark, limits=BuildLimits(max_rows=1))
