@@ -20,6 +20,7 @@ from pipelines.publish.lineage.query_shape import (
     substituted,
     why_not_sliced,
 )
+from pipelines.publish.lineage.query_tree import DIALECT
 from pipelines.publish.lineage.sql_functions import is_row_wise
 
 _RESULT = "_result"
@@ -335,8 +336,8 @@ def _must_find_rows(query: exp.Query, select: exp.Select) -> bool:
 
 def _text(condition: exp.Expression) -> str:
     if isinstance(condition, _HasPartner):
-        return f"{[e.sql() for e in condition.expressions]} in {condition.args['keys']}"
-    return str(condition.sql())
+        return f"{[e.sql(dialect=DIALECT) for e in condition.expressions]} in {condition.args['keys']}"
+    return str(condition.sql(dialect=DIALECT))
 
 
 def _with_column(condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:

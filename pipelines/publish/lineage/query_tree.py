@@ -54,6 +54,8 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
             return None
         _name_expressions(parsed)
         known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
+        if _takes_aliases_for_columns(parsed, known):
+            return None
         tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=known, dialect=DIALECT)
         if _has_captured_columns(tree, shapes):
@@ -63,6 +65,45 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
     except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None
+
+
+_OWN_ALIAS = "nevermore_own_alias"
+"""Marks columns that have the name of an alias of their own SELECT."""
+
+
+def _takes_aliases_for_columns(tree: exp.Expression, known: MappingSchema) -> bool:
+    """Whether a name in WHERE is that of an alias of its own SELECT, and of no column there.
+
+    sqlglot takes it for the alias. Spark does not: it is a column around the sub-query, as `cid` of `o` in
+    `from o where exists (select n as cid from l where cid = 1)`.
+    """
+    if not _mark_own_aliases(tree):
+        return False
+    tree = qualify(
+        tree.copy(), schema=known, dialect=DIALECT, quote_identifiers=False, expand_alias_refs=False,
+        validate_qualify_columns=False,
+    )  # fmt: skip
+    for column in tree.find_all(exp.Column):
+        if column.meta.get(_OWN_ALIAS):
+            select = column.find_ancestor(exp.Select)
+            own = select.find_all(exp.From, exp.Join, exp.Lateral) if select else ()
+            nodes = (node if isinstance(node, exp.Lateral) else node.this for node in own if node.parent is select)
+            if column.table not in {node.alias_or_name for node in nodes}:
+                return True
+    return False
+
+
+def _mark_own_aliases(tree: exp.Expression) -> bool:
+    """Mark the columns without a source in WHERE that have the name of an alias of their SELECT; False if there are none."""
+    is_any = False
+    for select in tree.find_all(exp.Select):
+        where = select.args.get("where")
+        aliases = {e.alias.lower() for e in select.expressions if isinstance(e, exp.Alias)}
+        for column in where.find_all(exp.Column) if where and aliases else ():
+            is_own = not column.table and column.name.lower() in aliases and column.find_ancestor(exp.Select) is select
+            if is_own:
+                column.meta[_OWN_ALIAS] = is_any = True
+    return is_any
 
 
 def _has_captured_columns(tree: exp.Expression, shapes: Mapping[str, Mapping[str, str]]) -> bool:

@@ -115,6 +115,8 @@ def test_conditions_and_keys_of_three_joined_mirrors_reach_the_scans(filled: Pat
         ("select o.id from shop.orders o where exists (select 1 from shop.customers c where c.id = o.customer_id and c.id > 90)", {"shop.orders": ("`customer_id` > 90",), "shop.customers": ("`id` > 90",)}),
         ("select id from shop.orders where at >= timestamp '2026-01-02' and cast(status as int) = 1", {"shop.orders": ("`at` >= CAST('2026-01-02' AS TIMESTAMP)",)}),
         ("select id from (select id, id = 1 or status = 's2' as f from shop.orders) x where not f", {"shop.orders": ("NOT (`id` = 1 OR `status` = 's2')",)}),
+        ("select id from (select id, customer_id as n from shop.orders) o where id in (select c.id as n from shop.customers c where n = 1)", {"shop.orders": (), "shop.customers": ()}),
+        ("select id from shop.orders where id = 4 and cast(status as binary) > X'' and status < X''", {"shop.orders": ("`id` = 4",)}),
         ("select id from shop.orders where rand() < 0.5 and id = 4", {"shop.orders": ("`id` = 4",)}),
     ],
 )  # fmt: skip

@@ -89,6 +89,34 @@ def test_a_name_is_that_of_the_nearest_query_that_has_it(sql: str, untied: set[s
     assert _reasons(sql).keys() == untied
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select o.day from o where o.id in (select l.oid as cid from l where cid = 1)",
+        "select o.day from o where exists (select qty + 1 as CID from l where oid = id and cid > 2)",
+        "select o.day, (select max(qty) as cid from l where oid = id and (qty > 1 or cid = 2)) as v from o",
+        "select o.day from o where exists (select 1 from (select city as note from c where note = 'x') t where t.note = o.note)",
+    ],
+)  # fmt: skip
+def test_an_alias_is_no_column_of_its_own_where(sql: str) -> None:
+    reasons = _reasons(sql)
+    assert "o" in reasons
+    assert all("names" in reason for reason in reasons.values())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select day, coalesce(note, '') as note from o where note is not null",
+        "select o.day from o where exists (select coalesce(l.qty, 0) as qty from l where qty > 1 and oid = o.id)",
+        "select day, x as x from l lateral view explode(parts) t as x where x = 1",
+        "select day, id + 1 as note, note as id from (select day, id, note from o) t where id = 1 and note = 'x'",
+    ],
+)
+def test_a_column_of_a_source_may_have_the_name_of_an_alias(sql: str) -> None:
+    assert _reasons(sql) == {}
+
+
 def test_a_name_that_may_be_a_member_of_a_column_is_not_guessed() -> None:
     reasons = _reasons("select o.day from o where exists (select 1 from m where o.id = m.oid)")
     assert reasons.keys() == {"o", "m"}
