@@ -35,7 +35,6 @@ SINGLE_IMPORTERS = {
     "pipelines.jsonscan.object_kernels": _COMPILED,
     "pipelines.mirrors.partial_removals": _COMPILED,
     "pipelines.publish.refresh_plan": _LARGE,
-    "pipelines.sources.byte_hash": _COMPILED,
     "pipelines.sources.csv_kernels": _COMPILED,
     "pipelines.sources.file_reader": _LARGE,
     "scan_core.binding": _LARGE,

@@ -17,7 +17,6 @@ MODULES = (
     "pipelines.jsonscan.binary_kernels",
     "pipelines.jsonscan.double_kernels",
     "pipelines.mirrors.partial_removals",
-    "pipelines.sources.byte_hash",
     "pipelines.sources.csv_kernels",
 )
 """Those that declare kernels."""

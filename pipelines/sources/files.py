@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh64
 
 from pipelines.decode.batches import CompleteEvents, RawEvents, Rejected
 from pipelines.errors import SourceError
-from pipelines.sources.byte_hash import ByteHash
 from pipelines.sources.file_documents import FilePiece
 from pipelines.sources.file_listing import FileSystem, ListedFile, list_files, open_file, place
 from pipelines.sources.file_options import STOP, FileOptions
@@ -52,7 +52,7 @@ def fingerprints_of(
         tail = _read(stream, max(file.size - _END_BYTES, 0), file.size)
         kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
         found: dict[int, str] = {}
-        hashed = ByteHash() if algorithm == XXH64 else blake2b(digest_size=FINGERPRINT_BYTES)
+        hashed = xxh64() if algorithm == XXH64 else blake2b(digest_size=FINGERPRINT_BYTES)
         at = 0
         for border in sorted({kept, *(n for n in lengths if n <= file.size)}):
             while at < border:

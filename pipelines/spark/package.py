@@ -28,7 +28,7 @@ from scan_core.native import machine_code_file
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (
     "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
-    "sqlglot",
+    "sqlglot", "xxhash",
 )  # fmt: skip
 """What tasks import of others: pandas is Spark's own wish, pyiceberg opens object stores."""
 

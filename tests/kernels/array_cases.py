@@ -319,18 +319,6 @@ def split_records(random: Random) -> Arguments:
     return [fixed(data), ord(","), bool(random.integers(0, 2)), *found]
 
 
-def mix(random: Random) -> Arguments:
-    words = np.frombuffer(random.bytes(32 * int(random.integers(0, 5))), np.uint64)
-    return [words, random.integers(0, 2**63, 4).astype(np.uint64)]
-
-
-def finished(random: Random) -> Arguments:
-    rest = random.bytes(int(random.integers(0, 32)))
-    words = np.frombuffer(rest, np.uint64, len(rest) // 8)
-    tail = fixed(rest)[8 * len(words) :]
-    return [random.integers(0, 2**63, 4).astype(np.uint64), words, tail, np.uint64(random.integers(0, 99))]
-
-
 def walk_removals(random: Random) -> Arguments:
     num_rows, num_classes, steps = (int(n) for n in random.integers(1, 9, 3))
     members = [np.flatnonzero(random.integers(0, 2, num_rows)) for _ in range(num_classes)]
@@ -367,8 +355,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "pipelines.mirrors.partial_removals._walk": walk_removals,
-    "pipelines.sources.byte_hash._finished": finished,
-    "pipelines.sources.byte_hash._mix": mix,
     "pipelines.sources.csv_kernels.split_records": split_records,
 }
 """By kernel: how to make arguments."""

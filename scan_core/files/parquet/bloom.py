@@ -4,13 +4,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
+from xxhash import xxh64_intdigest
 
 from scan_core.columns.file_reader import ReadCounts, RowGroup, refusing_malformed
 from scan_core.files.parquet.checksums import BLOOM_FILTER, check_part
@@ -28,7 +28,6 @@ from scan_core.files.parquet.footer import (
 from scan_core.files.parquet.pages import READABLE_CODECS, Raw, read_dictionary_page
 from scan_core.files.parquet.thrift import ThriftError, read_struct
 from scan_core.io.remote import ByteSource
-from scan_core.keys.hash import xxhash64_column
 
 MAX_BITSET_BYTES = 128 * 1024**2
 """The specification's own limit."""
@@ -49,7 +48,7 @@ class BloomFilter:
 
     def may_contain(self, value: bytes) -> bool:
         """False if the plain-encoded value is certainly not in the column chunk."""
-        key = xxhash64(value)
+        key = xxh64_intdigest(value)
         block = self.blocks[((key >> 32) * len(self.blocks)) >> 32]
         masks = np.uint32(1) << ((np.uint32(key & 0xFFFFFFFF) * _SALT) >> np.uint32(27))
         return bool(((block & masks) == masks).all())
@@ -204,12 +203,6 @@ def _encoded_decimal(value: Decimal, file_type: pa.DataType, physical_type: int)
     if physical_type in {_INT32, _INT64}:
         return _integer_bytes(unscaled, physical_type)
     return None  # byte arrays: writers differ in their length
-
-
-@lru_cache(maxsize=4_096)
-def xxhash64(data: bytes) -> int:
-    """XXH64 with seed 0. One value is looked up in the filters of many row groups."""
-    return int(xxhash64_column(pa.array([data], pa.binary()))[0])
 
 
 MOST_DICTIONARY_BYTES = 1024**2

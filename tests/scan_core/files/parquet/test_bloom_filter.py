@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.files.parquet.bloom import BloomTest, parse_bloom_filter, plain_encoded, xxhash64
+from scan_core.files.parquet.bloom import BloomTest, parse_bloom_filter, plain_encoded
 
 COUNT = 3_000
 MOST_FALSE_HITS = 0.05
@@ -67,12 +67,6 @@ def test_present_values_are_never_excluded_and_absent_ones_mostly_are(path: Path
     absent = [v + step for v in present]
     assert not any(test(v) for v in present)
     assert sum(not test(v) for v in absent) <= MOST_FALSE_HITS * COUNT
-
-
-def test_hash_is_xxhash64() -> None:
-    assert xxhash64(b"") == 0xEF46DB3751D8E999
-    assert xxhash64(b"a") == 0xD24EC4F1A98C6E5B
-    assert xxhash64(b"Nobody inspects the spammish repetition") == 0xFBCEA83C8A378BF1
 
 
 def test_values_the_file_cannot_hold_are_excluded_and_unknown_ones_kept() -> None:
