@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from functools import partial, reduce
 from urllib.parse import unquote
 
@@ -242,28 +241,33 @@ _LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "d
 """Types whose values every Spark takes as literals without a time zone in between."""
 
 
-class FindBy(Enum):
-    """How Spark finds the columns of a file.
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """How a file stores a column, struct member, list element, map key or map value of the table.
 
-    By name, where every column and member has the same name in the file as in the table, and no other has it. By field
-    id; under a hidden name, where a name of the table is that of another column, or of another type, in the file.
+    Attributes:
+        field_id: of the column.
+        name: in the file; one that no column of the file has, where the file lacks the column.
+        type: in the file, where it is narrower than that of the table; else None.
     """
 
-    NAME = "name"
-    ID = "id"
-    HIDDEN_ID = "hidden id"
+    field_id: int
+    name: str
+    type: Type | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What to tell Spark of a file.
+    """What to tell Spark of a file, whose columns it finds by name.
+
+    Reading by field id would have to be switched on for the whole session, with all other tables that it reads.
 
     Attributes:
-        find_by: how Spark finds the columns.
+        stored: columns that have another name or type in the file than in the table.
         constants: values of columns that the file lacks, by field id, where they are not NULL.
     """
 
-    find_by: FindBy = FindBy.ID
+    stored: tuple[StoredColumn, ...] = ()
     constants: tuple[tuple[int, pa.Scalar], ...] = ()
 
 
@@ -308,37 +312,32 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
             return f"{file.path} has no field ids"
         schema = reader.arrow_schema
         projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
-        hides_names, by_name = False, True
         constants = []
         for column in context.projection.fields:
             source = projection.column(column)
-            namesakes = [i for i, name in enumerate(schema.names) if name.lower() == column.name.lower()]
             if isinstance(source, Constant):
-                hides_names |= bool(namesakes)
                 if source.value.is_valid:
                     if not isinstance(column.type, PrimitiveType) or column.type.name not in _LITERALS:
                         return f"{file.path} lacks column {column.name!r}, which has a {column.type} value there"
                     constants.append((column.field_id, source.value))
-                continue
-            stored = schema.field(source.index)
-            if not source.is_identity and not _is_read_as(stored, column):
-                return f"{file.path} has column {column.name!r} as {stored.type}, which Spark does not read as {column.type}"
-            is_same = source.is_identity or stored.type in _LARGE.get(str(column.type), ())
-            hides_names |= not is_same or any(i != source.index for i in namesakes)
-            by_name = by_name and stored.name == column.name and _has_same_names(stored.type, column.type)
+            elif not source.is_identity and not _is_read_as(kept := schema.field(source.index), column):
+                return (
+                    f"{file.path} has column {column.name!r} as {kept.type}, which Spark does not read as {column.type}"
+                )
     finally:
         reader.close()
-    find_by = FindBy.HIDDEN_ID if hides_names else FindBy.NAME if by_name else FindBy.ID
-    return FileReading(find_by, tuple(constants))
+    stored = _stored_columns(file.path, schema, context.projection)
+    return stored if isinstance(stored, str) else FileReading(stored, tuple(constants))
 
 
-def agreed(readings: Sequence[FileReading]) -> tuple[FileReading, ...]:
-    """Ways of reading the files of one plan, none by name unless all are: each way is a scan of its own."""
-    if all(reading.find_by is FindBy.NAME for reading in readings):
-        return tuple(readings)
-    return tuple(
-        replace(reading, find_by=FindBy.ID) if reading.find_by is FindBy.NAME else reading for reading in readings
-    )
+def _stored_columns(path: str, schema: pa.Schema, wanted: Schema) -> tuple[StoredColumn, ...] | str:
+    """Columns that the file stores otherwise than the table, or why Spark would not find one by its name."""
+    stored: dict[int, StoredColumn] = {}
+    if (name := _find_by_name(list(schema), wanted.fields, stored)) is not None:
+        return f"{path} has several columns that Spark finds under the name {name!r}"
+    if taken := next((column.name for column in stored.values() if column.name.lower() in _TAKEN), None):
+        return f"{path} has a column {taken!r}, a name that reading with Spark needs for itself"
+    return tuple(stored.values())
 
 
 def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
@@ -367,27 +366,60 @@ def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
             return (kind, wanted) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
-def _has_same_names(stored: pa.DataType, kind: Type) -> bool:
-    """Whether members found by name are those found by field id, also where the case of letters does not count."""
-    match kind:
+def _find_by_name(
+    fields: Sequence[pa.Field], wanted: Sequence[NestedField], stored: dict[int, StoredColumn]
+) -> str | None:
+    """Add the columns that a file stores otherwise than the table to `stored`.
+
+    Returns:
+        A name that several columns of the file have, but for the case of letters, one of which is wanted; None if all
+        wanted columns can be found by name.
+    """
+    times = Counter(field.name.lower() for field in fields)
+    by_id = {field_id_of(field): field for field in fields}
+    for column in wanted:
+        field = by_id.get(column.field_id)
+        if field is None:
+            if times[column.name.lower()]:
+                stored[column.field_id] = StoredColumn(column.field_id, f"__nevermore_{column.field_id}")
+        elif times[field.name.lower()] > 1:
+            return str(field.name)
+        elif (name := _find_within(field, column, stored, is_named=True)) is not None:
+            return name
+    return None
+
+
+def _find_within(
+    field: pa.Field, column: NestedField, stored: dict[int, StoredColumn], *, is_named: bool
+) -> str | None:
+    """The same for one column that the file has; names of list elements and parts of maps mean nothing."""
+    narrower = _narrower(field.type, column.type)
+    if narrower is not None or (is_named and field.name != column.name):
+        stored[column.field_id] = StoredColumn(column.field_id, field.name, narrower)
+    match column.type:
         case StructType(members):
-            parts = [stored.field(i) for i in range(stored.num_fields)]
-            names = [part.name.lower() for part in parts]
-            by_id = {field_id_of(part): part for part in parts}
-            if len(set(names)) < len(names):
-                return False
-            return all(
-                part.name == m.name and _has_same_names(part.type, m.type)
-                if (part := by_id.get(m.field_id)) is not None
-                else m.name.lower() not in names
-                for m in members
-            )
+            return _find_by_name([field.type.field(i) for i in range(field.type.num_fields)], members, stored)
         case ListType(element):
-            return _has_same_names(stored.value_type, element.type)
+            return _find_within(field.type.value_field, element, stored, is_named=False)
         case MapType(key, value):
-            return _has_same_names(stored.key_type, key.type) and _has_same_names(stored.item_type, value.type)
+            kind = field.type
+            return _find_within(kind.key_field, key, stored, is_named=False) or _find_within(
+                kind.item_field, value, stored, is_named=False
+            )
         case PrimitiveType():
-            return True
+            return None
+
+
+def _narrower(stored: pa.DataType, kind: Type) -> Type | None:
+    """The type of a file's column that the table has widened since.
+
+    Spark reads it as it is stored and then casts: it compares literals of conditions with statistics of the file's type.
+    """
+    if not isinstance(kind, PrimitiveType) or stored == arrow_type(kind) or stored in _LARGE.get(kind.name, ()):
+        return None
+    if pt.is_decimal(stored):
+        return PrimitiveType("decimal", (stored.precision, stored.scale))
+    return PrimitiveType("int" if stored == pa.int32() else "float")
 
 
 _TASK_BYTES = 256 * 1024**2
@@ -458,7 +490,7 @@ def inspect_files(
         if (dead := known[index]) is None:
             raise MalformedTableError(f"{tasks[index].data_file.path}: no task reported which of its rows are deleted")
         keep(tasks[index], context, dead)
-    readings = agreed([reading for _, reading, _ in facts if isinstance(reading, FileReading)])
+    readings = [reading for _, reading, _ in facts if isinstance(reading, FileReading)]
     paths = [spark_path(task.data_file.path, context.io, schemes) for task in tasks]
     files = tuple(
         NativeFile(path, size, reading, known.get(index) or _NONE_DEAD)
@@ -684,15 +716,9 @@ def native_dataframe(
     schema: st.StructType,
     limits: NativeLimits,
 ) -> DataFrame:
-    """The rows of `files` without the dead ones.
-
-    Reading by field id is switched on in the session if the names of some file do not identify its columns.
-    """
-    readings = readings_of(files)
-    if any(reading.find_by is not FindBy.NAME for reading in readings):
-        spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    """The rows of `files` without the dead ones."""
     frames = []
-    for reading in readings:
+    for reading in readings_of(files):
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if not file.dead.num_dead]
         touched = [file for file in alike if file.dead.num_dead]
@@ -712,11 +738,8 @@ def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
 def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext) -> DataFrame:
     """The columns that the files have, dead rows too."""
     absent = {field_id for field_id, _ in reading.constants}
-    columns = [column for column in context.projection.fields if column.field_id not in absent]
-    if reading.find_by is FindBy.NAME:
-        schema = st.StructType([st.StructField(c.name, spark_type(c.type, c.name), True) for c in columns])
-    else:
-        schema = st.StructType([_with_id(column, hides_name=reading.find_by is FindBy.HIDDEN_ID) for column in columns])
+    stored = {column.field_id: column for column in reading.stored}
+    schema = st.StructType([_file_field(c, stored) for c in context.projection.fields if c.field_id not in absent])
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
     frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
     if (listed := _num_listed(frame)) != len(set(paths)):
@@ -731,40 +754,34 @@ def _num_listed(frame: DataFrame) -> int:
 
 def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The columns of the result by name, type and place, what the files lack among them."""
-    if reading.find_by is FindBy.NAME and not reading.constants:
+    if not reading.stored and not reading.constants:
         return rows
     constants = dict(reading.constants)
-    columns = []  # field ids in their metadata would end up in files that the user writes
+    names = {column.field_id: column.name for column in reading.stored}
+    columns = []
     for column, wanted in zip(context.projection.fields, schema, strict=True):
         if column.field_id in constants:
             value = f.lit(constants[column.field_id].as_py())
         else:
-            value = f.col(quoted_name(_hidden(column) if reading.find_by is FindBy.HIDDEN_ID else column.name))
-        columns.append(value.cast(wanted.dataType).alias(wanted.name, metadata={}))
+            value = f.col(quoted_name(names.get(column.field_id, column.name)))
+        columns.append(value.cast(wanted.dataType).alias(wanted.name))
     return rows.select(*columns)
 
 
-def _with_id(column: NestedField, *, hides_name: bool) -> st.StructField:
-    """A Spark field that finds its column by id, at every depth."""
-    kind = _type_with_ids(column.type, hides_names=hides_name)
-    return st.StructField(
-        _hidden(column) if hides_name else column.name, kind, True, {"parquet.field.id": column.field_id}
-    )
+def _file_field(column: NestedField, stored: Mapping[int, StoredColumn]) -> st.StructField:
+    """A Spark field that finds its column, and the members of structs in it, by their names in the file."""
+    found = stored.get(column.field_id)
+    kind = column.type if found is None or found.type is None else found.type
+    return st.StructField(column.name if found is None else found.name, _file_type(kind, stored), True)
 
 
-def _type_with_ids(iceberg_type: Type, *, hides_names: bool) -> st.DataType:
-    match iceberg_type:
+def _file_type(kind: Type, stored: Mapping[int, StoredColumn]) -> st.DataType:
+    match kind:
         case StructType(members):
-            return st.StructType([_with_id(member, hides_name=hides_names) for member in members])
+            return st.StructType([_file_field(member, stored) for member in members])
         case ListType(element):
-            return st.ArrayType(_type_with_ids(element.type, hides_names=hides_names), True)
+            return st.ArrayType(_file_field(element, stored).dataType, True)
         case MapType(key, value):
-            keys, values = (_type_with_ids(part.type, hides_names=hides_names) for part in (key, value))
-            return st.MapType(keys, values, True)
-        case _:
-            return spark_type(iceberg_type, "")
-
-
-def _hidden(column: NestedField) -> str:
-    """A name that no file has."""
-    return f"__nevermore_{column.field_id}"
+            return st.MapType(*(_file_field(part, stored).dataType for part in (key, value)), True)
+        case PrimitiveType():
+            return spark_type(kind, "")

@@ -1,4 +1,4 @@
-"""Evolved files through Spark's own reader: found by field id, whatever their columns were called and typed."""
+"""Evolved files through Spark's own reader: columns are those with the field id, whatever their names and types were."""
 
 import datetime as dt
 from decimal import Decimal
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.model.errors import OptionError
 from scan_core.spark.frames import dataframe
-from scan_core.spark.native import FileReading, FindBy, agreed, how_to_read
+from scan_core.spark.native import FileReading, how_to_read
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
@@ -80,6 +80,7 @@ def evolved(tmp_path: Path) -> scan_core.Table:
     "condition",
     [
         "true", "id = 'n5'", "name = 5 or name > 1010", "gone is null", "p.y = 9 or p.why < 1", "big < 3",
+        "price < 99999999.25", "name < 3000000000", "big > 1e-300", "p.y < 3000000000",
         "since = date '2026-02-01' and word = 'it\\'s' and price > 11.25",
     ],
 )  # fmt: skip
@@ -103,10 +104,25 @@ def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
     for name, table in {"plain": scan_core.open_table(plain.metadata_path), "evolved": evolved}.items():
         plan = table.scan().plan()
         found = [how_to_read(task, plan.context) for task in plan.tasks]
-        readings[name] = sorted(reading.find_by is FindBy.NAME for reading in found if isinstance(reading, FileReading))
+        readings[name] = sorted(not reading.stored for reading in found if isinstance(reading, FileReading))
     assert readings == {"plain": [True], "evolved": [False, True]}
-    mixed = agreed([FileReading(FindBy.NAME), FileReading(FindBy.HIDDEN_ID)])
-    assert [reading.find_by for reading in mixed] == [FindBy.ID, FindBy.HIDDEN_ID]
+
+
+def test_the_session_is_left_as_it_was(spark: SparkSession, evolved: scan_core.Table) -> None:
+    assert dataframe(spark, evolved.scan(), reader="native").count() == 87
+    assert spark.conf.get("spark.sql.parquet.fieldId.read.enabled") == "false"
+
+
+def test_names_that_differ_only_in_case_are_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [Column(1, "id", "int"), Column(2, "Id", "string"), Column(3, "v", "long")]
+    builder = TableBuilder(tmp_path / "t", columns)
+    builder.commit(builder.data({"id": [1, 2], "Id": ["a", "b"], "v": [1, 2]}))
+    builder.evolve(Column(1, "id", "int"), Column(2, "other", "string"), columns[2])
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    with pytest.raises(OptionError, match="several columns that Spark finds under the name 'id'"):
+        dataframe(spark, scan, reader="native")
+    assert sorted(map(tuple, dataframe(spark, scan).collect())) == [(1, "a", 1), (2, "b", 2)]
+    assert sorted(map(tuple, dataframe(spark, scan.select("v"), reader="native").collect())) == [(1,), (2,)]
 
 
 NAMES = ["b`t", pytest.param("`", marks=pytest.mark.slow), pytest.param("a.b", marks=pytest.mark.slow)]
@@ -117,7 +133,7 @@ NAMES += [pytest.param(name, marks=pytest.mark.slow) for name in ("*", "``", "."
 def test_columns_of_any_name_are_read_natively_beside_one_that_was_renamed(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Members that moved are found by field id, so that columns are chosen by name, whatever that is."""
+    """Members that moved have other names in the file, so that columns are renamed, whatever their names are."""
     before = [Column(1, "id", "int"), Column(2, name, "string"), Column(4, "p", _POINT)]
     builder = TableBuilder(tmp_path / "t", before)
     builder.commit(builder.data({"id": [1, 2, 3], name: ["a", "b", None], "p": [{"x": 1, "y": 0.5}] * 3}))
