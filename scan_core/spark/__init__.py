@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
     from scan_core.spark.frames import parallelism_of as parallelism_of
     from scan_core.spark.frames import push_filters as push_filters
+    from scan_core.spark.frames import register as register
     from scan_core.spark.frames import reports_of as reports_of
     from scan_core.spark.frames import why_not_native as why_not_native
     from scan_core.spark.joins import BuildLimits as BuildLimits
@@ -37,7 +38,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.spark.frames": "choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters reports_of why_not_native",
+            "scan_core.spark.frames": "choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",

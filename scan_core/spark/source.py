@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _TABLE_ALIASES = ("table", "path")
 """`.load("...")` arrives as `path`."""
+_OF_STORED_TABLES = "owner"
+"""An option that Spark adds to those of CREATE TABLE alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +97,13 @@ class SourceOptions:
         """Options from text.
 
         Raises:
-            OptionError: an unknown option (names the nearest), no table, or a value that does not parse.
+            OptionError: an unknown option (names the nearest), no table, a value that does not parse, or CREATE TABLE.
         """
+        if _OF_STORED_TABLES in options:
+            raise OptionError(
+                "CREATE TABLE ... USING nevermore is not supported, as Spark would keep a copy of the table's schema: "
+                "write CREATE TEMPORARY VIEW ... USING nevermore OPTIONS (path '...')"
+            )
         known = {f.name for f in fields(cls)}
         values: dict[str, Any] = {}
         for raw_name, text in options.items():
