@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
+from pipelines.cli.terminal import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,7 +110,7 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
     else:
         kinds = sorted({kind for row in report.simulated.values() for kind in row})
         mirrors = {name: {**row, "rows alive": report.rows_alive[name]} for name, row in report.mirrors.items()}
-        published = f"Published by Spark, {len(report.days)} days"
+        published = f"Published by Spark, {counted(len(report.days), 'day')}"
         for title, counts, columns in (
             ("Change events", report.simulated, {kind: f"{kind}s" for kind in kinds}),
             ("Mirrors: data files and equality-delete files", mirrors, _MIRROR_COLUMNS),
@@ -127,8 +129,8 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
         for check in report.checks.values()
     ]
     console.print(_grid("Checks against DuckDB", ["", "table", "check", "compared"], checks, justify="left"))
-    console.print(_NEXT_STEPS.format(directory=directory), soft_wrap=True)
-    console.print(f"[dim]{seconds:.0f} seconds, {report.ingest_runs} ingest runs[/dim]")
+    console.print(_NEXT_STEPS.format(directory=directory, activate=_activation()), soft_wrap=True)
+    console.print(f"[dim]{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}[/dim]")
 
 
 def _grid(
@@ -145,6 +147,12 @@ def _grid(
     return grid
 
 
+def _activation() -> str:
+    """The line that puts `nevermore` on the path of the shell; empty if it is there."""
+    activate = Path(sys.prefix) / "bin" / "activate"
+    return "" if which("nevermore") is not None or not activate.is_file() else f"  source {activate}\n"
+
+
 _NEXT_STEPS = """
 [bold]Where things are[/bold]
   {directory}/nevermore.yaml   the config
@@ -152,7 +160,7 @@ _NEXT_STEPS = """
   {directory}/warehouse/       change logs, mirrors and the published table, in Iceberg
 
 [bold]Try next[/bold]
-  cd {directory}
+{activate}  cd {directory}
   nevermore scan shop.orders --where "amount > 600" --limit 5
   nevermore explain shop.orders
   nevermore check

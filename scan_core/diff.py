@@ -286,7 +286,9 @@ def _read_redeleted(file: Redeleted, context: ScanContext, metrics: ScanMetrics)
         for columns, unread in reader.row_groups():
             dead_after = reader.removed_by(after, columns)
             changed = Mask(reader.removed_by(before, columns) ^ dead_after)
-            if changed.values.any():
+            with reader.counting(columns):
+                if not changed.values.any():
+                    continue
                 selection = reader.refine(columns, reader.select(columns, unread, changed), changed)
                 gone = dead_after[to_indices(selection)]
                 start = 0
@@ -294,7 +296,6 @@ def _read_redeleted(file: Redeleted, context: ScanContext, metrics: ScanMetrics)
                     metrics.rows_out += batch.num_rows
                     yield from _by_type(batch, pa.array(gone[start : start + batch.num_rows]))
                     start += batch.num_rows
-            reader.count_bytes(columns)
 
 
 def _by_type(batch: pa.RecordBatch, gone: pa.BooleanArray) -> Iterator[Changed]:

@@ -101,7 +101,7 @@ def run_splits(
     Args:
         splits: the work.
         read: called once per split, with metrics of its own.
-        metrics: receives the sum of the splits' metrics as their last results are consumed.
+        metrics: receives the sum of the metrics of all splits that were read, when the generator ends.
         parallelism: threads; 1 reads in the calling thread.
         keep_order: results come in the order of the splits; otherwise as soon as there are any.
         queued: results that may wait per split, so that its thread goes on.
@@ -118,9 +118,11 @@ def run_splits(
     pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads, queued)
     try:
         pool.start()
-        yield from pool.results(metrics)
+        yield from pool.results()
     finally:
         pool.stop()
+        for counted in pool.counted:  # after the threads have ended: they count until then
+            metrics.add(counted)
 
 
 def _one_by_one(
@@ -149,6 +151,7 @@ class _Pool(ABC, Generic[S, T]):
         self._lock = Lock()
         self._next = 0
         self._stopped = False
+        self.counted: deque[ScanMetrics] = deque()
         self._threads = [Thread(target=self._work, name=f"scan-{i}", daemon=True) for i in range(num_threads)]
 
     def start(self) -> None:
@@ -156,7 +159,7 @@ class _Pool(ABC, Generic[S, T]):
             thread.start()
 
     @abstractmethod
-    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+    def results(self) -> Iterator[T]:
         """All results; the error of a split that failed."""
 
     def stop(self) -> None:
@@ -183,8 +186,10 @@ class _Pool(ABC, Generic[S, T]):
         self._next += 1
         return self._next - 1
 
-    def _run(self, index: int, channel: Channel[T], metrics: ScanMetrics) -> BaseException | None:
+    def _run(self, index: int, channel: Channel[T]) -> BaseException | None:
         """Read one split, while the one that will be taken next is prepared."""
+        metrics = ScanMetrics()
+        self.counted.append(metrics)
         following = index + len(self._threads)
         try:
             if following < len(self._splits):
@@ -207,20 +212,17 @@ class _OrderedPool(_Pool[S, T]):
     ) -> None:
         super().__init__(splits, read, expect, num_threads, queued)
         self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
-        self._channels: dict[int, tuple[Channel[T], ScanMetrics]] = {}
+        self._channels: dict[int, Channel[T]] = {}
         self._begun = Condition(self._lock)
 
-    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+    def results(self) -> Iterator[T]:
         """All results, by split; the error of a split in its turn."""
         for index in range(len(self._splits)):
             with self._begun:
                 while index not in self._channels:
                     self._begun.wait()
-                channel, own = self._channels[index]
-            try:
-                yield from channel
-            finally:
-                metrics.add(own)
+                channel = self._channels[index]
+            yield from channel
             with self._lock:
                 del self._channels[index]
             self._ahead.release()
@@ -228,7 +230,7 @@ class _OrderedPool(_Pool[S, T]):
     def _cancel(self) -> None:
         with self._lock:
             channels = list(self._channels.values())
-        for channel, _ in channels:
+        for channel in channels:
             channel.cancel()
         for _ in self._threads:
             self._ahead.release()
@@ -239,9 +241,9 @@ class _OrderedPool(_Pool[S, T]):
             with self._begun:
                 if (index := self._take()) is None:
                     return
-                channel, own = self._channels[index] = Channel(self._queued), ScanMetrics()
+                channel = self._channels[index] = Channel(self._queued)
                 self._begun.notify_all()
-            channel.close(self._run(index, channel, own))
+            channel.close(self._run(index, channel))
 
 
 class _UnorderedPool(_Pool[S, T]):
@@ -252,15 +254,10 @@ class _UnorderedPool(_Pool[S, T]):
     ) -> None:
         super().__init__(splits, read, expect, num_threads, queued)
         self._channel: Channel[T] = Channel(queued * num_threads, num_threads)
-        self._counted: deque[ScanMetrics] = deque()
 
-    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+    def results(self) -> Iterator[T]:
         """All results as they come; the first error at once."""
-        try:
-            yield from self._channel
-        finally:
-            while self._counted:
-                metrics.add(self._counted.popleft())
+        yield from self._channel
 
     def _cancel(self) -> None:
         self._channel.cancel()
@@ -271,7 +268,5 @@ class _UnorderedPool(_Pool[S, T]):
             with self._lock:
                 if (index := self._take()) is None:
                     break
-            own = ScanMetrics()
-            error = self._run(index, self._channel, own)
-            self._counted.append(own)
+            error = self._run(index, self._channel)
         self._channel.close(error)

@@ -135,7 +135,7 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     try:
         return scan_core.open_table(name, relocate=moves)
     except scan_core.TableNotFoundError as error:
-        if "." not in name or "/" in name or "\\" in name:
+        if "." not in name or not is_identifier(name):
             raise
         raise scan_core.TableNotFoundError(
             f"{error}; there is no {DEFAULT_CONFIG} in this folder to look the name up in: run this in the project's "
@@ -179,14 +179,17 @@ def is_identifier(name: str) -> bool:
 
 def _catalog_table(name: str, config: Path, *, for_writing: bool) -> Any:
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog, open_to_look
+    from pipelines.iceberg.catalog import all_table_names, find_table, has_catalog, open_catalog, open_to_look
     from scan_core import TableNotFoundError
 
     settings = load(config)
     catalog = open_to_look(settings) if not for_writing else open_catalog(settings) if has_catalog(settings) else None
     found = None if catalog is None else find_table(catalog, name)
     if found is None:
-        near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
+        known = {*settings.tables, *settings.published, *(() if catalog is None else all_table_names(catalog))}
+        last = name.rpartition(".")[2].strip().casefold()
+        same = sorted(table for table in known if table.rpartition(".")[2].casefold() == last)
+        near = same or get_close_matches(name, sorted(known), n=3)
         if name in settings.tables or name in settings.published:
             hint = "it is in the config, but nothing has been written to it yet"
         else:

@@ -258,19 +258,22 @@ class _JsonLines:
 
 
 def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
-    """Rewrites one line on a terminal; elsewhere prints a line per round that applied something."""
+    """Rewrites one line on a terminal; elsewhere prints a line per round that applied something or failed in another way."""
     total = 0
+    known: list[str] = []
 
     def report_round(report: "IngestReport") -> None:
-        nonlocal total
+        nonlocal total, known
         total += sum(sum(t.events.values()) for t in report.tables)
         quarantined = sum(t.quarantined for t in report.tables) + report.unassigned
         parts = [f"{datetime.now(UTC):%H:%M:%S}", counted(total, "event")]
         parts += [f"{t.table} snapshot {t.snapshot_id}" for t in report.tables if t.mirror_commits]
         parts += [f"{quarantined:,} to quarantine"] if quarantined else []
-        parts += [f"{t.table} failed: {t.error}" for t in report.tables if t.error is not None]
-        show(", ".join(parts))
-        if not sys.stderr.isatty() and not report.found_nothing_new:
-            typer.echo(", ".join(parts), err=True)
+        applied = any(t.error is None and t.status != "nothing new" for t in report.tables)
+        failures = [f"{t.table} failed: {t.error.removeprefix(f'{t.table}: ')}" for t in report.tables if t.error]
+        show(", ".join(parts + failures))
+        if not sys.stderr.isatty() and (applied or failures != known):
+            typer.echo(", ".join(parts + (failures or ["no failures any more"] if known else failures)), err=True)
+        known = failures
 
     return report_round

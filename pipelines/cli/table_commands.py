@@ -448,12 +448,13 @@ def _lines(table: "TableStatus") -> list[str]:
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
     if table.waiting and table.lag_seconds is not None:
         behind += f", {table.lag_seconds:,.0f} s behind the log"
-    carried = f"{table.delete_rows:,} delete rows in {table.delete_files:,} files"
+    carried = f"{counted(table.delete_rows, 'delete row')} in {counted(table.delete_files, 'file')}"
+    written = f"{counted(table.rows_written, 'row')} in {counted(table.data_files, 'file')}"
     lines = [
-        f"{table.table}: {table.logged:,} changes logged, applied {applied}{behind}",
+        f"{table.table}: {counted(table.logged, 'change')} logged, applied {applied}{behind}",
         f"  position    {table.place}",
         f"  log written {_when(table.log_committed_at)}",
-        f"  delete debt {carried} on {table.rows_written:,} rows in {table.data_files:,} files ({table.delete_debt:.0%})",
+        f"  delete debt {carried} on {written} ({table.delete_debt:.0%})",
     ]
     if table.quarantined:
         lines.append(f"  quarantine  {counted(table.quarantined, 'event')}")

@@ -158,7 +158,15 @@ def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | 
     Raises:
         CatalogMismatchError: the metadata file that the catalog names is missing, or is none.
     """
+    if not _can_exist(name):
+        return None
     return _ask(catalog, lambda plain: plain.table(identifier(name)), lambda whole: _load_table(whole, name))
+
+
+def _can_exist(name: str) -> bool:
+    """Whether a table can have this name: catalogs fail on names without a namespace and on empty parts."""
+    parts = identifier(name)
+    return len(parts) > 1 and all(part.strip() for part in parts)
 
 
 def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:

@@ -121,7 +121,7 @@ def _partitions(context: ScanContext, index: DeleteFileIndex) -> Iterator[str]:
         values = partition_text(spec, partition, context.field_paths)
         yield f"    partition {values} (spec {spec_id}): {_count(count, 'file')}"
     if len(counts) > _MOST_PARTITIONS:
-        yield f"    and {len(counts) - _MOST_PARTITIONS} more partitions"
+        yield f"    and {_count(len(counts) - _MOST_PARTITIONS, 'more partition')}"
 
 
 def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> Iterator[str]:
@@ -139,19 +139,21 @@ def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> 
     for group in index.groups[:_MOST_GROUPS]:
         yield f"    {_group(context, group)}: may touch {_count(touched[id(group)], 'data file')}"
     if len(index.groups) > _MOST_GROUPS:
-        yield f"    and {len(index.groups) - _MOST_GROUPS} more equality-delete groups"
+        yield f"    and {_count(len(index.groups) - _MOST_GROUPS, 'more equality-delete group')}"
     positioned = len(matched.position_files)
     if positioned:
-        yield f"    position deletes by path and row position: touch {positioned} data files"
+        yield f"    position deletes by path and row position: touch {_count(positioned, 'data file')}"
     if index.vectors:
-        yield f"    deletion vectors by row position: touch {len(index.vectors)} data files"
+        yield f"    deletion vectors by row position: touch {_count(len(index.vectors), 'data file')}"
     if index.relocated_matches:
-        yield f"    {index.relocated_matches} deletes name their data file by another spelling of its path"
+        found = index.relocated_matches
+        whose = "delete names its data file" if found == 1 else "deletes name their data files"
+        yield f"    {found} {whose} by another spelling of the path"
     has_deletes = matched.combination_of != 0
     has_deletes[[*matched.position_files, *matched.vectors]] = True
     free = int((~has_deletes).sum())
     if index.num_delete_files:
-        yield f"    {free} data files are free of deletes"
+        yield f"    {_count(free, 'data file')} without deletes"
 
 
 def _group(context: ScanContext, group: EqualityDeleteGroup) -> str:
@@ -318,7 +320,7 @@ def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
         more = f" and {len(keys.ranges) - _MOST_RANGES} more" if len(keys.ranges) > _MOST_RANGES else ""
         number = f"{len(keys.ranges)} range{'s' * (len(keys.ranges) != 1)}"
         return f"{number} by the statistics of the other side: {shown}{more}"
-    return f"{keys.num_keys} distinct keys, {_forms(keys, keys.lookup(context.options))}"
+    return f"{_count(keys.num_keys, 'distinct key')}, {_forms(keys, keys.lookup(context.options))}"
 
 
 def _forms(keys: KeySet, lookup: KeyLookup) -> str:

@@ -145,9 +145,9 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
             reader.plan_to_read(output.file_columns)
             for columns, unread in reader.row_groups():
                 plan = reader.select(columns, unread)
-                for piece, within in reader.pieces(columns, budget):
-                    yield from make(_Piece(piece, reader.refine(piece, plan, within), output, budget))
-                reader.count_bytes(columns)
+                with reader.counting(columns):
+                    for piece, within in reader.pieces(columns, budget):
+                        yield from make(_Piece(piece, reader.refine(piece, plan, within), output, budget))
 
 
 def _open_in_turn(

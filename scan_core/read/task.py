@@ -267,7 +267,17 @@ class TaskReader:
         """Which rows of a row group `deletes`, not the task's own, remove."""
         return removed_by(self._restrict_by(deletes), columns)
 
-    def count_bytes(self, columns: LazyColumns) -> None:
+    @contextmanager
+    def counting(self, columns: LazyColumns) -> Iterator[None]:
+        """Counts the bytes of a row group after it was read, or when nobody wants its other rows."""
+        try:
+            yield
+        except GeneratorExit:
+            self._count_bytes(columns)
+            raise
+        self._count_bytes(columns)
+
+    def _count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""
         if isinstance(self._reader, ReadsAhead):
             self._reader.release(columns.row_group)

@@ -32,6 +32,27 @@ def test_results_come_in_split_order_and_metrics_add_up(parallelism: int) -> Non
     assert scan_threads() == []
 
 
+@pytest.mark.parametrize("keep_order", [True, False])
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_closing_early_counts_what_was_read(parallelism: int, *, keep_order: bool) -> None:
+    def reading(split: Any, metrics: ScanMetrics) -> Iterator[int]:
+        try:
+            while True:
+                metrics.rows_out += 1
+                yield split
+        finally:
+            metrics.bytes_read += 7
+            metrics.splits_read += 1
+
+    metrics = ScanMetrics()
+    results = run_splits(range(8), reading, metrics, parallelism, keep_order=keep_order)
+    next(results)
+    results.close()
+    assert metrics.splits_read >= 1
+    assert metrics.bytes_read == 7 * metrics.splits_read
+    assert metrics.rows_out >= metrics.splits_read
+
+
 def test_no_splits_give_no_results() -> None:
     assert list(run_splits([], numbered, ScanMetrics(), 4)) == []
 

@@ -229,3 +229,4 @@ def test_closing_batches_early_leaves_no_thread(tmp_path: Path) -> None:
     batches.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("scan-")]
     assert scan.metrics.rows_out > 0
+    assert scan.metrics.bytes_read > 0

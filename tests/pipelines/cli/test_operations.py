@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product as product_of
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,26 @@ def test_status_tells_where_the_source_is_in_words(project: Project) -> None:
     assert table["place"].startswith("2.jsonl, 1 line; 2 files in all; all that landed by 20")
     assert (table["kind"], table["position"]["source"]) == ("mirror", "files")
     assert "position    2.jsonl, 1 line" in project.run("status", "--config", project.config)[1]
+
+
+def test_names_that_no_table_can_have_are_refused(project: Project) -> None:
+    assert project.ingest(event("c", product(1))) == 0
+    commands = (["scan"], ["describe"], ["why", "--key", "id=1"], ["verify"], ["index", "--columns", "id"])
+    names = ("products", "shop.", ".products", "shop..products", " ", "-", "a b.products", "PRODUCTS")
+    for words, name in product_of(commands, names):
+        code, output, errors = project.run(words[0], name, *words[1:], "--config", project.config)
+        assert (code, output) == (1, ""), words
+        assert errors.startswith(f"error: no table {name!r} in the catalog of "), errors
+        if name.casefold().endswith("products"):
+            assert "did you mean" in errors
+            assert "shop.products" in errors
+
+
+def test_counts_of_one_are_singular(project: Project) -> None:
+    assert project.ingest(event("c", product(1))) == 0
+    output = project.run("status", "--config", project.config)[1]
+    assert "shop.products: 1 change logged, applied 1\n" in output
+    assert "delete debt 0 delete rows in 0 files on 1 row in 1 file (0%)" in output
 
 
 def test_status_tells_positions_debt_and_commits(project: Project) -> None:
@@ -371,6 +392,21 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
         process.kill()
     assert process.returncode == 0, errors.decode()
     assert [r["id"] for r in project.rows()] == [1, 2]
+
+
+def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> None:
+    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--interval", "0.05"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        time.sleep(0.5)
+        project.land("1.jsonl", event("c", product(1)))
+        second = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[1] == ""
+    assert "shop.products failed: no file matches" in first
+    assert "1 event" in second
+    assert "shop.products snapshot" in second
 
 
 def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:

@@ -135,8 +135,8 @@ def test_explain_shows_every_kind_of_delete(tmp_path: Path) -> None:
     text = plan(table.metadata_path).explain()
     assert "delete files: 2 apply of 3 listed (0 equality, 1 position, 1 deletion vector)" in text
     assert "left out by key bounds: 1" in text
-    assert "position deletes by path and row position: touch 1 data files" in text
-    assert "deletion vectors by row position: touch 1 data files" in text
+    assert "position deletes by path and row position: touch 1 data file" in text
+    assert "deletion vectors by row position: touch 1 data file" in text
 
 
 def test_a_snapshot_whose_manifest_is_gone_is_refused_by_name(tmp_path: Path) -> None:
