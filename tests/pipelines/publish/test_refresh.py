@@ -277,7 +277,8 @@ def test_sql_that_asks_for_its_partition_is_run_for_each_and_for_those_that_chan
     first = (dt.datetime.now(dt.UTC) - dt.timedelta(days=2)).date().isoformat()
     asking = make_config(tmp_path, sql, start=first, parameters=parameters)
     open_catalog(asking).drop_table(NAME)
-    publish(asking, NAME, partitions=["2026-01-01..2026-01-03"])
+    early = make_config(tmp_path, sql, start="2026-01-01", parameters=parameters)
+    publish(early, NAME, partitions=["2026-01-01..2026-01-03"])
     assert published(asking) == [
         (dt.date(2026, 1, 1), 1, 20),
         (dt.date(2026, 1, 2), 1, 40),
