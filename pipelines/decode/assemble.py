@@ -306,13 +306,14 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
     conflicts: list[Rejected] = []
     row_type = pa.struct([])
     for part in parts:
-        reason = _conflict(row_type, part, kept)
+        reason = _conflict(row_type, part, kept, key_may_change=feed.identity_full)
         if reason is None:
             row_type = _united(row_type, part.row_type)
             kept.append(part)
         else:
             conflicts.append(reject(raw, part.raw_rows, reason, feed.name))
-    key = kept[0].key
+    # with `identity: full` all columns are the key, also those that came or went in between
+    key = tuple(dict.fromkeys(name for part in kept for name in part.key)) if feed.identity_full else kept[0].key
     schema = change_schema(row_type, key, is_ordered=ORDER in kept[0].table.column_names)
     table = pa.concat_tables([_conformed(part.table, schema) for part in kept]).combine_chunks()
     order = np.argsort(np.concatenate([part.places for part in kept]), kind="stable")
@@ -320,8 +321,8 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
     return ChangeBatch(table.take(pa.array(order)), row_type, key, sent), conflicts
 
 
-def _conflict(row_type: pa.StructType, part: Part, kept: list[Part]) -> str | None:
-    if kept and set(part.key) != set(kept[0].key):
+def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_change: bool) -> str | None:
+    if kept and not key_may_change and set(part.key) != set(kept[0].key):
         was, now = ", ".join(kept[0].key), ", ".join(part.key)
         return f"the key columns change from ({was}) to ({now}); a rename cannot be told from another key: name the key in the config"
     for i in range(part.row_type.num_fields):

@@ -131,8 +131,14 @@ def require_bounded(found: list[tokens.Token]) -> None:
         )
 
 
+_BIT_LEVELS = {tokens.TokenType.PIPE: 0, tokens.TokenType.CARET: 1, tokens.TokenType.AMP: 2}
+"""How tightly they bind in Spark; all looser than `+`. sqlglot groups them from left to right."""
+
+
 class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped here
     """Spark's grammar, but calls stay calls: no rewriting of functions into canonical ones."""
+
+    TERM: ClassVar[dict[Any, Any]] = {**SparkParser.TERM, tokens.TokenType.DPIPE: exp.DPipe}  # as tight as `+`
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -148,6 +154,27 @@ class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped he
         tokens.TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
         tokens.TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
     }
+
+    def _parse_bitwise(self) -> exp.Expression | None:
+        return self._parse_bits(self._parse_shifted(), 0)
+
+    def _parse_bits(self, left: exp.Expression | None, loosest: int) -> exp.Expression | None:
+        """`left` and what `&`, `^` and `|` from this level on put to it."""
+        while (level := _BIT_LEVELS.get(self._curr.token_type, -1)) >= loosest:
+            kind = self.BITWISE[self._curr.token_type]
+            self._advance()
+            right = self._parse_bits(self._parse_shifted(), level + 1)
+            left = self.expression(kind(this=left, expression=right))
+        return left
+
+    def _parse_shifted(self) -> exp.Expression | None:
+        this = self._parse_term()
+        while self._match_pair(tokens.TokenType.LT, tokens.TokenType.LT) or self._match_pair(
+            tokens.TokenType.GT, tokens.TokenType.GT
+        ):
+            kind = exp.BitwiseLeftShift if self._prev.token_type is tokens.TokenType.LT else exp.BitwiseRightShift
+            this = self.expression(kind(this=this, expression=self._parse_term()))
+        return this
 
 
 class _Filter(Spark):  # type: ignore[misc]  # sqlglot is untyped here

@@ -288,6 +288,18 @@ _KIND_OF_JOIN = {text: kind for kind, texts in _JOINS.items() for text in texts}
 """What a side and a kind mean together: which rows of either source are kept."""
 
 
+_LOOSE = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift, exp.DPipe)
+"""Operators that sqlglot groups from left to right, looser than `+`; Spark has a level for each, and `||` on that of `+`."""
+
+
+def _may_group_otherwise(node: exp.Expression) -> bool:
+    """Whether Spark may take other operands for those of an operator."""
+    if not isinstance(node, _LOOSE):
+        return False
+    others = (*_LOOSE, exp.Add, exp.Sub) if isinstance(node, exp.DPipe) else _LOOSE
+    return any(isinstance(o, others) and type(o) is not type(node) for o in (node.this, node.expression))
+
+
 def join_kind(join: exp.Join) -> str | None:
     """`INNER`, `LEFT`, `RIGHT`, `FULL`, `SEMI` or `ANTI`, however it is written; None for any other join."""
     return _KIND_OF_JOIN.get(f"{join.side} {join.kind}".strip().upper())
@@ -307,6 +319,8 @@ def why_not_understood(tree: exp.Expression) -> str | None:
                 return f"{_in_words(node)} with {name.strip('_').replace('_', ' ')} is not understood"
         if (reason := _why_not_a_source(node)) is not None:
             return f"{reason} is not understood"
+        if _may_group_otherwise(node):
+            return f"{node.sql(dialect='spark')} without parentheses is not understood"
     return None
 
 

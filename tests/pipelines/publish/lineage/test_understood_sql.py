@@ -117,6 +117,13 @@ def test_a_column_of_a_source_may_have_the_name_of_an_alias(sql: str) -> None:
     assert _reasons(sql) == {}
 
 
+def test_operators_that_sqlglot_groups_otherwise_need_parentheses() -> None:
+    for condition in ("id | cid & 4 = 1", "id ^ cid | 1 = 1", "note || id + 1 = '12'"):
+        (reason,) = _reasons(f"select day, id from o where {condition}").values()
+        assert "without parentheses" in reason
+    assert _reasons("select day, id from o where (id | cid) & 4 + 1 = 1 and note || 'a' || note = 'b'") == {}
+
+
 def test_a_name_that_may_be_a_member_of_a_column_is_not_guessed() -> None:
     reasons = _reasons("select o.day from o where exists (select 1 from m where o.id = m.oid)")
     assert reasons.keys() == {"o", "m"}
