@@ -1,6 +1,6 @@
 """Removes the files of runs that were killed while they wrote.
 
-Every run leaves a record next to the table's metadata, by which a later run finds its files.
+Every run leaves a record next to the table's metadata; a later run finds the files by it.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:
-    """Remove the files of `run` in `folders` that no report names; how many there were."""
+    """Remove the files of `run` in `folders` that are not reported; return how many there were."""
     left = [
         path
         for folder in sorted(set(folders))
@@ -35,8 +35,8 @@ def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reporte
 
 
 def remove_all(storage: Storage, folder: str, run: str, named: Collection[str] = ()) -> int:
-    """Remove the files of `run` in a folder and those in it, but for `named` ones; how many there were."""
-    kept = {path.rpartition("/")[2] for path in named}  # no two files of a run are called alike
+    """Remove the files of `run` in a folder and its subfolders, except `named` ones; return how many there were."""
+    kept = {path.rpartition("/")[2] for path in named}  # File names of a run are unique across folders.
     found = {path: path.rpartition("/")[2] for path in storage.files_below(folder)}
     left = [path for path, name in found.items() if name.startswith(f"{run}-") and name not in kept]
     storage.remove(left)
@@ -44,34 +44,34 @@ def remove_all(storage: Storage, folder: str, run: str, named: Collection[str] =
 
 
 STAGED_PREFIX = "nevermore-staged-"
-"""Begins the names of branches with rows that are not published yet, or never were."""
+"""Prefix of the names of branches with rows that are not published yet, or never were."""
 RUN = "nevermore.run"
-"""Of a staged snapshot's summary: begins the names of its files."""
+"""Key in a staged snapshot's summary: the prefix of its file names."""
 FOLDER = "nevermore-runs"
-"""Beside manifests."""
+"""Folder of the records, next to the manifests."""
 CONDEMNED = "condemned-"
-"""Begins the names of records of runs that may not commit any more."""
+"""Prefix of the names of records of runs that may no longer commit."""
 REFUSED = "refused-"
-"""Begins the names of records of runs whose rows failed a check, and lie on a branch for a look."""
+"""Prefix of the names of records of runs whose rows failed a check and are kept on a branch for inspection."""
 REFUSED_KEPT_SECONDS = 7 * 24 * 3600.0
-"""From then on rows that failed a check are removed by the next run."""
+"""Age from which the next run removes rows that failed a check."""
 ABANDONED_AFTER_SECONDS = 48 * 3600.0
-"""From then on a run on another machine counts as dead. One on this machine does as soon as its process is gone."""
+"""Age from which a run on another machine counts as dead. A run on this machine does as soon as its process is gone."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """That a run writes files, which begin with its name.
+    """Record that a run is writing files.
 
     Attributes:
-        path: of the record.
-        run: begins the names of all its files.
-        machine: with its process ids; empty where it does not tell.
-        process: its id there.
-        began: when that process did, as the machine counts: ids are used again.
-        started: seconds since 1970.
+        path: path of the record.
+        run: the run, which is the prefix of the names of all its files.
+        machine: identity of the machine and its process ids; empty where unknown.
+        process: process id on that machine.
+        began: start of that process by the machine's own count, since process ids are reused.
+        started: start of the run, in seconds since 1970.
     """
 
     path: str
@@ -90,25 +90,25 @@ class RunRecord:
         return record
 
     def check(self, storage: Storage) -> None:
-        """Refuse to commit where another run has taken this one for dead; call it once the table is loaded.
+        """Refuse to commit if another run has declared this one dead; call it once the table is loaded.
 
         Raises:
-            PublishError: it has, and removes the files.
+            PublishError: this run was declared dead, and its files are being removed.
         """
         if self.path not in storage.files_in(self.path.rpartition("/")[0]):
             hours = round(ABANDONED_AFTER_SECONDS / 3600)
             raise PublishError(
-                f"run {self.run} took more than {hours} hours, and another one has taken its files away: publish fewer "
+                f"run {self.run} took more than {hours} hours, and another run has removed its files: publish fewer "
                 "partitions at a time"
             )
 
     def end(self, storage: Storage) -> None:
-        """Its files are named by a snapshot, or gone."""
+        """Remove the record: a snapshot names the files, or they are gone."""
         storage.remove([self.path])
 
     @property
     def is_dead(self) -> bool:
-        """Whether nobody is going to commit its files."""
+        """Whether the run that wrote these files can no longer commit them."""
         if self._has(REFUSED):
             return time.time() - self.started > REFUSED_KEPT_SECONDS
         if time.time() - self.started > ABANDONED_AFTER_SECONDS:
@@ -120,14 +120,14 @@ class RunRecord:
 
     @property
     def is_condemned(self) -> bool:
-        """Whether its run may not commit any more."""
+        """Whether the run may no longer commit."""
         return self._has(CONDEMNED)
 
     def _has(self, mark: str) -> bool:
         return self.path.rpartition("/")[2].startswith(mark)
 
     def mark(self, mark: str, storage: Storage) -> Self:
-        """The record with a mark, in the place of this one: CONDEMNED or REFUSED."""
+        """Replace this record by one with a mark, CONDEMNED or REFUSED, and return it."""
         found = replace(self, path=f"{self.path.rpartition('/')[0]}/{mark}{self.run}.json")
         storage.write(found.path, json.dumps(asdict(found)).encode())
         self.end(storage)
@@ -135,12 +135,12 @@ class RunRecord:
 
 
 def is_written(table: "Table") -> bool:
-    """Whether a run writes files of a table, or was killed while it did."""
+    """Whether a run is writing files of a table, or was killed while it did."""
     return bool(storage_of(table).files_in(_folder(table)))
 
 
 def condemn_abandoned(table: "Table | None") -> tuple[RunRecord, ...]:
-    """Keep dead runs from committing to a table; the runs whose files can be removed after the next commit."""
+    """Keep dead runs from committing to a table; return the runs whose files can be removed after the next commit."""
     if table is None:
         return ()
     try:
@@ -149,12 +149,12 @@ def condemn_abandoned(table: "Table | None") -> tuple[RunRecord, ...]:
         dead = [record.mark(CONDEMNED, storage) for record in records if not record.is_condemned and record.is_dead]
         return (*(record for record in records if record.is_condemned), *dead)
     except OSError as error:
-        _log.warning("%s: dead runs were not looked for: %s", ".".join(table.name()), error)
+        _log.warning("%s: cannot look for dead runs: %s", ".".join(table.name()), error)
         return ()
 
 
 def branches_of(table: "Table", condemned: Collection[RunRecord]) -> list[str]:
-    """The branches with rows that dead runs have staged, or that failed a check and were there for a look long enough."""
+    """Branches with rows that dead runs staged, or that failed a check and were kept for inspection long enough."""
     runs = {record.run for record in condemned}
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     found = []
@@ -166,9 +166,9 @@ def branches_of(table: "Table", condemned: Collection[RunRecord]) -> list[str]:
 
 
 def remove_abandoned(table: "Table | None", condemned: Collection[RunRecord]) -> int:
-    """Remove the files of dead runs; how many there were. What cannot be reached now is left to a later run.
+    """Remove the files of dead runs; return how many there were. Unreachable files are left to a later run.
 
-    They were condemned before the last commit to the table, so that none of them commits after it.
+    The runs were condemned before the last commit to the table, so none of them can commit after it.
     """
     if table is None or not condemned:
         return 0
@@ -179,10 +179,10 @@ def remove_abandoned(table: "Table | None", condemned: Collection[RunRecord]) ->
         for record in condemned:
             count = remove_all(storage, data_location(table), record.run, named)
             record.end(storage)
-            _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
+            _log.warning("%s: files removed of run %s, which was killed: %d", ".".join(table.name()), count, record.run)
             removed += count
     except Exception as error:  # noqa: BLE001 - the rows are published, whatever lies around or cannot be read
-        _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
+        _log.warning("%s: cannot remove files of dead runs: %s", ".".join(table.name()), error)
     return removed
 
 
@@ -204,11 +204,11 @@ def _records(table: "Table", storage: Storage) -> Iterator[RunRecord]:
                 float(record["started"]),
             )
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
-            _log.warning("%s is no record of a run, or was removed meanwhile: %s", path, error)
+            _log.warning("%s is not a record of a run, or has been removed: %s", path, error)
 
 
 def _named_files(table: "Table", storage: Storage, prefixes: tuple[str, ...]) -> Iterator[str]:
-    """Paths of all files of some runs that any snapshot names."""
+    """Paths of all files of the given runs that any snapshot names."""
     types = source_types(table)
     specs = specs_of(table)
     seen: set[str] = set()
@@ -225,7 +225,7 @@ def _named_files(table: "Table", storage: Storage, prefixes: tuple[str, ...]) ->
 
 
 def _machine() -> str:
-    """What two processes have in common that see each other under the same ids; empty where that cannot be told."""
+    """Identity shared by processes that see each other under the same process ids; empty where unknown."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
@@ -233,7 +233,7 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str:
-    """When a process of this machine began; empty if it has ended."""
+    """Start of a process of this machine; empty if it has ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -241,7 +241,7 @@ def _began(process: int) -> str:
 
 
 def _exists(process: int) -> bool:
-    """Whether there is such a process on this machine, even if it is another user's and hidden."""
+    """Whether this machine has such a process, even one that is hidden because it belongs to another user."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

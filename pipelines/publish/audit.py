@@ -1,6 +1,7 @@
-"""What a publication asks for before rows become current: whether the mirrors are right that it reads, and what it made.
+"""Checks that a publication requires: that the mirrors it reads are right, and the rows it made.
 
-The auditor is passed in, as checks lie above the pipelines. Its answers are recorded in the snapshot and in the report.
+The auditor is passed in, as checks lie above the pipelines. Its verdicts are recorded in the snapshot and in the
+report.
 """
 
 import json
@@ -16,20 +17,20 @@ from pipelines.publish.publish_commit import StagedSnapshot
 from scan_core import Scan
 
 CHECKS = "nevermore.checks"
-"""Of a summary: the checks that the mirrors read and the rows have passed, as JSON; or `unchecked`."""
+"""Key in a snapshot's summary: the checks that the mirrors and the rows have passed, as JSON; or `unchecked`."""
 UNCHECKED = "unchecked"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check said.
+    """Result of one check.
 
     Attributes:
-        table: that it looked at.
-        check: its name.
+        table: the table that was checked.
+        check: name of the check.
         passed: whether the table is as it should be.
         text: what was compared, and what is wrong.
-        compared: what was counted, by a short name.
+        compared: counts, by a short name.
         offending_keys: some keys or rows that are wrong.
     """
 
@@ -41,7 +42,7 @@ class Verdict:
     offending_keys: Sequence[Mapping[str, Any]] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As a dictionary for JSON."""
         return {
             "table": self.table,
             "check": self.check,
@@ -54,15 +55,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRows:
-    """Rows that a run has made, on a branch of the published table.
+    """Rows that a run has staged on a branch of the published table.
 
     Attributes:
         name: the published table.
-        mode: what becomes of rows that are there.
+        mode: what happens to existing rows.
         staged: the snapshot on the branch.
-        keys: of the partitions that were made; None for all of the table.
-        values: the same as values of the Iceberg partition field.
-        query: hash of the SQL and of all in the config that decides its result.
+        keys: keys of the partitions that were made; None for the whole table.
+        values: the same partitions as values of the Iceberg partition field.
+        query: hash of the SQL and of every setting that affects its result.
         sources: the snapshots of the mirrors that were read.
     """
 
@@ -76,7 +77,7 @@ class StagedRows:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The data files that were staged."""
+        """Data files that were staged."""
         return frozenset(file.path for file in self.staged.files if file.content is FileContent.DATA)
 
     @property
@@ -86,17 +87,17 @@ class StagedRows:
 
 
 class Auditor(Protocol):
-    """Answers what a publication asks."""
+    """Runs the checks that a publication requires."""
 
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
-        """The checks of exactly the rows that a run has staged."""
+        """Check exactly the rows that a run has staged."""
 
     def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
-        """The checks of the snapshots that are read, by mirror: known results, else found out now."""
+        """Verdicts on the snapshots that are read, by mirror; a mirror without known results is checked now."""
 
 
 class CheckFailedError(PublishError):
-    """A check failed, so that nothing was published. `verdicts` has all of them."""
+    """A check failed, so nothing was published. `verdicts` holds all results."""
 
     def __init__(self, message: str, verdicts: Sequence[Verdict]) -> None:
         super().__init__(message)
@@ -104,10 +105,10 @@ class CheckFailedError(PublishError):
 
 
 def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
-    """Refuse to read what is known to be wrong.
+    """Refuse to read mirrors that are known to be wrong.
 
     Raises:
-        CheckFailedError: names the mirrors, what is wrong with them and what to do.
+        CheckFailedError: a mirror is wrong; names the mirrors, what is wrong with them and what to do.
     """
     failed = [verdict for verdict in verdicts if not verdict.passed]
     if not failed:
@@ -115,8 +116,8 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     wrong = "; ".join(f"{verdict.table} fails {verdict.check}: {verdict.text}" for verdict in failed)
     tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
     raise CheckFailedError(
-        f"published {name} reads what is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
-        f"rows, `nevermore resync` rebuilds a mirror from its log; --unchecked publishes all the same",
+        f"published {name} reads a mirror that is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
+        f"rows, `nevermore resync` rebuilds a mirror from its log; --unchecked publishes anyway",
         verdicts,
     )
 
@@ -125,7 +126,7 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     """Refuse to publish rows that failed a check.
 
     Raises:
-        CheckFailedError: says what is wrong, and where the rows are.
+        CheckFailedError: the rows are wrong; says what is wrong and where the rows are.
     """
     failed = [verdict for verdict in verdicts if not verdict.passed]
     if not failed:
@@ -134,15 +135,15 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
     days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
     raise CheckFailedError(
-        f"published {staged.name}: the rows that were made fail their checks, so nothing is published: {wrong}. For {days} "
+        f"published {staged.name}: the new rows fail their checks, so nothing is published: {wrong}. For {days} "
         f"days they are on branch {branch} of the table: `nevermore scan {staged.name} --snapshot {snapshot_id}`; "
-        "--unchecked publishes all the same",
+        "--unchecked publishes anyway",
         verdicts,
     )
 
 
 def summarize_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
-    """The entry of a snapshot's summary about its checks; None if none were run."""
+    """Summarize the checks for a snapshot's summary; None if none were run."""
     if verdicts is None:
         return {CHECKS: UNCHECKED}
     by_table: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Publishes rows that are only columns of one mirror: the tasks that read the mirror write the files."""
+"""Publishes rows that consist of columns of a single mirror: the tasks that read the mirror write the files."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from scan_core.native import is_missed
 from scan_core.spark import conform, keep_archives_of_spark
 
 _SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
-"""Parts of a query that select columns and do nothing else; `kind` and `hint` must be empty."""
+"""Parts of a query that only selects columns; `kind` and `hint` must be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class CopyTask:
     """Reads splits and writes their rows; pickled to the workers.
 
     Attributes:
-        publish: how and where.
-        shared: what the splits share, as packed with them.
-        source: what Spark would see of the columns that the splits give.
-        sources: for each column of the result its place among those, None for the day.
-        result: the columns of the result.
-        day: of all rows, where the result has one that is no column of the mirror.
+        publish: how and where to write.
+        shared: data that the splits share, as packed with them.
+        source: the columns of the splits as Spark would see them.
+        sources: for each column of the result its index in `source`, None for the day.
+        result: columns of the result.
+        day: the day of all rows, where the result has a day that is not a column of the mirror.
     """
 
     publish: PublishTask
@@ -40,7 +40,7 @@ class CopyTask:
     day: date | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report for all the packed splits in `batches`."""
+        """Return one report for all the packed splits in `batches`."""
         keep_archives_of_spark()
         metrics = ScanMetrics()
         task = self.publish
@@ -62,10 +62,10 @@ class CopyTask:
 def copied_columns(
     query: PublishedQuery, columns: Sequence[str], result: Sequence[str], day: str | None = None
 ) -> list[str | None] | None:
-    """The column of the mirror that each column of the result is, None for the day; or None for any other query.
+    """Find the column of the mirror behind each column of the result, None for the day; or None for any other query.
 
-    The query reads one mirror, of these columns, and Spark names the columns of its result. `day` is the column of the
-    result that is known to be one day in all rows, whatever it is made of.
+    Applies to queries that only select columns of one mirror; Spark names the columns of their result. `day` is the
+    column of the result that is known to hold a single day in all rows, however it is computed.
     """
     select = query.tree
     if not isinstance(select, exp.Select) or any(value for name, value in select.args.items() if name not in _SIMPLE):
@@ -94,7 +94,7 @@ def copied_columns(
 
 
 def _only_table(select: exp.Select) -> exp.Table | None:
-    """What the query selects from, if that is a table as it is."""
+    """Table that the query selects from, if it is a table without modifiers."""
     source: Any = select.args.get("from_") or select.args.get("from")
     if select.args.get("kind") or select.args.get("hint") or source is None or not isinstance(source.this, exp.Table):
         return None
@@ -104,7 +104,7 @@ def _only_table(select: exp.Select) -> exp.Table | None:
 
 
 def _is_column_of(expression: exp.Expression, table: exp.Table) -> bool:
-    """Whether this is a column named alone or by its table: `a.b` may as well be a member of a struct `a`."""
+    """Whether this is a column, bare or qualified by its table: `a.b` may also be a member of a struct `a`."""
     if not isinstance(expression, exp.Column) or not isinstance(expression.this, exp.Identifier):
         return False
     qualifier = [part.name.lower() for part in expression.parts[:-1]]
@@ -117,4 +117,4 @@ def _is_column_of(expression: exp.Expression, table: exp.Table) -> bool:
 
 
 _READ_OTHERWISE = frozenset({"sample", "joins", "laterals", "pivots", "version", "when", "hints", "only", "partition"})
-"""What would make a table give other rows than its mirror has."""
+"""Parts of a table reference that would change the mirror's rows."""

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRead:
-    """What one table gave to a publication.
+    """What one table contributed to a publication.
 
     Attributes:
-        snapshot_id: that was read.
-        columns: that were read.
-        where: conditions that the scan applied.
-        metrics: of planning and all tasks.
+        snapshot_id: the snapshot that was read.
+        columns: columns that were read.
+        where: conditions that the scan applied, as SQL.
+        metrics: metrics of planning and all tasks.
         joins: joins whose keys filtered the scan, in words.
         left: by condition or join of the SQL, why Spark applied it alone.
         reader: that gave the rows, and why not another, in words.
@@ -61,7 +61,7 @@ class MirrorRead:
     reader: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON and metadata."""
+        """As a dictionary for JSON and metadata."""
         return {
             "snapshot_id": self.snapshot_id,
             "reader": self.reader,
@@ -77,7 +77,7 @@ class MirrorRead:
 
 
 def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
-    """A scan of each mirror with the columns that the query needs.
+    """Create a scan of each mirror with the columns that the query needs.
 
     Raises:
         PublishError: a mirror does not exist yet.
@@ -132,7 +132,7 @@ def views_of(
 
 
 def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
-    """The snapshots that are read, by table."""
+    """Snapshots that are read, by table."""
     return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
 
 
@@ -160,12 +160,12 @@ def reads_of(
 
 
 TIMES = "_nevermore_times"
-"""The last column: how often a row came or went."""
+"""The last column: how often a row appeared (positive) or disappeared (negative)."""
 _FLOATS = frozenset({"float", "double"})
 
 
 def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
-    """Each row that came or went, in Spark's types, with `TIMES`; None if none did."""
+    """Rows that appeared or disappeared, in Spark's types, with `TIMES`; None if there are none."""
     work = changes.work()
     if not work.splits:
         return None
@@ -179,7 +179,7 @@ def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
     )
     num_tasks = min(len(work.splits), SPLITS_PER_CORE * parallelism_of(spark))
     packed = [pickle.dumps(work.splits[n::num_tasks], protocol=5) for n in range(num_tasks)]
-    # one part per task: of a single partition, round robin deals exactly one to each
+    # one split per task: from a single partition, round robin deals exactly one to each
     parts = spark.createDataFrame(pa.table({"splits": pa.array(packed, pa.binary())})).coalesce(1)
     read = parts.repartition(num_tasks).mapInArrow(_ReadChanges(arrow_schema_of(task_schema)), task_schema)
     # nested values are not compared: rows that were only moved then count as changed
@@ -190,11 +190,11 @@ def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
 
 
 def _net(read: DataFrame, are_floats: Sequence[bool]) -> DataFrame:
-    """Rows whose comings and goings do not cancel out, each once."""
+    """Rows whose appearances and disappearances do not cancel out, each once."""
     by, values = [], []
     for n, is_float in enumerate(are_floats):
         column = f.col(f"c{n}")
-        # text tells -0.0 from 0.0, which a grouping takes for one
+        # text tells -0.0 from 0.0, which grouping treats as equal
         by.append(column.cast("string").alias(f"t{n}") if is_float else column)
         values += [f.first(column).alias(f"c{n}")] if is_float else []
     return read.groupBy(*by).agg(f.sum(TIMES).alias(TIMES), *values).where(f.col(TIMES) != 0)
@@ -202,7 +202,7 @@ def _net(read: DataFrame, are_floats: Sequence[bool]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _ReadChanges:
-    """Reads parts of the work; pickled to the workers. Rows that went count -1."""
+    """Reads parts of the change scan; pickled to the workers. Rows that disappeared count -1."""
 
     schema: pa.Schema
 

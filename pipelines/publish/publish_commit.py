@@ -59,12 +59,12 @@ class StagedSnapshot:
     """A snapshot on a branch.
 
     Attributes:
-        table: as it was after the snapshot was added.
-        branch: whose head it is.
+        table: the table after the snapshot was added.
+        branch: the branch whose head it is.
         base_id: the current snapshot that it builds upon.
-        committed: the snapshot.
-        files: that it adds.
-        written: manifests and manifest list, of this snapshot alone.
+        committed: the snapshot itself.
+        files: files that it adds.
+        written: its own manifests and manifest list.
     """
 
     table: "Table"
@@ -78,24 +78,24 @@ class StagedSnapshot:
 def make_current(
     table: "Table", staged: StagedSnapshot, properties: Mapping[str, str], obsolete: Collection[str] = ()
 ) -> None:
-    """Let readers see a staged snapshot, and drop its branch, in one step.
+    """Make a staged snapshot visible to readers and drop its branch, in one step.
 
     Args:
-        table: whose current snapshot is the one that `staged` builds upon.
-        staged: to become the current one.
-        properties: to set on the table.
+        table: the table, whose current snapshot is the one that `staged` builds upon.
+        staged: the snapshot to make current.
+        properties: table properties to set.
         obsolete: branches to drop with their snapshots.
 
     Raises:
         CommitConflictError: the table has changed since it was loaded; nothing is visible.
-        CommitUnknownError: the catalog does not tell whether it happened.
+        CommitUnknownError: it is unknown whether the catalog has committed.
     """
     metadata = table.metadata
     number = staged.committed.snapshot_id
     schema_id = next(s.schema_id for s in metadata.snapshots if s.snapshot_id == number)
     updates: list[Update] = []
-    # the catalog checks these in one step with the updates: whatever another writer did since `table` was loaded, the audited
-    # snapshot follows directly upon the one that it was staged upon
+    # The catalog checks these in one step with the updates. They fail if another writer has committed since `table` was
+    # loaded, so the audited snapshot directly follows the one that it was staged upon.
     requirements: list[Update] = [
         {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": staged.base_id},
         {"type": "assert-ref-snapshot-id", "ref": staged.branch, "snapshot-id": number},
@@ -121,7 +121,7 @@ def make_current(
 
 
 def dropped(table: "Table", branches: Collection[str]) -> list[Update]:
-    """Updates that drop branches of a table and the snapshots at their heads, as far as they are there."""
+    """Updates that drop branches of a table and the snapshots at their heads, where they exist."""
     refs = table.metadata.refs
     found = [name for name in branches if name in refs and name != MAIN]
     heads = sorted({refs[name].snapshot_id for name in found} - _kept_heads(table, found))
@@ -148,7 +148,7 @@ def drop_branches(table: "Table", branches: Collection[str]) -> None:
 
 
 def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry]:
-    """Files that are live in only one of two snapshots, the base (None is an empty table) and the current one."""
+    """Files that are live in only one of two snapshots: the base (None is an empty table) and the current one."""
     lists = {s.snapshot_id: s.manifest_list for s in table.metadata.snapshots}
     storage, types, specs = storage_of(table), source_types(table), specs_of(table)
     both: list[dict[str, Record]] = []
@@ -159,7 +159,7 @@ def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry
     live: list[dict[str, ManifestEntry]] = []
     for own, other in (both, reversed(both)):
         found: dict[str, ManifestEntry] = {}
-        for path in own.keys() - other.keys():  # what both list is live in both
+        for path in own.keys() - other.keys():  # a manifest in both snapshots lists files live in both
             spec = specs[own[path]["partition_spec_id"]]
             entries = read_manifest(storage.read(path), own[path], PartitionLayout(spec, partition_types(spec, types)))
             found |= {entry.path: entry for entry in entries if entry.status is not EntryStatus.DELETED}
@@ -169,7 +169,7 @@ def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry
 
 
 def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
-    """Snapshots that other branches and tags stand at."""
+    """Heads of the other branches and tags."""
     return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in without}
 
 
@@ -187,20 +187,20 @@ def _expired(table: "Table", staged: StagedSnapshot, obsolete: Collection[str]) 
 
 Mode = Literal["replace", "append", "upsert"]
 WriteFiles = Callable[[RowDelta, TaskDeletes | None], Sequence[WrittenFile]]
-"""Writes the rows under the schema and default spec of a commit, and the deletes of their keys that are asked for."""
+"""Writes the rows under the schema and default spec of a commit, and the requested deletes of their keys."""
 
 MODE = "nevermore.mode"
-"""Of a snapshot's summary: what was done with rows that were there."""
+"""Key in a snapshot's summary: what was done with existing rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one publication led to.
+    """Result of one publication.
 
     Attributes:
         committed: the snapshot that made the rows visible.
         files: data files of the rows.
-        delete_files: equality deletes of rows that they take the place of.
+        delete_files: equality deletes of the rows that they replace.
     """
 
     committed: Committed
@@ -210,16 +210,16 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTarget:
-    """The table that is made.
+    """The table to publish.
 
     Attributes:
-        catalog: that has it, or will.
-        name: in the catalog.
-        columns: of the result.
-        partition: None for none.
-        mode: what becomes of rows that are there.
+        catalog: the catalog that has it or will have it.
+        name: its name in the catalog.
+        columns: columns of the result.
+        partition: its partition; None if it is not partitioned.
+        mode: what happens to existing rows.
         key: columns that identify a row, for `upsert`.
-        properties: of the table, by the config.
+        properties: table properties from the config.
     """
 
     catalog: "Catalog"
@@ -231,10 +231,10 @@ class PublishedTarget:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def delta(self, found: "Table | None") -> RowDelta:
-        """A commit on the table as it was found; creates it where it does not exist.
+        """Prepare a commit on the table as it was found; create the table if it does not exist.
 
         Args:
-            found: the table as the catalog has it now; None if it has none.
+            found: the table in the catalog; None if it does not exist.
 
         Raises:
             ConfigError: the table has columns, a key or partitions that do not fit.
@@ -265,13 +265,13 @@ class PublishedTarget:
         return delta
 
     def drop_unused(self) -> None:
-        """Leave no empty table of a run that failed, unless others write to it: it would bind the runs after it."""
+        """Drop an empty table that a failed run created, unless others write to it: it would bind later runs."""
         table = find_table(self.catalog, self.name)
         if table is not None and not table.metadata.snapshots and not is_written(table):
-            self.catalog.drop_table(identifier(self.name))  # not its files: by now others may have begun to write some
+            self.catalog.drop_table(identifier(self.name))  # its files stay: others may have begun to write some
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
-        """A partition can be replaced only where the table has it, in all files."""
+        """Check that the partition can be replaced: all files of the table must be partitioned by it."""
         spec = delta.default_spec
         fields = [
             (f.transform, delta.schema.field(f.source_id).name) for f in spec.fields if f.source_id in delta.schema
@@ -280,7 +280,7 @@ class PublishedTarget:
             by, not_by = _partitioned_by(fields), _partitioned_by([wanted] if wanted else [])
             raise ConfigError(
                 f"published {self.name}: the table is partitioned by {by}, not by {not_by}, "
-                "so that no part of it can be replaced: publish to another table, drop this one, or use mode: upsert"
+                "so no part of it can be replaced: publish to another table, drop this one, or use mode: upsert"
             )
         if others := sorted(live_keys(delta.table, delta.schema, ()).spec_ids - {spec.spec_id}):
             raise ConfigError(
@@ -291,19 +291,19 @@ class PublishedTarget:
 
 @dataclass(slots=True)
 class Publication:
-    """The rows of one run, written once and committed as often as others are faster.
+    """The rows of one run, written once and committed again each time that another writer commits first.
 
-    Files are written again only if the table's schema or spec changed between two attempts.
+    Files are rewritten only if the table's schema or spec changed between two attempts.
 
     Attributes:
         target: the table.
-        values: of the partition field, whose rows are replaced; None for all. Without meaning in other modes.
-        holds: whether the rows are still those to commit, for the table as another writer has left it.
-        properties: to set on the table with the commit.
-        audit: is shown the snapshot on its branch, and raises `CheckFailedError` to keep it from becoming current; None
+        values: partition field values whose rows are replaced; None for all. Ignored in other modes.
+        holds: whether the rows are still the right ones to commit, given the table that another writer has left.
+        properties: table properties to set with the commit.
+        audit: receives the snapshot on its branch, and raises `CheckFailedError` to keep it from becoming current; None
             commits without a branch.
-        obsolete: branches of a table that are to go with the commit.
-        run: begins the names of the files that were written last; told by a staged snapshot.
+        obsolete: branches of a table to drop with the commit.
+        run: prefix of the names of the files that were written last; recorded in a staged snapshot.
     """
 
     target: PublishedTarget
@@ -323,13 +323,13 @@ class Publication:
 
         Args:
             write: called when a commit needs the files.
-            summary: told by the snapshot.
+            summary: entries of the snapshot's summary.
 
         Raises:
-            ConfigError: the table has not the columns, key or partition that the config says, or not any more.
-            CommitConflictError: others were faster too often, or in a way that asks for another plan.
+            ConfigError: the table does not have, or no longer has, the columns, key or partition of the config.
+            CommitConflictError: others committed first too often, or in a way that requires a new plan.
                 With either nothing is visible, and the files are removed.
-            CheckFailedError: the audit found the rows wrong. Nothing is visible but on the branch, which stays.
+            CheckFailedError: the audit found the rows wrong. They are visible only on the branch, which stays.
         """
         summary = {MODE: self.target.mode, **summary}
         try:
@@ -348,7 +348,7 @@ class Publication:
     def _audited(
         self, write: WriteFiles, summary: Mapping[str, str], audit: Callable[[StagedSnapshot], None]
     ) -> Published | None:
-        """Write, audit, publish; None if the rows are not those to commit any more."""
+        """Write, audit, publish; None if the rows are no longer the right ones to commit."""
         staged = retry_conflicts(lambda: self._staged(write, summary))
         while staged is not None:
             audit(staged)
@@ -361,7 +361,7 @@ class Publication:
     def _staged(
         self, write: WriteFiles, summary: Mapping[str, str], before: StagedSnapshot | None = None
     ) -> StagedSnapshot | None:
-        """The snapshot on its branch, upon the one that is current now, in the place of the one staged before."""
+        """Stage the snapshot on its branch, upon the current one, in place of the one staged before."""
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
@@ -377,7 +377,7 @@ class Publication:
     def _made_current(
         self, staged: StagedSnapshot, write: WriteFiles, summary: Mapping[str, str]
     ) -> Published | StagedSnapshot | None:
-        """The snapshot made current; staged again, where it has to be audited again; None where its rows are not those to commit any more."""
+        """Make the snapshot current, or stage it again for another audit; None if its rows are no longer the right ones."""
         found = find_table(self.target.catalog, self.target.name)
         if found is None or not self.holds(found):
             return None
@@ -385,27 +385,27 @@ class Publication:
         if found.metadata.current_snapshot_id == staged.base_id:  # readers get exactly what was audited
             make_current(found, staged, self.properties, obsolete)
             return _published(staged.files, staged.committed)
-        if self._is_touched(
-            found, staged.base_id
-        ):  # the audit has not seen these rows together with the other writer's
+        # the audit has not seen these rows together with those of the other writer
+        if self._is_touched(found, staged.base_id):
             return self._staged(write, summary, staged)
-        # others wrote to other partitions alone: the audited files become part of a snapshot upon theirs, without another audit
+        # others wrote to other partitions only: the audited files are committed upon their snapshot without another
+        # audit
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
         delta.also(dropped(delta.table, [self._branch, *obsolete]), [self._is_staged(staged)])
         files, committed = self._committed(delta, live, summary, delta.commit)
-        delta.storage.remove(staged.written)  # only the snapshot named them that went with the branch
+        delta.storage.remove(staged.written)  # only the snapshot that went with the branch named them
         return _published(files, committed)
 
     def _is_staged(self, staged: StagedSnapshot) -> Mapping[str, Any]:
-        """The requirement that a snapshot is the head of the branch still."""
+        """The requirement that a snapshot is still the head of the branch."""
         return {"type": "assert-ref-snapshot-id", "ref": self._branch, "snapshot-id": staged.committed.snapshot_id}
 
     def _is_touched(self, table: "Table", base_id: int | None) -> bool:
-        """Whether others changed files, since the base, of the partitions that are written."""
+        """Whether others have changed files, since the base, of the partitions that are written."""
         known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        # rows of all partitions matter to a whole table, and to rows that are added or looked up by key
+        # rows of any partition matter to a whole table, and to rows that are appended or looked up by key
         if self.values is None or self.target.mode != "replace" or (base_id is not None and base_id not in known):
             return True
         wanted = set(self.values)
@@ -422,7 +422,7 @@ class Publication:
             RowDelta(table).discard(self._files)
 
     def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:
-        """None if the rows are not those to commit any more."""
+        """Try once; None if the rows are no longer the right ones to commit."""
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
@@ -430,7 +430,7 @@ class Publication:
         return _published(*self._committed(delta, live, summary, delta.commit))
 
     def _prepared(self, write: WriteFiles) -> tuple[RowDelta, LiveKeys | None] | None:
-        """A commit on the table as it is now, with the files written that it needs."""
+        """A commit on the table as it is now, with the files that it needs written."""
         found = find_table(self.target.catalog, self.target.name)
         delta = self.target.delta(found)
         if not self.holds(delta.table):
@@ -453,7 +453,7 @@ class Publication:
     def _committed(
         self, delta: RowDelta, live: LiveKeys | None, summary: Mapping[str, str], commit: Callable[..., Committed]
     ) -> tuple[tuple[WrittenFile, ...], Committed]:
-        """Add the snapshot as the mode asks; its files."""
+        """Add the snapshot as the mode requires; return its files."""
         match self.target.mode:
             case "replace":
                 remove: Selection = everything
@@ -471,16 +471,16 @@ class Publication:
                     raise
 
     def _fits(self, delta: RowDelta) -> bool:
-        """Whether the files that were written can be committed to the table as it is now."""
+        """Whether the written files can be committed to the table as it is now."""
         if self._written_for != (delta.schema.fields, delta.default_spec):
             return False
         spec = None if self._deleted is None else self._deleted.spec
         return spec is None or spec in delta.specs.values() or spec == delta.unpartitioned_spec()
 
     def _other_deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
-        """Equality deletes that the tasks have not written: of keys that others brought meanwhile, or of a small table.
+        """Equality deletes that the tasks have not written: of keys that others added meanwhile, or of a small table.
 
-        Keys are read back from the files that were written, some at a time.
+        Keys are read back from the written files, a limited number at a time.
         """
         key, done = self.target.key, self._deleted
         # deletes of the tasks in one partition do not reach files that others have added under another spec

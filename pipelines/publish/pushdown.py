@@ -1,8 +1,8 @@
-"""Hands each mirror's scan what the SQL of a published table asks of the mirror's rows: conditions, and keys of joins.
+"""Pushes conditions and join keys from the SQL of a published table down into the scans of its mirrors.
 
-A scan may leave out rows that the query does not need, and need not: Spark runs the whole query over what the scans give.
-So everything here only narrows, and what is not certain, or costs more than it saves, is left to Spark with the reason.
-This module imports pyspark, but needs no session.
+A scan may leave out rows that the query does not need, but need not: Spark runs the whole query over the result of the
+scans. So everything here only narrows; what is uncertain, or costs more than it saves, is left to Spark, with the
+reason. This module imports pyspark but needs no session.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ from scan_core.spark import BuildLimits, Prefiltered, prefilter_by_keys, prefilt
 
 @dataclass(slots=True)
 class Pushed:
-    """What the scan of one mirror was given.
+    """What was pushed down into the scan of one mirror.
 
     Attributes:
         conditions: that the scan applies, as SQL.
-        joins: what joins leave out, in words: keys that were read from another mirror, or ranges from its statistics.
-        left: by condition or join, why Spark applies it alone.
+        joins: filters from joins, in words: keys read from another mirror, or ranges from its statistics.
+        left: by condition or join, why it is left to Spark.
     """
 
     conditions: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class PushedScans:
-    """The scans of all mirrors that a query reads, narrowed; by table."""
+    """The narrowed scans of all mirrors that a query reads, by table."""
 
     scans: Mapping[str, Scan]
     pushed: Mapping[str, Pushed]
@@ -46,16 +46,16 @@ class PushedScans:
 def push_down(
     query: PublishedQuery, scans: Mapping[str, Scan], arguments: Mapping[str, Any], limits: BuildLimits | None = None
 ) -> PushedScans:
-    """Narrow the scans to rows that the query may need.
+    """Narrow the scans to the rows that the query may need.
 
     Keys of joins are read here, in this process, from mirrors that conditions or other joins have narrowed, smallest
     first, as long as they fit into the limits.
 
     Args:
-        query: of the published table.
-        scans: of its mirrors, by table.
+        query: the query of the published table.
+        scans: scans of its mirrors, by table.
         arguments: values of its parameters.
-        limits: of keys that are read.
+        limits: limits of the keys that are read.
     """
     pushed = {table: Pushed() for table in scans}
     places = _places(query, {table: scan.table.schema for table, scan in scans.items()}, arguments)
@@ -84,7 +84,7 @@ def push_down(
 def _places(
     query: PublishedQuery, schemas: Mapping[str, Schema], arguments: Mapping[str, Any]
 ) -> tuple[TablePlace, ...] | str:
-    """What the query needs of each table that it names, by the names of the config; or why that is not certain."""
+    """Determine what the query needs of each table, by the names of the config; or why that is not certain."""
     tree = query.in_full(schemas)
     flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
     if isinstance(flat, str):
@@ -108,7 +108,7 @@ def _places(
 def _between_columns(
     place: TablePlace, places: Sequence[TablePlace], schemas: Mapping[str, Schema]
 ) -> Iterator[Partners]:
-    """The joins of a place, with columns called as the schemas call them."""
+    """The joins of a place, with columns named as in the schemas."""
     for partners in place.partners:
         ours = [_field(schemas[place.table], name) for name in partners.columns]
         theirs = [_field(schemas[places[partners.keys.place].table], name) for name in partners.keys.columns]
@@ -118,13 +118,13 @@ def _between_columns(
 
 
 def _field(schema: Schema, name: str) -> NestedField | None:
-    """The only column with this name, in whatever case."""
+    """The only column with this name, ignoring case; None if there are several or none."""
     found = [each for each in schema.fields if each.name.lower() == name.lower()]
     return found[0] if len(found) == 1 else None
 
 
 def _literal(value: Any) -> exp.Expression | None:
-    """A parameter's value as Spark would read it in the text of a query; None for what has no such text."""
+    """Write a parameter's value as a literal that Spark reads alike; None for a value without one."""
     match value:
         case bool():
             return exp.Boolean(this=value)
@@ -147,7 +147,7 @@ _SAME_IN_SPARK = frozenset(
 
 
 def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterator[exp.Expression]:
-    """The conditions with columns called as the schema calls them, without the name of their source."""
+    """The conditions with columns named as in the schema, without the qualifier of their source."""
 
     def put(node: exp.Expression) -> exp.Expression:
         found = _field(schema, node.name) if isinstance(node, exp.Column) else None
@@ -155,7 +155,7 @@ def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterato
 
     for condition in conditions:
         columns = [_field(schema, column.name) for column in condition.find_all(exp.Column)]
-        # Spark reads a backslash in text as the beginning of an escape, and so does not everyone
+        # Spark reads a backslash in text as the beginning of an escape; other readers do not
         has_escapes = any("\\" in str(node.this) for node in condition.find_all(exp.Literal, exp.RawString))
         is_open = condition.find(exp.Placeholder) is not None
         if not has_escapes and not is_open and all(each and _is_same_in_spark(each.type) for each in columns):
@@ -175,7 +175,7 @@ def _is_same_in_spark(kind: Type) -> bool:
 
 
 def _with_conditions(scan: Scan, conditions: Sequence[exp.Expression], pushed: Pushed) -> Scan:
-    """The scan with the conditions that it understands as Spark does and that fail on no row.
+    """Add the conditions that the scan evaluates as Spark does and that fail on no row.
 
     A row that another part of the query removes must not fail the scan.
     """
@@ -185,7 +185,7 @@ def _with_conditions(scan: Scan, conditions: Sequence[exp.Expression], pushed: P
 
 
 def _with_either(scan: Scan, places: Sequence[Scan]) -> Scan:
-    """The scan with the rows that one place needs at least."""
+    """Restrict the scan to the rows that at least one place needs."""
     own = [tuple(map(str, place.predicates[len(scan.predicates) :])) for place in places]
     shared = [text for text in own[0] if all(text in texts for texts in own)]
     for text in shared:
@@ -198,14 +198,14 @@ def _with_either(scan: Scan, places: Sequence[Scan]) -> Scan:
 
 
 class _Joins:
-    """Narrows scans by the keys of what they are joined with.
+    """Narrows scans by the keys of their join partners.
 
     Args:
-        places: of the query.
-        scans: by place, with their conditions; changed in place.
-        single: the places that are the only ones of their table: a scan serves all places of a table.
-        pushed: what scans were given, by table; added to.
-        limits: of keys that are read.
+        places: places of the query.
+        scans: scans by place, with their conditions; changed in place.
+        single: places whose table occurs only once: a scan serves all places of a table.
+        pushed: what was pushed down, by table; added to.
+        limits: limits of the keys that are read.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Joins:
         self._limits = limits
 
     def narrow(self) -> None:
-        """Go through the scans from the smallest on: each filters larger ones, which then may filter others."""
+        """Go through the scans from the smallest on: each filters larger ones, which may then filter others."""
         asked = [(index, partners) for index, place in enumerate(self._places) for partners in place.partners]
         if not asked:
             return
@@ -244,7 +244,7 @@ class _Joins:
             self._keep(index, partners, found)
 
     def _filter_by_ranges(self, index: int, partners: Partners) -> None:
-        """Statistics of what a larger scan with conditions leaves tell where its keys lie, without reading them."""
+        """Filter a larger scan by the range of the keys, taken from statistics without reading them."""
         keys = self._scans[partners.keys.place]
         if index in self._single and _is_narrowed(keys):
             found = prefilter_by_ranges(self._scans[index], partners.columns, keys, partners.keys.columns, self._limits)
@@ -262,7 +262,7 @@ class _Joins:
 
 
 def _most_rows(scan: Scan) -> int:
-    """Rows of the files that the scan's plan leaves."""
+    """Upper bound of the rows that the scan returns, from its plan."""
     return sum(task.data_file.record_count for task in scan.plan().tasks)
 
 

@@ -1,6 +1,6 @@
 """The SQL of published tables: the mirrors that it names, what it needs of them, and how to run it.
 
-Everything here works without Spark and without reading a table.
+Nothing here requires Spark or reads a table.
 """
 
 import re
@@ -25,7 +25,7 @@ from pipelines.publish.lineage.sql_functions import unrepeatable
 from scan_core import ListType, MapType, NestedField, PredicateError, Schema, require_bounded
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
-"""Parameters that every partitioned table has."""
+"""Parameters of every partitioned table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class PublishedQuery:
     """A checked query.
 
     Attributes:
-        name: of the published table, for messages.
+        name: name of the published table, for messages.
         sql: the query as written.
         partition: column of the result by which it is partitioned; None for none.
-        tree: the query parsed.
+        tree: the parsed query.
         tables: names of the tables it reads, sorted.
         texts: values of its parameters that are text.
     """
@@ -49,7 +49,7 @@ class PublishedQuery:
     texts: tuple[str, ...] = ()
 
     def over_views(self, views: Mapping[str, str]) -> str:
-        """The query with every table replaced by its view, named in `views`; nothing else of the text changes."""
+        """Replace every table by its view, named in `views`; the rest of the text does not change."""
         edits: list[tuple[int, int, str]] = []
         for table in _table_nodes(self.tree):
             alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
@@ -67,10 +67,10 @@ class PublishedQuery:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt.
 
         Raises:
-            ConfigError: two of them differ in case alone.
+            ConfigError: the names of two of them differ only in case.
         """
         tree = self.in_full(schemas)
-        # what `* except (a)` leaves out has to be there
+        # columns in `* except (a)` must exist
         if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
             return self._apart(schemas, {table: schemas[table].names for table in self.tables})
         views = self.view_names
@@ -93,7 +93,7 @@ class PublishedQuery:
 
     @property
     def view_names(self) -> dict[str, str]:
-        """A name of one part for each table, by which `reaches` calls it."""
+        """A one-part name for each table, which `reaches` uses."""
         return {table: f"nevermore_t{number}" for number, table in enumerate(self.tables)}
 
     @property
@@ -103,18 +103,18 @@ class PublishedQuery:
 
     @property
     def depends_on_partition(self) -> bool:
-        """Whether the text asks for the partition: then each one has a query of its own."""
+        """Whether the text uses the partition's parameters, so that each partition has a query of its own."""
         return not self.parameters.isdisjoint(PARTITION_PARAMETERS)
 
     def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
-        """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
-        # another run could give other rows for the same input: then no partition is safe from any change
+        """How changed rows of each table reach partitions of the result; tables are named as in `view_names`."""
+        # another run could give other rows for the same input, so any change could affect any partition
         if (reason := self.why_unrepeatable(schemas)) is not None:
             return self._unknown(reason)
         return self._slices(schemas, partition)
 
     def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
-        """What partitions are made of within one run, whatever its functions would say in another."""
+        """How changed rows reach partitions within one run, even if functions return something else in another run."""
         tree = self.in_full(schemas)
         flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
         if isinstance(flat, str):
@@ -129,7 +129,7 @@ class PublishedQuery:
         return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
 
     def why_unrepeatable(self, schemas: Mapping[str, Schema]) -> str | None:
-        """Why the same rows may give another result in another run, in words; None if they cannot."""
+        """Why the same rows may give another result in another run; None if they cannot."""
         tree = self.in_full(schemas)
         found = unrepeatable(self.tree if tree is None else tree, self.texts)
         return None if found is None else f"{found} gives no certain answer for the same rows"
@@ -137,7 +137,7 @@ class PublishedQuery:
     def conditions(
         self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
     ) -> dict[str, ScanCondition]:
-        """What rows of a table must fulfil to matter for some partitions, for tables where that is certain.
+        """Conditions on the rows of each table that matter for some partitions, for tables where they are certain.
 
         A table that the SQL names in several places is limited only where each place has a condition: a row that one of
         them needs must not be left out for another.
@@ -160,7 +160,7 @@ class PublishedQuery:
         return found
 
     def in_full(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
-        """The tree with columns named in full and types known, over tables called as in `view_names`; None if in doubt."""
+        """The tree with qualified columns and known types, over tables named as in `view_names`; None if in doubt."""
         views = self.view_names
         return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
 
@@ -174,12 +174,12 @@ def parse_query(
     *,
     published: Collection[str] = (),
 ) -> PublishedQuery:
-    """The query of the published table `name`, checked against the tables of the config.
+    """Parse the query of the published table `name` and check it against the tables of the config.
 
     `published` are tables that SQL cannot read, because they are published themselves.
 
     Raises:
-        ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
+        ConfigError: not a single SELECT, a syntax error, or a table or parameter that the config does not have.
     """
     try:
         require_bounded(sqlglot.tokenize(sql, dialect=DIALECT))
@@ -212,7 +212,9 @@ def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
     known = {*given, *(PARTITION_PARAMETERS if query.partition is not None else ())}
     for parameter in sorted(query.parameters - known):
         if parameter in PARTITION_PARAMETERS:
-            raise ConfigError(f"published {query.name}: :{parameter} means nothing, for the table has no partition")
+            raise ConfigError(
+                f"published {query.name}: :{parameter} has no meaning, because the table has no partition"
+            )
         if not parameter or parameter == "?":
             raise ConfigError(f"published {query.name}: parameters have names: write :partition, not ?")
         names = ", ".join(f":{name}" for name in sorted(known)) or "none"
@@ -221,19 +223,19 @@ def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.4, shown: str = "{}") -> str:
-    """Suggest the nearest of the known names, as it is shown, or something else if none is near."""
+    """Suggest the nearest of the known names, formatted with `shown`, or `otherwise` if none is near."""
     near = get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {shown.format(near[0])}?" if near else otherwise
 
 
 def _in_words(error: Exception) -> str:
-    """The message without the codes that underline on a terminal, and with a token as its text."""
+    """The message without the codes that underline on a terminal, and with tokens as their text."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     return re.sub(r"<Token token_type: \S+, text: (.*?), line: \d+,[^>]*>", r"'\1'", plain)
 
 
 def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
-    """Tables, without references to common table expressions."""
+    """Table nodes other than references to common table expressions."""
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in local]
 
@@ -247,10 +249,10 @@ def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
 
 
 def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
-    """Refuse two columns, or members of one column, given as `at.city`, whose names Spark takes for one.
+    """Refuse two columns, or members of one column such as `at.city`, whose names Spark does not distinguish.
 
     Raises:
-        ConfigError: there are two; the message says of what.
+        ConfigError: there are two such names.
     """
     seen: dict[tuple[str, str], str] = {}
     for path in paths:
@@ -258,23 +260,23 @@ def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
         other = next((other for other in others if other != path), path)
         if other != path:
             raise ConfigError(
-                f"published {name}: {of} has {other!r} and {path!r}, which differ in case alone, and Spark takes them for "
-                "one: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
+                f"published {name}: {of} has {other!r} and {path!r}, which differ only in case, and Spark does not "
+                "distinguish them: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
             )
 
 
 def _without_case(name: str) -> tuple[tuple[str, str], ...]:
-    """What Spark compares of names: it looks columns up in lower case, and members letter by letter.
+    """Fold a name as Spark compares it: columns in lower case, members letter by letter.
 
-    Letter by letter is Java's `equalsIgnoreCase`: each letter's one upper-case letter, of that the one in lower case. So
-    both small sigmas are one, `ẞ` is `ß` and `İ` is `i`, but `ß` is not `ss`.
+    Letter by letter is Java's `equalsIgnoreCase`: each letter's single upper-case letter, and the single lower-case
+    letter of that. So both small sigmas are equal, `ẞ` equals `ß` and `İ` equals `i`, but `ß` does not equal `ss`.
     """
     upper = (letter.upper() if len(letter.upper()) == 1 else letter for letter in name)
     return ("lower case", name.lower()), ("letters", "".join(letter.lower()[0] for letter in upper))
 
 
 def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
-    """The names of columns and of all members of structs within them, each behind those that it is in."""
+    """Paths of columns and of all members of structs within them, parents first."""
     schema = Schema(0, tuple(fields))
     for path in map(schema.path, schema.field_ids):
         holders = (None, *(above.type for above in path))
@@ -284,7 +286,7 @@ def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
 
 
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
-    """The mirrors that the SQL of a published table names.
+    """Mirrors that the SQL of a published table names.
 
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
@@ -304,7 +306,7 @@ def published_query(config: Config, name: str) -> PublishedQuery:
 
 
 def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:
-    """What Spark binds to the parameters of the query, for one partition."""
+    """Parameter values that Spark binds to the query for one partition."""
     given: dict[str, Any] = dict(entry.parameters)
     if key is not None and entry.partitioning is not None and query.depends_on_partition:
         given |= entry.partitioning.parameters(key)
@@ -324,18 +326,16 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
 
 
 def requested_partitions(config: Config, name: str, partitions: Sequence[str], *, is_full: bool) -> list[str]:
-    """The keys of the partitions that a run of `publish` was asked for; none for whatever there is to make.
+    """Keys of the partitions that `publish` was asked for; empty if it was asked for none in particular.
 
     Raises:
         ConfigError: no such entry or partition, or a request that makes no sense.
     """
     entry = published_entry(config, name)
     if isinstance(partitions, str):
-        raise ConfigError(f"partitions are a sequence, not one text: [{partitions!r}]")
+        raise ConfigError(f"partitions must be a sequence, not a single text: [{partitions!r}]")
     if is_full and entry.mode == "append":
-        raise ConfigError(
-            f"published {name} has mode: append, so that --full would add rows that are there: leave it out"
-        )
+        raise ConfigError(f"published {name} has mode: append, so --full would add existing rows again: leave it out")
     if partitions and entry.partitioning is None:
         raise ConfigError(f"published {name} has no partitions: leave out --partition")
     if partitions and is_full:
@@ -347,9 +347,10 @@ def requested_partitions(config: Config, name: str, partitions: Sequence[str], *
 
 
 def out_of_range(config: Config, name: str, keys: Sequence[str]) -> dict[str, str]:
-    """Those of some partitions that a table does not have, with the reason: none of its `values`, or none of its time.
+    """Given partitions that a table cannot have, with the reason: not among its `values`, or outside of its time range.
 
-    Time begins at `start`; it ends now for SQL that asks for its partition, and never for rows that have dates of their own.
+    The range begins at `start`. It ends now for SQL that uses its partition, and never for rows that have their own
+    dates.
     """
     entry = published_entry(config, name)
     partition = entry.partitioning
@@ -370,20 +371,20 @@ def out_of_range(config: Config, name: str, keys: Sequence[str]) -> dict[str, st
                 f"published {name}: partition {key} is before start: {entry.start}; begin there, or change start"
             )
         elif last is not None and start > last:
-            found[key] = f"published {name}: partition {key} is in the future, and the SQL asks for its partition"
+            found[key] = f"published {name}: partition {key} is in the future, and the SQL uses its partition"
     return found
 
 
 def left_out_without_asking(config: Config) -> dict[str, str]:
-    """The tables that a run leaves out which names none, with the reason in words."""
-    text = "mode: {} adds rows to a partition when it is asked for: nevermore publish {} --partition ..."
+    """Tables that a run without names leaves out, with the reason."""
+    text = "mode: {} adds rows to a partition only on request: nevermore publish {} --partition ..."
     left_out = config.published.keys() - made_without_asking(config)
     return {name: text.format(entry.mode, name) for name, entry in config.published.items() if name in left_out}
 
 
 def made_without_asking(config: Config) -> list[str]:
-    """The tables that a run makes which names none: where all of the result is what the table is to hold.
+    """Tables that a run without names makes: those whose full result is the content of the table.
 
-    What is added to the rows of a partition is added when that partition is asked for.
+    Rows are added to a partition only when that partition is asked for.
     """
     return [n for n, entry in config.published.items() if entry.mode == "replace" or entry.partition is None]

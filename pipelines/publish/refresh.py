@@ -95,12 +95,12 @@ if TYPE_CHECKING:
 
 DIRECT_COPY = "direct copy: the tasks that read the rows write them"
 MAX_COPIES = 64
-"""Partitions of a run that are copied one by one; a single query makes more of them sooner."""
+"""Maximum of partitions in a run that are copied one by one; beyond it, a single query is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one query makes: its key, for parameters, and values of the partition field; None for all of them."""
+    """One query's share: its key, for parameters, and values of the partition field; None for all of them."""
 
     key: str | None
     values: frozenset[Any] | None
@@ -108,14 +108,14 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _RunQuery:
-    """Spark makes the rows by the SQL over these scans."""
+    """Spark runs the SQL over these scans."""
 
     scans: Mapping[str, Scan]
 
 
 @dataclass(frozen=True, slots=True)
 class _CopyColumns:
-    """The tasks that read the only scan write its columns, and None among `columns` stands for the `day` of all rows."""
+    """The tasks that read the only scan write its columns; None in `columns` stands for the `day` of all rows."""
 
     scans: Mapping[str, Scan]
     columns: list[str | None]
@@ -127,14 +127,14 @@ class WorkWriter:
     """Writes the rows of one run.
 
     Attributes:
-        spark: where tasks run.
-        scans: of the mirrors.
-        work: what to make.
-        shape: of the result.
+        spark: the session in which tasks run.
+        scans: scans of the mirrors.
+        work: the rows to make.
+        shape: shape of the result.
         reads: what was read, by table.
         written: what was written, by key of the partition.
-        copied_rows: of them, those that the tasks wrote that had read them.
-        leftover_files: files of failed attempts of tasks, removed.
+        copied_rows: rows among them that were written by the tasks that read them.
+        leftover_files: removed files of failed task attempts.
     """
 
     spark: SparkSession
@@ -151,10 +151,10 @@ class WorkWriter:
     _records: list[tuple[RunRecord, Storage]] = field(default_factory=list)
 
     def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
-        """The files, with deletes of their keys, under the schema and spec of a commit; none is left if a job fails.
+        """Write the files, and deletes of their keys, under the schema and spec of a commit.
 
         Raises:
-            PublishError: a job failed.
+            PublishError: a job failed; all files are removed.
         """
         run = uuid4().hex[:12]
         record = RunRecord.begin(delta.table, run)
@@ -169,7 +169,7 @@ class WorkWriter:
         try:
             for part in self._parts():
                 files += self._write(task, part)
-        except BaseException:  # whatever ends the run, no snapshot will name these files
+        except BaseException:  # however the run ends, no snapshot will name these files
             remove_all(delta.storage, delta.target.data_location, run)
             record.end(delta.storage)
             raise
@@ -181,28 +181,28 @@ class WorkWriter:
         return tuple(files)
 
     def check(self) -> None:
-        """Refuse to commit files that were written where another run has taken this one for dead, and removes them.
+        """Refuse to commit if another run has declared this one dead and removes its files.
 
         Raises:
-            PublishError: it has.
+            PublishError: this run was declared dead.
         """
         for record, storage in self._records[-1:]:
             record.check(storage)
 
     @property
     def run(self) -> str:
-        """Begins the names of the files that were written last."""
+        """Prefix of the names of the files that were written last."""
         return self._records[-1][0].run if self._records else ""
 
     def refuse(self) -> None:
-        """The files that were written last failed a check and are kept for a look; all others are gone."""
+        """Keep the files that were written last for inspection, as they failed a check; all others are gone."""
         *gone, (record, storage) = self._records
         for earlier, its_storage in gone:
             earlier.end(its_storage)
         record.mark(REFUSED, storage)
 
     def end(self) -> None:
-        """All files that were written are named by a snapshot, or gone."""
+        """Remove the record: all files that were written are named by a snapshot, or gone."""
         for record, storage in self._records:
             record.end(storage)
 
@@ -213,7 +213,7 @@ class WorkWriter:
             self.reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
 
     def _count_rows(self, files: Sequence[WrittenFile], delta: RowDelta) -> None:
-        """Rows by partition, in a table that has the partitions of the config: one that is appended to may have others."""
+        """Rows by partition, in a table with the config's partitions: one that is appended to may have others."""
         partition, kept = self.entry.partitioning, self.shape.partition
         if partition is None or kept is None:
             return
@@ -232,7 +232,7 @@ class WorkWriter:
             for key in self.work.why:
                 yield _Part(key, frozenset({partition.physical(key, kept.type)}))
         elif values and len(values) <= MAX_COPIES and all(self._is_copied(value) for value in values):
-            # each alone, as a task would write a file of each
+            # one at a time, as each task would write a file for each partition
             for value in values:
                 yield _Part(None, frozenset({value}))
         elif values is None or values:
@@ -256,7 +256,7 @@ class WorkWriter:
         return push_down(self.query, way.scans, given)
 
     def _write(self, task: PublishTask, part: _Part) -> tuple[WrittenFile, ...]:
-        """The files of one query."""
+        """Write the files of one query."""
         way, name = self._way(part.values), self.query.name
         given = arguments(self.query, self.entry, part.key)
         narrowed = self._narrowed(way, given)
@@ -280,7 +280,7 @@ class WorkWriter:
         return isinstance(self._way({value}), _CopyColumns)
 
     def _way(self, values: Collection[Any] | None) -> _RunQuery | _CopyColumns:
-        """How the rows of some partitions, or all, are made: copied where they are all rows of a scan of one mirror."""
+        """How to make the rows of some partitions, or all: copied where they are all rows of one mirror's scan."""
         entry, partition = self.entry, self.entry.partitioning
         scans, exact = self.scans, frozenset(self.scans if values is None and not self.work.without else ())
         if partition is not None and values is not None:
@@ -288,7 +288,7 @@ class WorkWriter:
             scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in scans.items()}
             exact = frozenset(table for table, condition in found.items() if condition.is_exact)
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
-        # a task that copies does not tell partitions apart: all of its rows are in one, or the table has none
+        # a task that copies does not distinguish partitions: either all of its rows are in one, or the table has none
         is_mixed = partition is not None and (values is None or len(values) != 1)
         if not entry.options.direct_copy or is_arranged or is_mixed or len(scans) != 1 or not exact:
             return _RunQuery(scans)
@@ -299,7 +299,7 @@ class WorkWriter:
         return _RunQuery(scans) if columns is None else _CopyColumns(scans, columns, day)
 
     def _day_of(self, values: Collection[Any] | None) -> date | None:
-        """The day of all rows, where the partition is one day of a date column."""
+        """The day of all rows, where the partition is one day of a date column; else None."""
         partition = self.entry.partitioning
         if partition is None or values is None or str(partition) != partition.column or partition.unit != "day":
             return None
@@ -307,7 +307,7 @@ class WorkWriter:
         return partition.periods([value])[0].start.date() if value is not None else None
 
     def _chosen(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
-        """The rows of some partitions, or of all but those that are left out, in as many tasks as make sense."""
+        """The rows of some partitions, or of all except those that are left out, in a reasonable number of tasks."""
         partition, kept = self.entry.partitioning, self.shape.partition
         if partition is None or kept is None:
             return result
@@ -318,7 +318,8 @@ class WorkWriter:
         is_one = values is not None and len(values) == 1
         if is_one or self.entry.mode == "upsert" or self.entry.options.distribution != "none":
             return result
-        return result.hint("rebalance", col(quoted_name(partition.column)))  # else each task writes a file of each
+        # otherwise each task writes a file for each partition
+        return result.hint("rebalance", col(quoted_name(partition.column)))
 
 
 def _at_most(scan: Scan) -> ScanMetrics:
@@ -346,26 +347,26 @@ def publish(
 ) -> PublishReport:
     """Bring a published table up to date in one snapshot, as its `mode` says.
 
-    Of an incremental table only the partitions are made that changes of the mirrors since the last run can have reached,
-    where that is certain; else all. The result is always that of making all. Partitions that are upserted make a
-    snapshot each where they are asked for, or SQL is run for each of them, in that order: of rows with one key the last one stays.
+    An incremental table makes only the partitions that changes of the mirrors since the last run can have reached,
+    if these are certain, and otherwise all. The result is the same as that of making all. Upserted partitions make a
+    snapshot each, in order, if they are asked for or if SQL runs per partition: of rows with one key the last one stays.
 
     Args:
         config: the project.
         name: an entry of `published`.
-        partitions: make these, whatever changed: keys, or `FIRST..LAST`.
-        is_full: make all, whatever changed.
-        is_dry: say what would be made, and make nothing.
-        master: where Spark runs, instead of what the config says; a session that runs already is used in any case.
+        partitions: make these regardless of changes: keys, or `FIRST..LAST`.
+        is_full: make all, regardless of changes.
+        is_dry: report what would be made, and make nothing.
+        master: Spark master, instead of that of the config; a session that is already running is always used.
         remote: a Spark Connect server, likewise.
-        auditor: is asked for the checks of what is read and of the rows that were made, before anyone sees them; None
-            publishes unchecked, which the snapshot tells.
+        auditor: checks the mirrors that are read and the new rows before readers can see them; None
+            publishes unchecked, which the snapshot records.
 
     Raises:
         ConfigError: an unknown name or partition, SQL that cannot run, or a table that does not fit its result.
         PublishError: a mirror does not exist yet, or the Spark job failed; nothing is published.
         CheckFailedError: a check of a mirror, or of the rows, failed; nothing is published. Rows that failed stay on a
-            branch for a look.
+            branch for inspection.
         CommitConflictError: others kept changing the published table.
         MissingRuntimeError: no Java.
     """
@@ -382,7 +383,7 @@ def publish(
 
 
 def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | None = None) -> str | None:
-    """Why `incremental: true` could never hold for a table; None where it can, or was not asked for.
+    """Why `incremental: true` can never hold for a table; None if it can, or is not set.
 
     Raises:
         PublishError: a mirror does not exist yet.
@@ -397,7 +398,7 @@ def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | Non
 
 @dataclass(slots=True)
 class _Run:
-    """One attempt, over one state of mirrors and published table."""
+    """One attempt, for one state of mirrors and published table."""
 
     config: Config
     entry: PublishedConfig
@@ -416,7 +417,7 @@ class _Run:
     def start(
         cls, config: Config, query: PublishedQuery, place: tuple[str | None, str | None], auditor: Auditor | None
     ) -> Self:
-        """Look at the mirrors and the published table as they are now."""
+        """Load the mirrors and the published table as they are now."""
         entry = published_entry(config, query.name)
         catalog = open_for_writing(config)
         scans = mirror_scans(catalog, query)
@@ -427,7 +428,7 @@ class _Run:
         return cls(config, entry, query, place, auditor, catalog, scans, table, base, source, done)
 
     def make(self, keys: Sequence[str], *, is_full: bool, is_dry: bool) -> PublishReport:
-        """Make and commit what there is to make, or only say what that is."""
+        """Make and commit what is necessary, or only report it."""
         wanted = current_state(self.config, self.entry, self.scans, last_partition(self.entry, self.query))
         if self.done.is_all or (keys and self.done.keys.issuperset(keys)):
             return self._nothing(ALREADY_APPENDED, is_dry=is_dry)
@@ -460,7 +461,7 @@ class _Run:
         return self._made(writer, work, shape, wanted, is_part=bool(keys))
 
     def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
-        """A snapshot for each partition, whose rows may have keys of those before it; the last one tells that all are made."""
+        """Commit a snapshot per partition, as later ones may repeat keys; the last records that all are made."""
         *before, last = [replace(work, why={key: reasons}) for key, reasons in work.why.items()]
         made = [self._made(self._writer(spark, part, shape), part, shape, wanted, is_part=True) for part in before]
         return joined([*made, self._made(self._writer(spark, last, shape), last, shape, wanted, is_part=False)])
@@ -491,10 +492,10 @@ class _Run:
         return self._report(work, writer, published, found)
 
     def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
-        """Have staged rows checked; `found` then has the verdicts.
+        """Check staged rows, and add the verdicts to `found`.
 
         Raises:
-            CheckFailedError: they are wrong.
+            CheckFailedError: the rows are wrong.
         """
         rows = StagedRows(
             name=self.query.name,
@@ -513,7 +514,7 @@ class _Run:
     ) -> tuple[Work, ResultShape]:
         result = query_result(spark, self.query, views, sample_arguments(self.entry, self.query))
         shape = result_shape(self.entry, self.query, result)
-        self._require_incremental()  # after the errors of the SQL itself and its missing columns
+        self._require_incremental()  # after errors in the SQL itself and missing columns, which are reported first
         finder = WorkFinder(self.entry, self.query, self.base, self.table)
         work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
         return work_without(work, self.done.keys, self.entry, self.query, shape), shape
@@ -521,12 +522,12 @@ class _Run:
     def _require_incremental(self) -> None:
         if (why := check_incremental(self.config, self.query.name, self.scans)) is not None:
             raise ConfigError(
-                f"published {self.query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
-                "write incremental: auto to make all where they cannot"
+                f"published {self.query.name}: incremental: true, but changed rows cannot be traced to partitions: {why}; "
+                "write incremental: auto to make all partitions in that case"
             )
 
     def _publication(self, work: Work, shape: ResultShape, writer: WorkWriter, *, is_part: bool) -> Publication:
-        """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""
+        """The commit; a plan for the whole table needs its base to be there still, single partitions do not."""
         entry = self.entry
         key = entry.key if entry.mode == "upsert" else ()
         target = PublishedTarget(
@@ -543,7 +544,7 @@ class _Run:
         return Publication(target, work.values, holds, appends, run=lambda: writer.run)
 
     def _summary(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
-        """What the snapshot says of its rows."""
+        """Summary entries of the snapshot."""
         summary = {QUERY: wanted.query, SOURCES: self.source}
         summary |= summarize_checks(None if self.auditor is None else self.verdicts)
         summary |= {SOURCE + name: str(i) for name, i in snapshots_read(self.scans).items()}

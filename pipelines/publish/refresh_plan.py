@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MakeNothing:
-    """The table reflects its mirrors."""
+    """The table is up to date with its mirrors."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MakeAll:
-    """Every row is made again."""
+    """All rows must be made again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MakeReached:
-    """Partitions that changes can have reached are made again.
+    """The partitions that changes can have reached must be made again.
 
     Attributes:
-        reaches: of tables that changed, called as in `PublishedQuery.view_names`; all have values.
-        changes: rows that came and went, by table of the config.
+        reaches: reaches of tables that changed, named as in `PublishedQuery.view_names`; all have values.
+        changes: scans of rows that appeared or disappeared, by table of the config.
         keys: partitions to make in any case, with the reason.
     """
 
@@ -71,23 +71,24 @@ def plan_refresh(
     *,
     is_full: bool = False,
 ) -> RefreshPlan:
-    """What to make of the mirrors so that a table that holds `base` reflects `wanted`."""
+    """Plan what to make so that a table that holds `base` reflects `wanted`, the state of the mirrors."""
     if is_full:
-        return MakeAll("all was asked for")
+        return MakeAll("all partitions were asked for")
     state = base.state
     if state is None:  # others may have written any rows
         return MakeAll(base.why_unknown)
-    if state.query != wanted.query:  # rows that no change reaches were made by other rules
+    if state.query != wanted.query:  # rows that no change reaches were made under other rules
         return MakeAll("the SQL, its parameters or its settings changed")
     schemas = {table: scan.table.schema for table, scan in scans.items()}
-    if (reason := query.why_unrepeatable(schemas)) is not None:  # they would come out differently without any change
+    if (reason := query.why_unrepeatable(schemas)) is not None:  # rows would differently without any change of input
         return MakeAll(reason)
     changed = [table for table in query.tables if state.sources.get(table) != wanted.sources[table]]
     if not changed and not base.made_since and state.until == wanted.until:
         return MakeNothing("no mirror changed")
     if not entry.incremental or entry.partitioning is None:
         return MakeAll(f"changed: {', '.join(changed)}" if changed else "partitions were made alone since")
-    # partitions that were made alone may reflect later mirrors than the rest: what changed between is not told by the state
+    # Partitions that were made alone may reflect later mirrors than the rest: the state does not tell what changed
+    # between.
     keys = dict.fromkeys(sorted(base.made_since), "made alone since the last run")
     sources = {table: (state.sources.get(table), wanted.sources[table]) for table in changed}
     return _plan_reached(query, scans, sources, query.reaches(schemas, entry.partitioning), keys)
@@ -104,18 +105,18 @@ def _plan_reached(
     found: list[Reach] = []
     changes: dict[str, Changes] = {}
     for table, (before, after) in sources.items():
-        if before is None or before.uuid != after.uuid:  # ids of snapshots mean other rows there
+        if before is None or before.uuid != after.uuid:  # snapshot ids mean other rows in another table
             return MakeAll(f"{table} is another table than before")
-        if before.columns != after.columns:  # every row of it may read differently, though none came or went
+        if before.columns != after.columns:  # every row may now read differently, although none was added or removed
             return MakeAll(f"columns of {table} that the SQL reads have changed")
         try:
             between = _changes_since(scans[table], before.snapshot_id)
         except ScanError as error:
-            return MakeAll(f"what changed in {table} cannot be found any more: {error}")
+            return MakeAll(f"the changes of {table} cannot be found any more: {error}")
         if between is None:
             continue
         of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
-        # one place where the SQL names the table suffices to make any partition depend on the changed rows
+        # one untraceable place where the SQL names the table is enough to make any partition depend on the changed rows
         if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
             return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
         found += of_table
@@ -124,7 +125,7 @@ def _plan_reached(
 
 
 def _changes_since(scan: Scan, snapshot_id: int | None) -> Changes | None:
-    """Rows that came or went in the columns that the query needs, not those that changed in others; None if no file did."""
+    """Rows that appeared or disappeared, judged by the columns that the query needs; None if no file changed."""
     changes = scan.changes(snapshot_id)
     changes = replace(changes, schema=changes.context.projection)
     if changes.to_snapshot is None:
@@ -134,7 +135,7 @@ def _changes_since(scan: Scan, snapshot_id: int | None) -> Changes | None:
 
 
 def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: Mapping[str, Scan]) -> str | None:
-    """Why no change of any mirror would ever be traced to partitions; None if some would."""
+    """Why no change of any mirror could ever be traced to partitions; None if some could."""
     if entry.partitioning is None:
         return "the table has no partition"
     reaches = query.reaches({table: scan.table.schema for table, scan in scans.items()}, entry.partitioning)
@@ -144,7 +145,7 @@ def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: 
 
 @contextmanager
 def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
-    """A view of changed rows, which are read once, and how many there are."""
+    """Register a view of changed rows, which are read once; return their number, too."""
     name = f"nevermore_{uuid4().hex[:12]}"
     kept = rows.persist()
     try:
@@ -157,7 +158,7 @@ def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
 
 
 def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
-    """The text of a query of a `Reach`, with its tables called otherwise."""
+    """The text of a query of a `Reach`, with its tables renamed."""
     copy = query.copy()
     for table in copy.find_all(exp.Table):
         if table.name in names:
@@ -168,18 +169,18 @@ def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
 ASKED_FOR = "asked for"
 NEW = "new since the last run"
 Why = Mapping[str, tuple[str, ...]]
-"""By key of a partition, what made it necessary."""
+"""By key of a partition, the reason to make it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to make.
+    """The partitions to make.
 
     Attributes:
-        values: of the Iceberg partition field; None for the whole table.
-        reason: in one sentence.
-        why: by key, as far as single partitions are known.
-        changed_rows: of each mirror that changed.
+        values: values of the Iceberg partition field; None for the whole table.
+        reason: the reason, in one sentence.
+        why: the reason by key, as far as single partitions are known.
+        changed_rows: number of changed rows of each mirror.
         without: values of partitions that are left out of the whole table.
     """
 
@@ -192,7 +193,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ResultShape:
-    """The columns of a result. `partition` is the column that partitions are made by; None for none."""
+    """Columns of a result. `partition` is the column by which partitions are made; None for none."""
 
     columns: tuple[NestedField, ...]
     partition: NestedField | None
@@ -200,10 +201,10 @@ class ResultShape:
 
 
 def result_shape(entry: PublishedConfig, query: PublishedQuery, result: DataFrame) -> ResultShape:
-    """The columns of a result, as the config wants them.
+    """Check the columns of a result against the config.
 
     Raises:
-        ConfigError: one that the config names is missing, or of a type that cannot be.
+        ConfigError: a column that the config names is missing or has an unsuitable type.
     """
     by = entry.partitioning
     field = None if by is None else partition_field(query.name, result, by)
@@ -213,7 +214,7 @@ def result_shape(entry: PublishedConfig, query: PublishedQuery, result: DataFram
 
 
 def last_partition(entry: PublishedConfig, query: PublishedQuery) -> str | None:
-    """The last partition there is by now, of SQL that asks for its partition; else None."""
+    """The last partition by now, for SQL that uses its partition; else None."""
     partition = entry.partitioning
     if partition is None or not partition.is_time or not query.depends_on_partition:
         return None
@@ -221,7 +222,7 @@ def last_partition(entry: PublishedConfig, query: PublishedQuery) -> str | None:
 
 
 def sample_arguments(entry: PublishedConfig, query: PublishedQuery) -> dict[str, Any]:
-    """Values for the parameters when only the types of the result matter."""
+    """Parameter values to use when only the types of the result matter."""
     partition = entry.partitioning
     key = None
     if partition is not None and query.depends_on_partition:
@@ -232,7 +233,7 @@ def sample_arguments(entry: PublishedConfig, query: PublishedQuery) -> dict[str,
 def work_without(
     work: Work, keys: Collection[str], entry: PublishedConfig, query: PublishedQuery, shape: ResultShape
 ) -> Work:
-    """What is left to make where some partitions are made already."""
+    """The rest of the work where some partitions are already made."""
     partition = entry.partitioning
     if not keys or partition is None or shape.partition is None:
         return work
@@ -246,7 +247,7 @@ def work_without(
 
 @dataclass(frozen=True, slots=True)
 class WorkFinder:
-    """Finds the work of one run: `base` is what the table holds, `table` is None if it does not exist."""
+    """Finds the work of one run: `base` is the content of the table, `table` is None if it does not exist."""
 
     entry: PublishedConfig
     query: PublishedQuery
@@ -254,19 +255,19 @@ class WorkFinder:
     table: "Table | None"
 
     def asked_for(self, keys: Sequence[str], shape: ResultShape) -> Work:
-        """Partitions by their keys."""
+        """Look up partitions by their keys."""
         partition, kind = self._partition(shape)
         keys = [partition.canonical(key, kind) for key in keys]
         values = frozenset(partition.physical(key, kind) for key in keys)
         return Work(values, ASKED_FOR, dict.fromkeys(keys, (ASKED_FOR,)))
 
     def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: Mapping[str, str]) -> Work:
-        """What a plan comes to; all, where Spark cannot tell what changed rows reach."""
+        """Turn a plan into work; all partitions if Spark cannot tell which ones changed rows reach."""
         if isinstance(plan, MakeReached):
             try:
                 return self._reached(spark, plan, shape, views)
             except SPARK_FAILURES as error:
-                plan = MakeAll(f"what changed rows reach cannot be told: {spark_message(error)}")
+                plan = MakeAll(f"it is unknown which partitions changed rows reach: {spark_message(error)}")
         if shape.partition is None or not self.query.depends_on_partition:
             return Work(None, plan.reason)
         return Work(None, plan.reason, dict.fromkeys(self._offered(shape), ()))
@@ -305,7 +306,7 @@ class WorkFinder:
     def _trace(
         self, spark: SparkSession, plan: MakeReached, table: str, shape: ResultShape, views: Mapping[str, str]
     ) -> tuple[int, set[Any]]:
-        """How many rows of a table came or went, and values of the partition field that they can have reached."""
+        """Count the changed rows of a table, and find the partition field values that they can have reached."""
         values: set[Any] = set()
         if (rows := changed_rows(spark, plan.changes[table])) is None:
             return 0, values
@@ -322,15 +323,15 @@ class WorkFinder:
         return count, values
 
     def _offered(self, shape: ResultShape) -> list[str]:
-        """The partitions there are, of SQL that is run for each of them: those configured, and those that exist."""
+        """Existing partitions, for SQL that runs for each of them: the configured ones, and those in the table."""
         partition, kind = self._partition(shape)
         found = [partition.canonical(value, kind) for value in self.entry.values]
         last = last_partition(self.entry, self.query)
         if last is not None:
             if self.entry.start is None:
                 raise ConfigError(
-                    f"published {self.query.name}: the SQL asks for its partition; say from which one on there are "
-                    f"any, for example start: {last!r}"
+                    f"published {self.query.name}: the SQL uses its partition; set start to the first one, "
+                    f"for example start: {last!r}"
                 )
             if partition.period(self.entry.start).start > partition.period(last).start:
                 raise ConfigError(
@@ -339,6 +340,6 @@ class WorkFinder:
             found = partition.keys(f"{self.entry.start}..{last}")
         if self.table is not None and self.base.snapshot_id is not None:
             tasks = open_table(self.table).scan().plan().tasks
-            # files of a table without this partition have none: what does not fit is told when the table is written
+            # files without this partition have none: a misfit is reported when the table is written
             found += [partition.key_of(task.data_file.partition[0], kind) for task in tasks if task.data_file.partition]
         return list(dict.fromkeys(found))

@@ -16,7 +16,7 @@ class PartitionWritten:
     """What a run wrote into one partition.
 
     Attributes:
-        rows: of it.
+        rows: rows of the partition.
         data_files: that hold them.
         bytes_written: size of these files.
     """
@@ -33,28 +33,28 @@ class PartitionWritten:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """What one run of `publish` did.
+    """Report of one run of `publish`.
 
     Attributes:
         name: the published table.
-        partitions: keys of those that were made; None for all of the table.
-        reason: why these, in one sentence.
-        why: by key, what made it necessary: tables that changed, or words.
-        changed_rows: of each mirror that changed, rows that came or went in the columns that the SQL needs.
-        rows: written.
-        data_files: that hold them.
-        bytes_written: their size.
+        partitions: keys of the partitions that were made; None for the whole table.
+        reason: why these were made, in one sentence.
+        why: by key, the reason: tables that changed, or words.
+        changed_rows: by changed mirror, rows that appeared or disappeared, judged by the columns that the SQL needs.
+        rows: rows written.
+        data_files: data files that hold them.
+        bytes_written: size of these files.
         snapshot_id: of the published table now; None where nothing was written and nothing is there.
         reads: what was read, by table.
-        is_dry: nothing was made.
-        is_unchanged: there was nothing to make, and no snapshot was added.
-        mode: what was done with rows that were there: replace, append or upsert.
-        written: what was written, by key of the partition; empty where the table has no partitions of the config.
-        copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
-        delete_rows: keys whose earlier rows the new ones take the place of.
-        leftover_files: files of failed attempts of tasks, and of runs that were killed, removed.
-        is_unchecked: no check was asked for.
-        checks: that were, of the mirrors that were read and of the rows.
+        is_dry: whether nothing was made because only a plan was asked for.
+        is_unchanged: whether there was nothing to make, so that no snapshot was added.
+        mode: what was done with existing rows: replace, append or upsert.
+        written: what was written, by key of the partition; empty where the config defines no partitions.
+        copied_rows: those of `rows` that were written by the tasks that read them from a mirror.
+        delete_rows: keys whose earlier rows were replaced.
+        leftover_files: removed files of failed task attempts and of runs that were killed.
+        is_unchecked: whether no check was asked for.
+        checks: verdicts on the mirrors that were read and on the rows.
     """
 
     name: str
@@ -79,28 +79,28 @@ class PublishReport:
 
     @property
     def rows_by_partition(self) -> Mapping[str, int]:
-        """Rows written, by key."""
+        """Rows written, by partition key."""
         return {key: written.rows for key, written in self.written.items()}
 
     @property
     def metrics(self) -> ScanMetrics:
-        """Of all reads together."""
+        """Metrics of all reads together."""
         return sum((read.metrics for read in self.reads.values()), ScanMetrics())
 
     @property
     def empty_partitions(self) -> tuple[str, ...]:
-        """Keys of partitions that were made and have no rows now: what they held is gone."""
+        """Keys of partitions that were made and have no rows now: their earlier content is gone."""
         if self.is_dry or self.is_unchanged or self.mode != "replace":
             return ()
         return tuple(key for key in self.partitions or () if not self.rows_by_partition.get(key))
 
     @property
     def rows_removed_by_deletes(self) -> int:
-        """Rows that files hold and deletes removed, in the Spark read."""
+        """Rows in files that deletes removed while Spark read."""
         return self.metrics.rows_removed_by_position_deletes + self.metrics.rows_removed_by_equality_deletes
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON and metadata."""
+        """As a dictionary for JSON and metadata."""
         return {
             "name": self.name,
             "made": "all" if self.partitions is None else "nothing" if not self.partitions else "partitions",
@@ -132,7 +132,7 @@ class PublishReport:
 
 
 def joined(reports: Sequence[PublishReport]) -> PublishReport:
-    """Several runs on some partitions each, or on all, as one report, as of the last."""
+    """Join the reports of several runs, each on some partitions or all, into one with the state of the last."""
     reads: dict[str, MirrorRead] = {}
     for report in reports:
         for table, read in report.reads.items():

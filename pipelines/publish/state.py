@@ -1,4 +1,4 @@
-"""What a published table was made from, as its snapshots record it.
+"""The sources of a published table, as its snapshots record them.
 
 Tells which state of the mirrors the table and each of its partitions were made from, and which states were appended.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable, Table
 
 STATE = "nevermore.published-state"
-"""Of a summary: what all rows of the table reflect, as JSON."""
+"""Key in a summary: what all rows of the table reflect, as JSON."""
 PARTITIONS = "nevermore.partitions"
-"""Of a summary: keys of partitions that were made alone, as JSON."""
+"""Key in a summary: keys of partitions that were made alone, as JSON."""
 QUERY = "nevermore.query"
-"""Of a summary: hash of the SQL and of all in the config that decides its result."""
+"""Key in a summary: hash of the SQL and of every setting that affects its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True)
 class PublishedState:
-    """What the rows of a whole published table reflect.
+    """State that the rows of a whole published table reflect.
 
     Attributes:
-        query: hash of the SQL and of all in the config that decides its result.
-        sources: by table.
-        until: of SQL that asks for its partition: the last one that was made; else None.
+        query: hash of the SQL and of every setting that affects its result.
+        sources: state of each mirror, by table.
+        until: for SQL that uses its partition, the last one that was made; else None.
     """
 
     query: str
@@ -54,7 +54,7 @@ class PublishedState:
 
     @classmethod
     def from_json(cls, text: str) -> "PublishedState | None":
-        """None for text of another version."""
+        """Parse the entry of a snapshot's summary; None for text of another version."""
         try:
             found = json.loads(text)
             sources = {name: SourceState(**source) for name, source in found["sources"].items()}
@@ -65,13 +65,13 @@ class PublishedState:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a published table holds now.
+    """Recorded content of a published table.
 
     Attributes:
         snapshot_id: current snapshot of the table; None for a table that does not exist or is empty.
-        state: that all rows but those of `made_since` reflect; None if no snapshot tells.
+        state: state that all rows except those of `made_since` reflect; None if no snapshot records one.
         made_since: keys of partitions that were made alone after the state.
-        why_unknown: if there is no state.
+        why_unknown: why there is no state.
     """
 
     snapshot_id: int | None
@@ -83,12 +83,12 @@ class Base:
 def current_state(
     config: Config, entry: PublishedConfig, scans: Mapping[str, Scan], until: str | None = None
 ) -> PublishedState:
-    """What a table made of these scans would reflect."""
+    """State that a table made of these scans would reflect."""
     return PublishedState(query_hash(config, entry), {name: _source(scan) for name, scan in scans.items()}, until)
 
 
 def query_hash(config: Config, entry: PublishedConfig) -> str:
-    """Of the SQL and of all in the config that decides its result."""
+    """Hash the SQL and every setting that affects its result."""
     meaning = {
         "sql": entry.sql,
         "partition": entry.partition,
@@ -104,7 +104,7 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
 
 
 def base_of(table: "ReadableTable | None", mode: Mode = "replace") -> Base:
-    """What a published table holds, as its snapshots say, from the newest to the one that made all of it in this mode."""
+    """Determine a table's content from its snapshots, from the newest to the one that made all of it in this mode."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Base(None, None, why_unknown="the table is empty")
     current = table.metadata.current_snapshot_id
@@ -115,7 +115,7 @@ def base_of(table: "ReadableTable | None", mode: Mode = "replace") -> Base:
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
         if STATE in summary:
             state = PublishedState.from_json(summary[STATE])
-            why = "" if state is not None else "the last state is not understood"
+            why = "" if state is not None else "the last state is of another version"
             return Base(current, state, frozenset(made), why)
         if PARTITIONS in summary:
             made.update(json.loads(summary[PARTITIONS]))
@@ -159,9 +159,9 @@ def _hash(value: Any) -> str:
 
 
 SOURCES = "nevermore.sources"
-"""Of a snapshot's summary: the state of the mirrors that its rows are from, in short."""
+"""Key in a snapshot's summary: fingerprint of the mirrors' state that its rows are from."""
 APPENDED = "nevermore.appended"
-"""Property of the table: the state from which all was appended; with a key after a dot, that partition."""
+"""Property of the table: fingerprint of the state from which all was appended, or with `.key` one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +173,18 @@ class Appended:
 
 
 def fingerprint(sources: Mapping[str, int]) -> str:
-    """The state of mirrors, by the snapshots that are read, in short."""
+    """Fingerprint of the mirrors' state, by the snapshots that are read."""
     text = "\n".join(f"{name}={snapshot_id}" for name, snapshot_id in sorted(sources.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def remembered(state: str, keys: Collection[str] | None) -> dict[str, str]:
-    """Properties of the table that say what a commit appends; None for all."""
+    """Table properties that record what a commit appends; None for all."""
     return {APPENDED: state} if keys is None else {f"{APPENDED}.{key}": state for key in keys}
 
 
 def appended(table: "Table | None", state: str) -> Appended:
-    """What was appended to a table from the catalog, None for one that does not exist, from a state of the mirrors."""
+    """What was appended from a state of the mirrors to a table; `table` is None if it does not exist."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Appended()
     line = {snapshot.snapshot_id for snapshot in ancestors(table)}
@@ -200,7 +200,8 @@ def appended(table: "Table | None", state: str) -> Appended:
         if value != state or (name != APPENDED and not name.startswith(f"{APPENDED}.")):
             continue
         key = None if name == APPENDED else name.removeprefix(f"{APPENDED}.")
-        # A tag may keep a snapshot beyond expired ancestors: that it was rolled back cannot be seen, so the property counts.
+        # A tag may keep a snapshot beyond expired ancestors, where a rollback cannot be detected, so the property
+        # counts.
         snapshots = made.get(key, [])
         if not snapshots or any((s.sequence_number or 0) < oldest for s in snapshots):
             found.add(key)
@@ -208,16 +209,16 @@ def appended(table: "Table | None", state: str) -> Appended:
 
 
 SOURCE = "nevermore.source."
-"""Of a summary, with the name of a mirror: its snapshot that was read."""
+"""Key in a summary, followed by the name of a mirror: its snapshot that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What rows were made from.
+    """Sources of rows.
 
     Attributes:
-        query: hash of the SQL and of all in the config that decides its result; None where a snapshot does not tell.
-        snapshots: read of each mirror; mirrors without snapshots are left out.
+        query: hash of the SQL and of every setting that affects its result; None where a snapshot does not record it.
+        snapshots: snapshot that was read, by mirror; mirrors without snapshots are left out.
     """
 
     query: str | None
@@ -226,11 +227,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the rows of a published table come from.
+    """Origins of the rows of a published table.
 
     Attributes:
-        made: by key, origins of partitions that were made alone since.
-        rest: of all other rows; None where no snapshot tells.
+        made: origins of partitions that were made alone since, by key.
+        rest: origin of all other rows; None where no snapshot records it.
     """
 
     made: Mapping[str, Origin] = field(default_factory=dict)
@@ -238,11 +239,11 @@ class Provenance:
 
 
 def provenance_of(table: "ReadableTable") -> Provenance:
-    """Where the rows come from, as snapshots say, from the newest to the one that made all of the table."""
+    """Find the origins of rows in the snapshots, from the newest to the one that made the whole table."""
     made: dict[str, Origin] = {}
     for snapshot in ancestors(table):
         summary = _summary(snapshot)
-        if summary.get(MODE, "replace") != "replace":  # rows of before are there, too
+        if summary.get(MODE, "replace") != "replace":  # earlier rows are still there, too
             return Provenance(made)
         if STATE in summary:
             state = PublishedState.from_json(summary[STATE])

@@ -1,4 +1,4 @@
-"""What a Spark task does to publish: it writes Arrow batches to Parquet files and reports them.
+"""The part of publishing that runs in Spark tasks: write Arrow batches to Parquet files and report them.
 
 Tasks also write the equality deletes of an upsert. This module does not import pyspark.
 """
@@ -24,15 +24,15 @@ from scan_core import PartitionSpec, ScanMetrics
 from scan_core.spark import keep_archives_of_spark
 
 KEY_BYTES = 64 * 1024**2
-"""Of keys in memory."""
+"""Maximum size of keys in memory."""
 
 
 def written_keys(
     paths: Iterable[str], storage: Storage, key: Sequence[str], most_bytes: int = KEY_BYTES
 ) -> Iterator[pa.Table]:
-    """The key columns, in tables of whole row groups of any files: as many as fit into `most_bytes`, and one at least.
+    """Read the key columns in tables of whole row groups, as many as fit into `most_bytes`, and at least one.
 
-    Whoever looks them up in a table goes through it once for each of these tables, not for each file.
+    Looking up keys costs one pass over a table for each of these tables, not for each file.
     """
     gathered: list[pa.Table] = []
     held = 0
@@ -56,18 +56,18 @@ def _groups(paths: Iterable[str], storage: Storage, key: list[str]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class TaskDeletes:
-    """What tasks delete: keys that the table may have held when the job began.
+    """Deletes that tasks write: keys that the table may have held when the job began.
 
     Attributes:
-        spec: under which deletes are written: in the partition of their row, or reaching all of the table.
-        live: facts of the table's files.
+        spec: partition spec of the deletes: that of their rows, or one that reaches the whole table.
+        live: facts about the table's live files.
     """
 
     spec: PartitionSpec
     live: LiveKeys
 
     def reach(self, live: LiveKeys) -> bool:
-        """Whether deletes under this spec reach all files that a table has later."""
+        """Whether deletes under this spec reach all files that a table holds later."""
         return self.spec.is_unpartitioned or live.spec_ids <= {self.spec.spec_id}
 
     def cover(self, live: LiveKeys) -> bool:
@@ -83,7 +83,7 @@ class TaskDeletes:
 
 
 def task_deletes(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> TaskDeletes | None:
-    """What tasks are to delete; None if nothing, or if a look at the rows of a small table leads to better deletes."""
+    """The deletes that tasks write; None if there are none, or if reading a small table leads to better deletes."""
     spec = scope_without_look(delta, key, live) if live.num_files else None
     return None if spec is None else TaskDeletes(spec, live)
 
@@ -91,7 +91,7 @@ def task_deletes(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> TaskDel
 class KeyDeletes:
     """Delete files of one task. Use it as a context manager: leaving by an exception removes all its files.
 
-    `prefix` begins the names of its files, by which all files of one run are known.
+    `prefix` is that of the names of its files; it identifies all files of a run.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class KeyDeletes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what is left, or remove all files if the task has failed."""
+        """Write the remaining keys, or remove all files if the task has failed."""
         if kind is None:
             self._flush()
         else:
             self._target.storage.remove(file.path for file in self.files)
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches as they are, their keys kept to be deleted."""
+        """Pass the batches on unchanged, and keep their keys to be deleted."""
         for batch in batches:
             if self._deletes is not None:
                 self._add(batch, self._deletes)
@@ -148,19 +148,19 @@ class KeyDeletes:
 
 
 REPORT_SCHEMA = "report binary"
-"""Of the batches that a task yields, as Spark writes a schema."""
+"""Schema of the batches that a task yields, in Spark's syntax."""
 _EXAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What one or several tasks wrote, and what they read where they read themselves."""
+    """What one or several tasks wrote, and what they read if they read mirrors themselves."""
 
     files: tuple[WrittenFile, ...]
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
 
     def batch(self) -> pa.RecordBatch:
-        """As a task yields it."""
+        """As a batch, in the form in which a task yields it."""
         return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], names=["report"])
 
 
@@ -170,12 +170,12 @@ class PublishTask:
 
     Attributes:
         target: schema and place of the files.
-        spec: under which they are written.
-        layout: of the files.
-        run: begins the names of all files of one run.
-        key: columns that identify a row, where any do.
-        is_by_key: rows with one key, of which there must be but one, would come as neighbours.
-        deletes: of rows with one of these keys that the table may hold.
+        spec: partition spec under which they are written.
+        layout: layout of the files.
+        run: prefix of the names of all files of one run.
+        key: columns that identify a row, if there are any.
+        is_by_key: whether rows with the same key, of which there must be only one, would be neighbours.
+        deletes: deletes of rows with one of these keys that the table may hold.
     """
 
     target: WriteTarget
@@ -187,7 +187,7 @@ class PublishTask:
     deletes: TaskDeletes | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report of the files with all rows of `batches`."""
+        """Write all rows of `batches`, and yield one report of the files."""
         keep_archives_of_spark()
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
         rows = _distinct(batches, self.key) if self.is_by_key else batches
@@ -200,14 +200,14 @@ class PublishTask:
 
 
 def numbers(count: int) -> list[str]:
-    """Names of columns on their way through Spark's `mapInArrow`, where dots and backticks in names mean something."""
+    """Names for columns that pass through Spark's `mapInArrow`, where dots and backticks in names have a meaning."""
     return [f"c{n}" for n in range(count)]
 
 
 def check_numbered_keys(
     names: Sequence[str], key: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Pass on batches sorted by their key, whose columns come numbered instead of called `names`.
+    """Pass on batches sorted by their key, whose columns have numbers instead of `names`.
 
     Raises:
         PublishError: several rows have the same key.
@@ -219,19 +219,19 @@ def check_numbered_keys(
 def write_numbered(
     task: PublishTask, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Do a task with batches whose columns come numbered instead of called `names`."""
+    """Run a task on batches whose columns have numbers instead of `names`."""
     return task(batch.rename_columns(list(names)) for batch in batches)
 
 
 def total_report(reports: Iterable[bytes]) -> TaskReport:
-    """All reports of a job in one, files in a stable order."""
+    """Merge all reports of a job into one, with files in a stable order."""
     found = [pickle.loads(report) for report in reports]  # noqa: S301 - written by our own tasks
     files = sorted((file for report in found for file in report.files), key=lambda file: file.path)
     return TaskReport(tuple(files), sum((report.metrics for report in found), ScanMetrics()))
 
 
 def _distinct(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Batches sorted by `key`, as they are.
+    """Pass on batches sorted by `key` unchanged.
 
     Raises:
         PublishError: neighbours have the same key.

@@ -38,20 +38,20 @@ from scan_core import NestedField, PrimitiveType, Scan, Type, pack_splits
 from scan_core.spark import arrow_schema_of, fair_split_bytes, parallelism_of, quoted_name, spark_schema
 
 SPARK_FAILURES = (PySparkException, Py4JError)
-"""PySpark gives only some of Java's exceptions a class of its own; an aborted job is not among them."""
+"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
 _OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
 
 
 def spark_message(error: Exception) -> str:
-    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
+    """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, Py4JError):  # the first line only tells which method was called
+    if isinstance(error, Py4JError):  # the first line only names the method that was called
         lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
     return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
 
 
 def _without_class(line: str) -> str:
-    """`org.apache.spark.SparkException: [X] ...` without the class."""
+    """Strip the exception class from `org.apache.spark.SparkException: [X] ...`."""
     name, separator, rest = line.partition(": ")
     return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
 
@@ -62,33 +62,33 @@ def _is_python_error(line: str) -> bool:
 
 
 def date_literal(day: date) -> Column:
-    """A date."""
+    """Write a date as a literal."""
     return f.expr(f"date '{day.isoformat()}'")
 
 
 def timestamp_literal(moment: datetime) -> Column:
-    """A moment; one without a zone is in UTC."""
+    """Write a moment as a literal; one without a zone is in UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return f.expr(f"timestamp_ltz '{aware.astimezone(UTC).isoformat(sep=' ')}'")
 
 
 def timestamp_ntz_literal(moment: datetime) -> Column:
-    """A time of no zone: what the clock of `moment` shows."""
+    """Write a time without a zone as a literal: what the clock of `moment` shows."""
     return f.expr(f"timestamp_ntz '{moment.replace(tzinfo=None).isoformat(sep=' ')}'")
 
 
 def bound(value: Any) -> Any:
-    """A value of a parameter, as `spark.sql` takes it."""
+    """Convert a parameter's value to one that `spark.sql` accepts."""
     if isinstance(value, datetime):
         return timestamp_literal(value)
     return date_literal(value) if isinstance(value, date) else value
 
 
-_HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds what they need, see docs/spark.md"
+_HINT = "; the workers' Python does not have it: `nevermore spark-package` builds what they need, see docs/spark.md"
 
 
 def write_result(name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask) -> TaskReport:
-    """Run a query and write its rows, arranged as the options of the entry ask.
+    """Run a query and write its rows, arranged by the options of the entry.
 
     Raises:
         ConfigError: rows cannot be sorted or spread by a column that the config names.
@@ -116,9 +116,9 @@ def write_copy(
     copied: list[str | None],
     day: date | None,
 ) -> TaskReport:
-    """Write the rows of one mirror, which are those of `scan`, by the tasks that read them.
+    """Let the tasks that read the rows of one mirror by `scan` write them, too.
 
-    `copied` has for each column of the result the one of the mirror, or None for the `day` of all rows.
+    `copied` holds the mirror's column for each column of the result, or None for the `day` of all rows.
 
     Raises:
         PublishError: the job failed.
@@ -139,7 +139,7 @@ def write_copy(
         result=arrow_schema_of(result.schema),
         day=day,
     )
-    # one split per task: of a single partition, round robin deals exactly one to each
+    # one split per task: from a single partition, round robin deals exactly one to each
     frame = spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
     report = _run(name, frame.coalesce(1).repartition(len(packed.splits)), copy)
     return TaskReport(report.files, report.metrics + plan.metrics)
@@ -149,7 +149,8 @@ def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
     """The Iceberg columns of a result.
 
     Raises:
-        ConfigError: names that occur twice or cannot be in a table, columns without a type, or of types that Iceberg has not.
+        ConfigError: names that repeat or that a table cannot have, or columns without a type or with one unknown to
+            Iceberg.
     """
     names = result.columns
     if twice := sorted({column for column in names if names.count(column) > 1}):
@@ -166,7 +167,7 @@ def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
 
 
 def file_layout(options: PublishedOptions) -> FileLayout:
-    """The layout that a config asks for."""
+    """The file layout of the config."""
     return FileLayout(
         target_file_bytes=options.target_file_bytes,
         row_group_bytes=options.row_group_bytes,
@@ -178,12 +179,12 @@ def file_layout(options: PublishedOptions) -> FileLayout:
 
 
 def _is_by_key(entry: PublishedConfig) -> bool:
-    """Whether rows can be written in an order in which those with the same key are neighbours."""
+    """Whether rows can be written in an order in which rows with the same key are neighbours."""
     return entry.options.distribution == "none" and set(entry.sort_by) <= set(entry.key)
 
 
 def _by_key(result: DataFrame, entry: PublishedConfig) -> DataFrame:
-    """Bring rows with the same key together, as neighbours in one task; check them there where they are arranged again."""
+    """Make rows with the same key neighbours in one task; check them there if they are rearranged later."""
     order = entry.sort_by if _is_by_key(entry) else ()
     by = _quoted(tuple(dict.fromkeys((*order, *entry.key))))
     together = result.repartition(*_quoted(entry.key)).sortWithinPartitions(*by)
@@ -195,12 +196,12 @@ def _by_key(result: DataFrame, entry: PublishedConfig) -> DataFrame:
 
 
 def _numbered(frame: DataFrame) -> DataFrame:
-    """For `mapInArrow`, which looks every column up by its name."""
+    """Number the columns for `mapInArrow`, which looks every column up by its name."""
     return frame.toDF(*numbers(len(frame.columns)))
 
 
 def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
-    """Rows in the tasks and in the order in which they are to be written."""
+    """Distribute rows to tasks and sort them in the order in which they are to be written."""
     order = _quoted(entry.sort_by)
     partition = entry.partitioning
     match entry.options.distribution:
@@ -235,10 +236,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def query_result(
     spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> DataFrame:
-    """The rows of a query over views, by table, with values for its parameters.
+    """Run a query over views, given by table, with values for its parameters.
 
     Raises:
-        ConfigError: Spark refuses it, or two columns of the result differ in case alone.
+        ConfigError: Spark refuses it, or names of two columns of the result differ only in case.
     """
     require_utc(spark, query.name)
     try:
@@ -251,10 +252,10 @@ def query_result(
 
 
 def require_utc(spark: SparkSession, name: str) -> None:
-    """What a session in another zone calls a day is not what partitions call one.
+    """Refuse a session in another time zone than UTC: its days differ from those of partitions.
 
     Raises:
-        ConfigError: such a session.
+        ConfigError: the session is in another time zone.
     """
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     if zone not in _UTC:
@@ -265,10 +266,10 @@ def require_utc(spark: SparkSession, name: str) -> None:
 
 
 def require_columns(name: str, result: DataFrame, columns: Iterable[str]) -> None:
-    """The result has the columns that the config names.
+    """Check that the result has the columns that the config names.
 
     Raises:
-        ConfigError: one is missing; names the nearest.
+        ConfigError: a column is missing; names the nearest.
     """
     for column in columns:
         if column not in result.columns:
@@ -277,10 +278,10 @@ def require_columns(name: str, result: DataFrame, columns: Iterable[str]) -> Non
 
 
 def partition_field(name: str, result: DataFrame, partition: PublishedPartition) -> NestedField:
-    """The column of the result that partitions are made by.
+    """Find the column of the result by which partitions are made.
 
     Raises:
-        ConfigError: it is missing, or of a type that cannot be partitioned so.
+        ConfigError: it is missing or has a type that cannot be partitioned this way.
     """
     require_columns(name, result, [partition.column])
     field = next(c for c in iceberg_columns(name, result.select(quoted_name(partition.column))))
@@ -299,18 +300,18 @@ def partition_field(name: str, result: DataFrame, partition: PublishedPartition)
 def rows_of(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
     """The rows of some partitions.
 
-    Their values are those of the Iceberg partition field, whose source column has the type `kind`.
+    `values` are those of the Iceberg partition field, whose source column has the type `kind`.
     """
     return result.where(_is_in(partition, kind, values)) if values else result.limit(0)
 
 
 def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
-    """The rows of all partitions but some, given as for `rows_of`."""
+    """The rows of all other partitions; arguments are those of `rows_of`."""
     return result.where(~f.coalesce(_is_in(partition, kind, values), f.lit(False)))
 
 
 def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -> Column:
-    """Whether a row is of some partitions; NULL as false."""
+    """Whether a row is in one of the partitions; NULL counts as false."""
     column = f.col(quoted_name(partition.column))
     name = kind.name if isinstance(kind, PrimitiveType) else ""
     present = sorted(v for v in values if v is not None)
@@ -329,7 +330,7 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
 
 
 def _value(physical: Any, kind: Type) -> Any:
-    """A value of the column from that of its identity partition."""
+    """Convert an identity partition's value to a value of the column."""
     match kind:
         case PrimitiveType("date"):
             return date_literal(date(1970, 1, 1) + timedelta(days=physical))

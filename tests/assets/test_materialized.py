@@ -128,7 +128,7 @@ def test_rows_that_fail_their_check_are_not_published_and_fail_their_run_which_i
     }  # fmt: skip
     (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
     told = str(failure.event_specific_data)
-    assert "rows that were made fail their checks" in told
+    assert "new rows fail their checks" in told
     assert _rows(project) == [_FIRST]
     table = find_table(open_catalog(project.config), NAME)
     assert table is not None

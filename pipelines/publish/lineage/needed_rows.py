@@ -1,7 +1,7 @@
-"""Determines from the SQL alone which rows of its tables a query needs: conditions on them, and joins they must survive.
+"""Determines from the SQL alone which rows of its tables a query needs: by conditions, and by joins they must survive.
 
-A row that fails a condition found here affects no row of the result, so a scan may leave it out. Whatever is not
-certain gives no condition. The rules for one SELECT are in `query_shape.py`.
+A row that fails a condition found here affects no row of the result, so a scan may leave it out. Where this is not
+certain, there is no condition. The rules for one SELECT are in `query_shape.py`.
 """
 
 from collections import Counter
@@ -24,14 +24,14 @@ from pipelines.publish.lineage.query_tree import DIALECT
 from pipelines.publish.lineage.sql_functions import is_row_wise
 
 _RESULT = "_result"
-"""Qualifies columns of a query's result in conditions on it."""
+"""Qualifier of a query's result columns in conditions on the result."""
 _MAX_CONDITIONS = 64
-"""Conditions on one source; equalities between many columns could multiply them without end."""
+"""Maximum of conditions on one source; equalities between many columns could multiply them without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceColumns:
-    """Columns of the table at one place of the query: index of the place, names of the columns."""
+    """Columns of the table at one place of the query: index of the place, and column names."""
 
     place: int
     columns: tuple[str, ...]
@@ -39,7 +39,7 @@ class PlaceColumns:
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """A row is needed only if its values of `columns` occur among those of `keys`, in this order."""
+    """Requires that a row's values of `columns` occur among the values of `keys`, in this order."""
 
     columns: tuple[str, ...]
     keys: PlaceColumns
@@ -47,12 +47,12 @@ class Partners:
 
 @dataclass(slots=True)
 class TablePlace:
-    """One place where the query names a table, and what is certain of the rows that it needs there.
+    """One place where the query names a table, and the rows that it certainly needs there.
 
     Attributes:
-        table: the name, as the tree has it.
-        conditions: over columns of this table alone; all must be true of a needed row.
-        partners: equi-joins without which a row is not needed.
+        table: name of the table in the tree.
+        conditions: conditions on columns of this table alone; a needed row fulfils all of them.
+        partners: equi-joins in which a needed row must find a partner.
     """
 
     table: str
@@ -61,16 +61,16 @@ class TablePlace:
 
 
 class _HasPartner(exp.Expression):  # type: ignore[misc]  # sqlglot has no types
-    """Stands for "these expressions occur among the values of those columns", and moves through a query as conditions do."""
+    """Condition that expressions occur among the values of columns; moves through a query like any other."""
 
     arg_types: ClassVar = {"expressions": True, "keys": True}
 
 
 def needed_rows(tree: exp.Query) -> tuple[TablePlace, ...]:
-    """What the query needs of its tables, for every place that names one.
+    """Determine the rows that the query needs of its tables, for every place that names one.
 
     Args:
-        tree: as `traceable` gives it, without parameters.
+        tree: as `traceable` returns it, without parameters.
     """
     return _Descent(tree).places
 
@@ -85,7 +85,7 @@ class _Descent:
         self._visit(tree, [])
 
     def _visit(self, query: exp.Expression, wanted: Sequence[exp.Expression]) -> None:
-        """Go on with a query of whose result only the rows are needed that fulfil `wanted`."""
+        """Trace a query of which only the rows that fulfil `wanted` are needed."""
         if isinstance(query, exp.Subquery):
             is_cut = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
             alias = query.args.get("alias")
@@ -100,7 +100,7 @@ class _Descent:
     def _of_sides(
         self, query: exp.SetOperation, wanted: Sequence[exp.Expression]
     ) -> Iterator[tuple[exp.Expression, list[exp.Expression]]]:
-        """Both sides of a union, intersection or difference: rows that are equal on all columns decide about each other."""
+        """Trace both sides of a union, intersection or difference, in which equal rows decide about each other."""
         sides = [query.left, query.right]
         inner = [side.unnest() for side in sides]
         names = [select.alias_or_name.lower() for select in query.selects]
@@ -164,7 +164,7 @@ class _Descent:
     def _add_partners(self, shape: SelectShape, known: Mapping[str, "_Conditions"]) -> None:
         pairs: dict[tuple[str, str], list[tuple[exp.Expression, exp.Expression]]] = {}
         for alias, other, link in shape.links():
-            # where a join fills the other source up with NULLs, rows do without a partner in it
+            # where a join fills the other source up with NULLs, rows need no partner in it
             if other not in shape.nullable and link not in pairs.setdefault((alias, other), []):
                 pairs[alias, other].append(link)
         for (alias, other), links in pairs.items():
@@ -173,12 +173,12 @@ class _Descent:
     def _partners(
         self, shape: SelectShape, other: str, links: Sequence[tuple[exp.Expression, exp.Expression]]
     ) -> Iterator[_HasPartner]:
-        """One for each place where the keys of the other source come from."""
-        groups: list[tuple[int, dict[str, exp.Expression]]] = []  # place, and by its column what is compared with it
+        """Yield one entry for each place where the keys of the other source come from."""
+        groups: list[tuple[int, dict[str, exp.Expression]]] = []  # place; by column, what it is compared with
         for ours, theirs in links:
             if isinstance(ours, exp.Column) and (key := self._origin(shape.sources[other].node, theirs)) is not None:
                 (column,) = key.columns
-                # a column that is compared twice is a key of its own: no table has one column twice
+                # a column that is compared again starts another set of keys: no table has a column twice
                 free = (g for place, g in groups if place == key.place and column not in g and ours not in g.values())
                 if (group := next(free, None)) is None:
                     groups.append((key.place, group := {}))
@@ -189,7 +189,7 @@ class _Descent:
             )
 
     def _origin(self, node: exp.Expression, column: exp.Expression) -> PlaceColumns | None:
-        """The column of a table that all values of a source's column come from, but for NULLs."""
+        """Column of a table that all values of a source's column come from, apart from NULLs."""
         if not isinstance(column, exp.Column):
             return None
         while isinstance(node, exp.Subquery):
@@ -211,7 +211,7 @@ class _Descent:
 
     @staticmethod
     def _ties(shape: SelectShape, query: exp.Query) -> Iterator[tuple[str, exp.Column, str, exp.Column]]:
-        """Equalities of plain columns, outside and inside, that every row of a sub-query fulfils."""
+        """Equalities between plain columns outside and inside that every row of a sub-query fulfils."""
         inner = query.unnest()
         assert isinstance(inner, exp.Select)  # noqa: S101  its caller asked
         for outside, theirs, alias, ours in correlations(shape, SelectShape(inner), query):
@@ -225,7 +225,7 @@ class _Descent:
         query: exp.Query,
         ties: Sequence[tuple[str, exp.Column, str, exp.Column]],
     ) -> None:
-        """Rows that a condition `exists` or `in` keeps have a partner in the sub-query, which fulfils its conditions."""
+        """Add partners in the sub-query, with its conditions, to rows that `exists` or `in` keeps."""
         inner = query.unnest()
         assert isinstance(inner, exp.Select)  # noqa: S101  its caller asked
         inside = SelectShape(inner)
@@ -246,7 +246,7 @@ class _Descent:
         known: Mapping[str, "_Conditions"],
         ties: Sequence[tuple[str, exp.Column, str, exp.Column]],
     ) -> dict[str, list[exp.Expression]]:
-        """Conditions on the rows of a sub-query: it is needed only for rows outside that are needed themselves."""
+        """Conditions on the rows of a sub-query, which is only needed for outer rows that are needed themselves."""
         found: dict[str, _Conditions] = {}
         pairs: dict[tuple[str, str], list[tuple[exp.Expression, exp.Expression]]] = {}
         for outside, theirs, alias, ours in ties:
@@ -260,7 +260,7 @@ class _Descent:
 
 
 class _Conditions:
-    """Conditions on the rows of one source, each once."""
+    """Conditions on the rows of one source, without duplicates."""
 
     def __init__(self, conditions: Sequence[exp.Expression] = ()) -> None:
         self._by_text: dict[str, exp.Expression] = {}
@@ -273,7 +273,7 @@ class _Conditions:
         return len(self._by_text)
 
     def add(self, condition: exp.Expression) -> None:
-        """Add a condition unless it is there, or there are too many."""
+        """Add a condition unless it is already there or there are too many."""
         if len(self._by_text) < _MAX_CONDITIONS:
             self._by_text.setdefault(_text(condition), condition)
 
@@ -289,7 +289,7 @@ class _Conditions:
 
 
 def _spread(shape: SelectShape, known: Mapping[str, _Conditions]) -> None:
-    """Put conditions on one side of an equality on the other side as well, until nothing is new."""
+    """Copy conditions from one side of an equality to the other until nothing changes."""
     links = [
         (alias, other, ours, theirs)
         for alias, other, (ours, theirs) in shape.links()
@@ -303,7 +303,7 @@ def _spread(shape: SelectShape, known: Mapping[str, _Conditions]) -> None:
 
 
 def _through_projection(shape: SelectShape, condition: exp.Expression) -> exp.Expression | None:
-    """A condition on the result of a SELECT as one on the rows of one of its sources; None where that is another condition."""
+    """Rewrite a condition on the result of a SELECT to the rows of one source; None where its meaning would change."""
     outputs = Counter(e.alias_or_name.lower() for e in shape.select.expressions)
     used = {column.name.lower() for column in condition.find_all(exp.Column)}
     if not used or any(outputs[name] != 1 for name in used):
@@ -315,19 +315,19 @@ def _through_projection(shape: SelectShape, condition: exp.Expression) -> exp.Ex
 
 
 def _is_evaluated_per_row(query: exp.Query) -> bool:
-    """Whether a sub-query is evaluated for rows of the sources: elsewhere names may be those of the result's columns."""
+    """Whether a sub-query is evaluated per row of the sources: elsewhere names may refer to columns of the result."""
     place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
     return isinstance(place, exp.Select)
 
 
 def _must_find_rows(query: exp.Query, select: exp.Select) -> bool:
-    """Whether a row is kept only if the sub-query has a row for it: `exists` or `in` among the conjuncts of WHERE."""
+    """Whether a row is kept only if the sub-query finds a row for it: `exists` or `in` as a conjunct of WHERE."""
     where = select.args.get("where")
     inner = query.unnest()
     holder = query.parent.parent if isinstance(query.parent, exp.Subquery) else query.parent
     if where is None or not isinstance(holder, exp.Exists | exp.In) or not isinstance(inner, exp.Select):
         return False
-    # without GROUP BY, an aggregate gives a row where there is none
+    # without GROUP BY, an aggregate returns a row even for no input
     gives_rows_of_its_own = SelectShape(inner).aggregates or any(
         inner.args.get(part) for part in ("limit", "offset", "group", "having")
     )

@@ -31,21 +31,22 @@ from pipelines.publish.lineage.sql_functions import is_row_wise
 from scan_core import NestedField, PrimitiveType, Schema
 
 OF_CHANGED = "_changed"
-"""Ends the name under which the queries here read changed rows, after the name of their table."""
+"""Suffix of the name, after that of the table, under which the queries built here read changed rows."""
 
 Expressions = tuple[exp.Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How changed rows of a table reach the result, by one of the places where the query names the table.
+    """How changed rows of a table reach the result through one place where the query names the table.
 
     Attributes:
-        table: as the tree names it.
-        values: selects a superset of the values of `k0` whose slices changed rows can touch; None if that may be any.
-        expression: the value of a row as an expression of its own columns, if it is one.
-        final: whether the values are partitions of the result, not keys on the way there.
-        reason: why there are no values.
+        table: name of the table in the tree.
+        values: query for a superset of the values of `k0` whose slices changed rows can touch; None if any slice can be
+            touched.
+        expression: the value as an expression of the row's own columns, if there is one.
+        final: whether the values are partitions of the result rather than keys on the way to it.
+        reason: why `values` is None.
     """
 
     table: str
@@ -57,13 +58,13 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Expressions of one source of a SELECT that decide to which slice a row of its result belongs.
+    """Expressions of one source of a SELECT that determine the slice to which a row of its result belongs.
 
     Attributes:
-        source: of the rows.
-        expressions: of its columns.
-        final: whether slices are partitions of the result.
-        apart: another source whose rows may be in the result without any of this one: no way to it leads through those.
+        source: the source.
+        expressions: expressions of its columns.
+        final: whether the slices are partitions of the result.
+        apart: another source whose rows may be in the result without a row of this one; no path may lead through it.
     """
 
     source: str
@@ -75,13 +76,13 @@ class Anchor:
 def of_changed_rows(
     shape: SelectShape, alias: str, table: exp.Table, expressions: Expressions, *, final: bool
 ) -> Reach:
-    """The slices that changed rows of `table` belong to, which are values of expressions of its columns."""
+    """Build the query for the slices of changed rows of `table`, which are values of expressions of its columns."""
     select = exp.Select(distinct=exp.Distinct()).from_(
         exp.alias_(exp.to_table(f"{table.name}{OF_CHANGED}"), alias, table=True), copy=False
     )
     select = select.select(*_named(expressions), copy=False)
-    # a changed row that fails such a condition takes part in nothing, before or after; a parameter has another value in
-    # the run that made the other partitions
+    # a changed row that fails such a condition has no effect, before or after; parameters are left out, as they had
+    # other values in the run that made the other partitions
     for condition in shape.conditions_of(alias):
         if owner(condition) == alias and is_row_wise(condition) and condition.find(exp.Placeholder) is None:
             select = select.where(condition.copy(), copy=False)
@@ -94,7 +95,7 @@ def through(
     anchor: Anchor,
     reach: Reach,
 ) -> Reach:
-    """The slices of the anchor that rows with the keys of `reach` meet, hop by hop."""
+    """Build the query for the slices of the anchor that join with the keys of `reach`, hop by hop."""
     if reach.values is None:
         return reach
     values = reach.values
@@ -121,12 +122,12 @@ def _named(expressions: Expressions) -> list[exp.Expression]:
 
 
 _OUT = "_out"
-"""Qualifies columns of a query's result in expressions about it."""
+"""Qualifier of a query's result columns in expressions on the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What an outer query wants to know of an inner one: expressions of its result, or why none would help."""
+    """Expressions of an inner query's result that an outer query wants traced, or why tracing is impossible."""
 
     expressions: Expressions | None
     final: bool = True
@@ -137,21 +138,21 @@ class _Wanted:
 
 
 def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tuple[Reach, ...]:
-    """One for every place where the tree names a table.
+    """Trace every place where the tree names a table.
 
     Args:
-        tree: as `traceable` gives it.
-        partition: the column of the result that names the partition, in lower case.
-        partition_type: sqlglot's name of its type, which parameters have too.
+        tree: as `traceable` returns it.
+        partition: the result column that names the partition, in lower case.
+        partition_type: sqlglot's name of its type, which parameters also have.
     """
     column = exp.column(partition, table=_OUT)
     names = [select.alias_or_name.lower() for select in tree.selects]
     if names.count(partition) != 1:
-        wanted = _Wanted(None, reason=f"the result has no certain column {partition}")
+        wanted = _Wanted(None, reason=f"column {partition} of the result cannot be traced")
     else:
         wanted = _Wanted((column,))
     found = tuple(_Tracer(partition_type).of_query(tree, wanted))
-    # one at least for each place: a change that no reach covers would be lost
+    # at least one for each place: a change that no reach covers would be lost
     named, reached = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
     missed = sorted(table for table, count in named.items() if reached[table] < count)
     return (
@@ -161,7 +162,7 @@ def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tu
 
 
 class _Tracer:
-    """Walks from the result down to the tables."""
+    """Traces from the result down to the tables."""
 
     def __init__(self, partition_type: str) -> None:
         self._partition_type = partition_type
@@ -231,7 +232,7 @@ class _Tracer:
             yield from self._of_subquery(shape, subquery, anchors, reason)
 
     def _of_source(self, shape: SelectShape, alias: str, anchors: Sequence[Anchor], reason: str) -> Iterator[Reach]:
-        # a source that is an anchor itself tells its slices from its own rows, without any join
+        # an anchor tells its slices from its own rows, without any join
         for anchor in sorted(anchors, key=lambda a: a.source != alias):
             found = list(self._from_anchor(shape, alias, anchor))
             if found and all(reach.values is not None for reach in found):
@@ -244,8 +245,8 @@ class _Tracer:
         if alias == anchor.source:
             yield from self._within(shape, alias, _Wanted(anchor.expressions, anchor.final))
             return
-        # an equality with the anchor's expression itself: the value of this source is the slice, the anchor need not be read.
-        # Of one type, as values that are equal after a cast may be different partitions
+        # An equality with the anchor's own expression: the value of this source is the slice, so the anchor need not be
+        # read. The types must be the same: values that are equal after a cast may be different partitions.
         if len(anchor.expressions) == 1:
             for a, b, (ours, theirs) in shape.links():
                 if (
@@ -263,7 +264,7 @@ class _Tracer:
             yield reach if reach.final else through(shape, path, anchor, reach)
 
     def _within(self, shape: SelectShape, alias: str, wanted: _Wanted) -> Iterator[Reach]:
-        """Down into a source, whose slices are values of expressions of its own columns."""
+        """Trace into a source, whose slices are values of expressions of its own columns."""
         node = shape.sources[alias].node
         if isinstance(node, exp.Table):
             if wanted.expressions is None:
@@ -283,11 +284,11 @@ class _Tracer:
     def _of_subquery(
         self, shape: SelectShape, query: exp.Query, anchors: Sequence[Anchor], reason: str
     ) -> Iterator[Reach]:
-        """A query among the expressions: reached by what correlates it with a source outside."""
+        """Trace a query in an expression, by its correlation with a source outside."""
         inner = query.unnest()
         inner_shape = SelectShape(inner) if isinstance(inner, exp.Select) else None
         why = reason or "a sub-query is not tied to the partition"
-        # elsewhere, names may be those of the result's columns
+        # elsewhere names may refer to columns of the result
         place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
         if inner_shape is not None and isinstance(place, exp.Select):
             for outer, theirs, alias, ours in correlations(shape, inner_shape, query):
@@ -310,7 +311,7 @@ class _Tracer:
             link = [(inside[1], outside[1])]
             at_anchor = outside[0] == anchor.source
             on = [] if at_anchor else path_between(shape, outside[0], anchor.source, without=anchor.apart)
-            # where the outer source is NULL, only a plain column of it is sure to be NULL and to match no inner row
+            # where the outer source is NULL, only a plain column of it is certain to be NULL and to match no inner row
             if on is None or (outside[0] in shape.nullable and not is_plain(outside[1])):
                 continue
             for alias in inner.sources:
@@ -321,11 +322,11 @@ class _Tracer:
             return
 
     def _by_parameter(self, shape: SelectShape) -> Iterator[Anchor]:
-        """Sources of which every row that matters is bound to the partition by a parameter."""
+        """Sources whose relevant rows a parameter binds to the partition."""
         for alias in shape.sources:
             conditions = shape.conditions_of(alias)
             bound = next((e for e in bound_by_parameters(conditions, self._partition_type) if owner(e) == alias), None)
-            # a row of an optional source that is bound elsewhere still decides whether NULLs take its place
+            # a row of an optional source that is bound elsewhere still decides whether NULLs replace it
             if bound is not None and alias not in shape.nullable:
                 yield Anchor(alias, (bound,), final=True)
 
@@ -336,9 +337,9 @@ def _unreachable(node: exp.Expression, reason: str) -> Iterator[Reach]:
 
 
 MAX_RANGES = 20
-"""Beyond so many stretches of time, or values, one that covers them all is quicker to judge."""
+"""Maximum of time ranges or values in a condition; beyond it, one range that covers them all is faster to evaluate."""
 _ZONE_MARGIN = timedelta(days=1)
-"""No time zone is further from UTC, whatever its rules were at the time."""
+"""Largest offset of any time zone from UTC, now or in the past."""
 _DAY = timedelta(days=1)
 _NEXT: dict[str, timedelta] = {
     "YEAR": timedelta(days=366),
@@ -352,12 +353,12 @@ _NEXT: dict[str, timedelta] = {
 }
 _UNITS = {"YYYY": "YEAR", "YY": "YEAR", "MON": "MONTH", "MM": "MONTH", "DD": "DAY", "Q": "QUARTER"}
 _FIRST, _LAST = datetime(1, 1, 8, tzinfo=UTC), datetime(9998, 12, 1, tzinfo=UTC)
-"""Beyond, a margin has no date."""
+"""Years outside of these have no room for a margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanCondition:
-    """What rows must fulfil to matter, in the language of scans. `is_exact`: those that do are all of the partitions."""
+    """Condition on relevant rows in the syntax of scans. `is_exact`: it selects the partitions' rows and no others."""
 
     sql: str
     is_exact: bool = False
@@ -366,13 +367,14 @@ class ScanCondition:
 def scan_condition(
     expression: exp.Expression, schema: Schema, partition: PublishedPartition, values: Collection[Any]
 ) -> ScanCondition | None:
-    """The condition on rows of a table that belong to some partitions of the result, by values of the partition field.
+    """Build the condition on the rows of a table that belong to some partitions of the result.
 
-    The expression is over columns of the table alone, and its value is that of the partition column.
+    `values` are values of the partition field. The expression is over columns of the table alone and computes the
+    partition column.
     """
     column = expression.find(exp.Column)
     field = None if column is None else _field(schema, column)
-    # rows of the partition of NULL may come from any value for which the expression fails to be one, so nothing limits them
+    # rows of the NULL partition may come from any value for which the expression is NULL, so nothing limits them
     if field is None or not isinstance(field.type, PrimitiveType) or None in values or not values:
         return None
     name = "`" + field.name.replace("`", "``") + "`"
@@ -417,7 +419,7 @@ def _is_cast_to_date(expression: exp.Expression) -> bool:
 
 
 def _before(expression: exp.Expression, period: Period) -> Period | None:
-    """The times of the innermost column for which the expression can lie in the period."""
+    """Times of the innermost column for which the expression can lie in the period."""
     match expression:
         case exp.Column():
             return period
@@ -434,7 +436,7 @@ def _before(expression: exp.Expression, period: Period) -> Period | None:
             if unit not in _NEXT:
                 return None
             return _before(expression.this, Period(period.start, _ceiling(period.end, unit)))
-        case exp.AtTimeZone() | exp.FromTimeZone():  # rules of zones change: a margin holds whatever they say
+        case exp.AtTimeZone() | exp.FromTimeZone():  # rules of time zones change; a margin holds under any of them
             return _before(expression.this, Period(period.start - _ZONE_MARGIN, period.end + _ZONE_MARGIN))
         case _:
             return None
@@ -445,7 +447,7 @@ def _floor(moment: datetime) -> datetime:
 
 
 def _ceiling(moment: datetime, unit: str) -> datetime:
-    """No earlier than the first start of a unit that is not before the moment."""
+    """First start of a unit that is not before the moment."""
     starts = {
         "DAY": moment == _floor(moment),
         "HOUR": (moment.minute, moment.second, moment.microsecond) == (0, 0, 0),

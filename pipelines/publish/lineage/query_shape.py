@@ -12,12 +12,12 @@ from sqlglot import exp
 from pipelines.publish.lineage.sql_functions import is_aggregate, is_row_wise, join_kind
 
 Link = tuple[exp.Expression, exp.Expression]
-"""Two expressions, of two sources, that are equal in every row where both sources have one."""
+"""Two expressions of two sources that are equal in every row in which both sources have a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table or sub-query of a FROM clause. `join` brought it in; None for the first."""
+    """A table or sub-query of a FROM clause. `join` is its join; None for the first source."""
 
     alias: str
     node: exp.Expression
@@ -25,17 +25,17 @@ class Source:
 
     @property
     def condition(self) -> exp.Expression | None:
-        """The ON of its join."""
+        """ON condition of its join."""
         return None if self.join is None else self.join.args.get("on")
 
     @property
     def kind(self) -> str | None:
-        """Of its join, as `join_kind` calls it; None for the first source."""
+        """Kind of its join, as `join_kind` names it; None for the first source."""
         return None if self.join is None else join_kind(self.join)
 
 
 class SelectShape:
-    """What is certain of one SELECT without running it."""
+    """Facts about one SELECT that are certain without running it."""
 
     def __init__(self, select: exp.Select) -> None:
         self.select = select
@@ -52,16 +52,16 @@ class SelectShape:
         for source in self.sources.values():
             if source.kind in {"LEFT", "FULL"}:
                 found.add(source.alias)
-            if source.kind in {"RIGHT", "FULL"}:  # everything joined so far is the optional side
+            if source.kind in {"RIGHT", "FULL"}:  # everything joined so far becomes optional
                 found.update(before)
             before.append(source.alias)
         return frozenset(found)
 
     def links(self) -> Iterator[tuple[str, str, Link]]:
-        """(source, other source, link) for every equality without which a row of the source takes part in nothing.
+        """(source, other source, link) for every equality without which a row of the source has no effect.
 
-        Taking part is to be in a row of the result, or to keep another row out of it. Where the other source may be
-        replaced by NULLs, the link says nothing of the rows in which it is.
+        A row has an effect if it is part of a row of the result or keeps another row out of it. Where the other source
+        can be replaced by NULLs, the link does not hold for the rows in which it is.
         """
         for source in self.sources.values():
             for left, right in equalities(source.condition):
@@ -94,11 +94,12 @@ class SelectShape:
                 yield b, a, (right, left)
 
     def conditions_of(self, alias: str) -> list[exp.Expression]:
-        """Conjuncts without which a row of this source takes part in nothing; other sources may occur in them."""
+        """Conjuncts without which a row of this source has no effect; they may contain columns of other sources."""
         source = self.sources[alias]
         # the right side of a RIGHT or FULL join is kept where its own ON is false
         found = [] if source.kind in {None, "RIGHT", "FULL"} else conjuncts(source.condition)
-        if alias in self.nullable:  # later conditions also see the NULLs in its place: a row that fails them takes part
+        # later conditions also apply to the NULLs in its place: a row that fails them still has an effect
+        if alias in self.nullable:
             return found
         for other in self.sources.values():
             if other.alias != alias and other.kind == "INNER":
@@ -108,12 +109,12 @@ class SelectShape:
 
     @property
     def windows(self) -> list[exp.Window]:
-        """Window functions of this SELECT itself."""
+        """Window functions of this SELECT itself, not of its sub-queries."""
         return [node for node in own_nodes(self.select) if isinstance(node, exp.Window)]
 
     @property
     def aggregates(self) -> bool:
-        """Whether it has aggregates that are no windows."""
+        """Whether it has aggregates that are not window functions."""
         return any(
             is_aggregate(node) and not isinstance(node.find_ancestor(exp.Window, exp.Query), exp.Window)
             for node in own_nodes(self.select)
@@ -121,12 +122,12 @@ class SelectShape:
 
     @property
     def subqueries(self) -> list[exp.Query]:
-        """Queries in its expressions, outermost ones."""
+        """Outermost queries in its expressions."""
         return [node for node in own_nodes(self.select) if isinstance(node, exp.Query) and node is not self.select]
 
 
 def own_nodes(select: exp.Select) -> Iterator[exp.Expression]:
-    """Nodes of the expressions of a SELECT; sub-queries in them are yielded, not entered; sources are left out."""
+    """Nodes of the expressions of a SELECT, without its sources; sub-queries are yielded but not entered."""
     parts = [*select.expressions]
     for name in ("where", "group", "having", "order", "sort", "distribute", "cluster", "limit", "offset"):
         part = select.args.get(name)
@@ -138,7 +139,7 @@ def own_nodes(select: exp.Select) -> Iterator[exp.Expression]:
 
 
 def conjuncts(condition: exp.Expression | None) -> list[exp.Expression]:
-    """The parts of a condition that must all be true."""
+    """Parts of a condition that must all be true."""
     if condition is None:
         return []
     if isinstance(condition, exp.Paren):
@@ -158,20 +159,20 @@ def equalities(condition: exp.Expression | None) -> list[Link]:
 
 
 def owner(expression: exp.Expression) -> str | None:
-    """The one source whose columns an expression is made of."""
+    """The only source whose columns an expression uses; None if there are several or none."""
     names = {column.table for column in expression.find_all(exp.Column)}
     return next(iter(names)) if len(names) == 1 else None
 
 
 def have_one_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
-    """Whether both types are known, and the same."""
+    """Whether both types are known and equal."""
     return left is not None and right is not None and left == right and not left.is_type("unknown")
 
 
 def substituted(
     expressions: Sequence[exp.Expression], by_name: Mapping[str, exp.Expression]
 ) -> tuple[exp.Expression, ...]:
-    """The expressions with columns replaced by what they stand for, in parentheses where operators could mix."""
+    """Replace columns by what they stand for, in parentheses where operators could mix."""
 
     def put(node: exp.Expression) -> exp.Expression:
         if isinstance(node, exp.Column) and node.name.lower() in by_name:
@@ -185,20 +186,20 @@ def substituted(
 
 
 def is_plain(expression: exp.Expression) -> bool:
-    """Whether this is a column, or the day of one: NULL where the column is."""
+    """Whether this is a column or the day of one, and so is NULL exactly where the column is."""
     if isinstance(expression, exp.Cast | exp.TsOrDsToDate) and not expression.args.get("format"):
         expression = expression.this
     return isinstance(expression, exp.Column)
 
 
 Path = list[tuple[str, list[Link]]]
-"""Sources on the way, each with its links to the one before: (expression of that one, expression of this one)."""
+"""Sources on a path, each with its links to the previous one: (expression of that one, expression of this one)."""
 
 
 def path_between(shape: SelectShape, start: str, goal: str, *, without: str | None = None) -> Path | None:
-    """Sources on the way from `start` to `goal`, each with its links to the one before; the shortest way.
+    """Find the shortest path of sources from `start` to `goal`, each with its links to the previous one.
 
-    None is `without`, where there is such a source.
+    No source on the path is `without`, if given.
     """
     if start == without:
         return None
@@ -231,7 +232,7 @@ def correlations(
 ) -> Iterator[tuple[str, exp.Expression, str, exp.Expression]]:
     """(source outside, its expression, source inside, its expression) of equalities that every inner row fulfils."""
     for alias in inner.sources:
-        if alias in inner.nullable:  # the sub-query has rows without it, which the equality does not bind
+        if alias in inner.nullable:  # the sub-query also has rows that do not fulfil this equality
             continue
         for condition in inner.conditions_of(alias):
             for left, right in equalities(condition):
@@ -256,30 +257,31 @@ def correlations(
 
 
 PARTITION, PARTITION_START, PARTITION_END = "partition", "partition_start", "partition_end"
-"""Parameters that stand for the partition that is made."""
+"""Parameters that stand for the partition being made."""
 _TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ", "TIMESTAMPLTZ"})
 
 
 def why_not_sliced(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
-    """Why slices of the result of a SELECT by these expressions are not made of slices of one source; None if they are."""
+    """Why slices of a SELECT's result by these expressions mix slices of several sources; None if they do not."""
     owners = {owner(e) for e in expressions}
-    # otherwise a changed row could move rows that did not change to another partition
+    # otherwise a changed row could move unchanged rows to another partition
     if not all(is_row_wise(e) for e in expressions):
         return "the partition is computed from several rows, or by a function that is not repeatable"
-    # with `a.x + b.y` a change in either source moves rows, and neither alone tells where to
+    # with `a.x + b.y` a change in either source moves rows, and neither source alone tells where to
     if len(owners) != 1 or not owners <= shape.sources.keys():
         return "the partition does not come from columns of one table"
-    # a changed row of the optional side moves rows of the kept side from or to the partition of NULL
+    # a changed row of the optional side moves rows of the kept side from or to the NULL partition
     if owners & shape.nullable:
         return "the partition comes from the optional side of an outer join"
     return _why_rows_mix(shape, expressions)
 
 
 def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) -> dict[str, exp.Expression]:
-    """By source, what is the slice of its rows where slices are told by `coalesce(x, y)` of a full join on `x = y`.
+    """By source, the slice expression of its rows where `coalesce(x, y)` of a full join on `x = y` defines slices.
 
-    A row that one side alone has is in its own slice, rows that meet are in one. Empty where this is not certain: the
-    join must come first, nothing after it may bring rows without either, and both must be NULL where their side is.
+    A row found on one side only is in its own slice; joined rows are in one slice. Empty where this is not certain: the
+    join must come first, nothing after it may add rows without either side, and both keys must be NULL where their side
+    is missing.
     """
     merged = expressions[0].unnest() if len(expressions) == 1 else None
     if not isinstance(merged, exp.Coalesce) or len(merged.expressions) != 1:
@@ -287,12 +289,12 @@ def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) ->
     keys = {owner(key): key for key in (merged.this.unnest(), merged.expressions[0].unnest())}
     if {*keys} != {*list(shape.sources)[:2]} or not all(is_plain(key) for key in keys.values()):
         return {}
-    # rows that a later RIGHT or FULL join keeps have neither key, and would be in the slice of NULL
+    # rows that a later RIGHT or FULL join keeps have neither key and would be in the NULL slice
     first, *others = [source for source in shape.sources.values() if source.join is not None]
     if first.kind != "FULL" or any(other.kind not in {"INNER", "LEFT", "SEMI", "ANTI"} for other in others):
         return {}
     left, right = keys.values()
-    # values of two types that are equal may still be written as two partitions
+    # equal values of two types may still be written as two partitions
     if left.type is None or left.type.is_type("unknown") or left.type != right.type:
         return {}
     links = equalities(first.condition)
@@ -302,15 +304,15 @@ def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) ->
 
 
 def _why_rows_mix(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
-    """Why rows of several slices make one row, or decide about one another."""
+    """Why rows of several slices form one row or decide about each other; None if they do not."""
     select, group = shape.select, shape.select.args.get("group")
-    # one row more in any partition pushes another row out, perhaps of another partition
+    # one more row in any partition pushes out another row, perhaps of another partition
     if select.args.get("limit") or select.args.get("offset"):
         return "a limit chooses rows of all partitions"
     if group is None and shape.aggregates:  # one row made of all rows
         return "an aggregate without group by takes the rows of all partitions"
-    # their subtotals are rows of partition NULL, or of none, made of the rows of all; a plain GROUP BY names the expressions
-    # of the partition, as SQL selects nothing but these and aggregates
+    # Their subtotals are rows of the NULL partition, or of none, computed from all rows. A plain GROUP BY names the
+    # expressions of the partition, as SQL selects nothing but these and aggregates.
     if group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None:
         return "rollup, cube or grouping sets mix partitions"
     # a row may decide about any row of its window: rank, running sum
@@ -329,7 +331,7 @@ def _is_made_of(expression: exp.Expression, keys: Sequence[exp.Expression]) -> b
 
 
 def bound_by_parameters(conditions: Sequence[exp.Expression], partition_type: str) -> Iterator[exp.Expression]:
-    """Expressions of rows that parameters bind to the partition, directly or between its start and end."""
+    """Expressions of rows that parameters bind to the partition, directly or as a range from its start to its end."""
     # one bound alone would leave out what a run for another partition needs, and tell a change of a later row as one of this
     starts, ends = [], []
     for condition in conditions:

@@ -17,10 +17,10 @@ from scan_core import PrimitiveType, Schema, Type
 
 DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})
-"""Names of sources that queries made here give themselves."""
+"""Names that queries built here give to their sources."""
 _UNNAMED = "_nevermore_unnamed_"
 _STAR = "_nevermore_star_"
-"""Stands for a column that is called `*`: sqlglot takes a table that has one for a table of unknown columns."""
+"""Stands for a column called `*`: sqlglot takes a table that has one for a table with unknown columns."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(sqlglot.Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS)
 _TYPES = {
@@ -32,13 +32,13 @@ _TYPES = {
     "uuid": "string",
     "fixed": "binary",
 }
-"""Iceberg's names of types that Spark calls otherwise."""
+"""Iceberg's type names that differ from Spark's."""
 
 
 def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
-    """The query with every column named by its source and every star spelled out; None where that is in doubt.
+    """Qualify every column with its source and expand every star; None where either is in doubt.
 
-    Its tables have names of one part, the keys of `schemas`.
+    Tables have names of one part, the keys of `schemas`.
     """
     shapes = {
         table: {_STAR if f.name == "*" else f.name.lower(): _sql_type(f.type) for f in schema.fields}
@@ -49,7 +49,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
     try:
         parsed = sqlglot.parse_one(sql, dialect=DIALECT)
         _rename(parsed, "*", _STAR)
-        # where a name may mean another column than sqlglot finds, the trace would follow the wrong column
+        # where a name may mean another column than sqlglot finds, tracing would follow the wrong column
         if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
             return None
         _name_expressions(parsed)
@@ -107,7 +107,7 @@ def _mark_own_aliases(tree: exp.Expression) -> bool:
 
 
 def _has_captured_columns(tree: exp.Expression, shapes: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether a column got the name of a source that hides its own, as `cid` of `o` in `from o where (select x from l o where cid = 1)`."""
+    """Whether a column was resolved to an inner source of the same name, as `cid` of `o` in `from o where (select x from l o where cid = 1)`."""
     for scope in traverse_scope(tree):
         for column in scope.find_all(exp.Column):
             source = scope.sources.get(column.table)
@@ -130,7 +130,7 @@ def _rename(tree: exp.Expression, old: str, new: str) -> None:
 
 
 def _quote_names(tree: exp.Expression) -> None:
-    """Quote the names that need it: those of the columns of a star were never written."""
+    """Quote the names that need it: the column names of an expanded star come from no text."""
     for identifier in tree.find_all(exp.Identifier):
         name = identifier.name
         if not _PLAIN_NAME.fullmatch(name) or name.upper() in _KEYWORDS:
@@ -138,16 +138,16 @@ def _quote_names(tree: exp.Expression) -> None:
 
 
 def _renames_columns(tree: exp.Expression) -> bool:
-    """Whether columns of tables have other names in the text, so that a name may be that of another column."""
+    """Whether columns of tables are renamed in the text, so that a name may refer to another column."""
     aliases = (table.args.get("alias") for table in tree.find_all(exp.Table))
     computed = (node for node in tree.find_all(exp.Anonymous) if node.name.lower() == "identifier")
     return any(alias is not None and alias.columns for alias in aliases) or next(computed, None) is not None
 
 
 def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
-    """Whether sqlglot resolves names otherwise than Spark, or loses what would tell.
+    """Whether sqlglot resolves names differently from Spark, or loses the information to tell.
 
-    Pipes become common table expressions, and NATURAL an alias. Of a semi or anti join with USING the column is that of
+    Pipes become common table expressions, and NATURAL an alias. In a semi or anti join with USING the column is that of
     the left side, and `*` puts the columns of USING first.
     """
     quoted = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
@@ -161,7 +161,7 @@ def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
 
 
 def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bool:
-    """Whether `a.b` in a sub-query may be a member of its own column `a`, not a column of a source `a` around it."""
+    """Whether `a.b` in a sub-query may be a member of its own column `a`, not a column of an outer source `a`."""
     if not any(isinstance(query.parent, exp.Exists | exp.In | exp.Subquery) for query in tree.find_all(exp.Query)):
         return False
     nested = {f.name.lower() for s in schemas.values() for f in s.fields if not isinstance(f.type, PrimitiveType)}
@@ -170,28 +170,31 @@ def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bo
 
 
 def _name_expressions(tree: exp.Expression) -> None:
-    """Name what has no name but the one that Spark makes of its text, so that it is not taken for a column within."""
+    """Name unnamed expressions: Spark makes a name from their text, which must not be taken for an inner column."""
     for select in tree.find_all(exp.Select):
         for number, expression in enumerate(select.expressions):
             inner = expression.unnest()
             if isinstance(inner, exp.Alias | exp.Aliases | exp.Column | exp.Dot | exp.Star) or inner.is_star:
                 continue
-            if isinstance(inner, exp.Explode | exp.Inline | exp.Stack):  # generators name their columns
+            if isinstance(inner, exp.Explode | exp.Inline | exp.Stack):  # generators name their own columns
                 continue
             expression.replace(exp.alias_(expression.copy(), f"{_UNNAMED}{number}"))
 
 
 def takes_all_columns(tree: exp.Expression) -> bool:
-    """Whether a qualified query has a use for columns that it does not name.
+    """Whether a qualified query uses columns that it does not name.
 
-    A star that was not spelled out, as in `struct(*)`, and a pivot, which groups by all other columns.
+    That is a star that was not expanded, as in `struct(*)`, or a pivot, which groups by all other columns.
     """
     stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
     return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
 
 
 def traceable(tree: exp.Query) -> exp.Query | str:
-    """A qualified query as its rows can be traced: all in one, each source with a name of its own; else why not."""
+    """Prepare a qualified query for tracing, or return the reason why it cannot be traced.
+
+    CTEs are inlined, and every source gets a name of its own.
+    """
     flat = inlined(tree)
     if flat is None:
         return "a common table expression that refers to itself, or names its columns, is not understood"
@@ -203,9 +206,9 @@ def traceable(tree: exp.Query) -> exp.Query | str:
 
 
 def _name_sources_apart(tree: exp.Query) -> bool:
-    """Give sources of one name in different SELECTs different ones; False where a column's source is not certain.
+    """Make source names unique across SELECTs; False where a column's source is not certain.
 
-    A name is that of the nearest SELECT that has a source of it. Beyond a sub-query in FROM, no name is found.
+    A name refers to the nearest SELECT that has such a source. It is not looked up beyond a sub-query in FROM.
     """
     scopes = traverse_scope(tree)
     owners: list[tuple[exp.Column, exp.Expression]] = []
@@ -223,7 +226,7 @@ def _name_sources_apart(tree: exp.Query) -> bool:
             owners.append((column, found))
     names: dict[int, str] = {}
     taken = set(RESERVED)
-    for scope in reversed(scopes):  # outermost first: those keep their names
+    for scope in reversed(scopes):  # outermost first, so that those keep their names
         for name, node in (_sources_of(scope) or {}).items():
             free, number = name, 1
             while free in taken:
@@ -239,7 +242,7 @@ def _name_sources_apart(tree: exp.Query) -> bool:
 
 
 def _sources_of(scope: Scope) -> dict[str, exp.Expression] | None:
-    """The sources of a SELECT by name; None where two have one name."""
+    """Sources of a SELECT by name; None where two share a name."""
     select = scope.expression
     if not isinstance(select, exp.Select):
         return {}
@@ -251,7 +254,7 @@ def _sources_of(scope: Scope) -> dict[str, exp.Expression] | None:
 
 
 def _owner_of(column: exp.Column, scope: Scope) -> exp.Expression | None:
-    """The source of a column: one of its own SELECT, or of those around it where that is a sub-query in an expression."""
+    """The source of a column: in its own SELECT or, for a sub-query in an expression, in a SELECT around it."""
     name, at = column.table, scope
     while name not in (sources := _sources_of(at) or {}):
         if not (at.is_subquery or at.is_udtf) or at.parent is None:
@@ -261,8 +264,8 @@ def _owner_of(column: exp.Column, scope: Scope) -> exp.Expression | None:
 
 
 def inlined(tree: exp.Query) -> exp.Query | None:
-    """The query with each reference to a common table expression replaced by it; None if one refers to itself."""
-    # rows of a recursive one depend on rows of any earlier step; columns of its alias have other names than within
+    """Replace each reference to a common table expression by its query; None if one refers to itself."""
+    # rows of a recursive one depend on rows of any earlier step; an alias with columns renames them
     if any(node.args.get("recursive") for node in tree.find_all(exp.With)) or any(
         cte.args["alias"].columns for cte in tree.find_all(exp.CTE)
     ):

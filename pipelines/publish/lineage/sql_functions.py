@@ -1,7 +1,7 @@
-"""The SQL functions and expressions whose meaning is known.
+"""SQL functions and expressions with known meaning.
 
-States for each whether its result depends on one row, on many rows, or on something else. Everything that is not
-listed is treated as unknown.
+States for each whether its result depends on one row, on many rows, or on something else. Everything that is not listed
+is treated as unknown.
 """
 
 import re
@@ -16,7 +16,7 @@ _OPERATORS = frozenset((
     "Literal", "Mod", "Mul", "NEQ", "Neg", "Not", "Null", "NullSafeEQ", "Nullif", "Or", "Paren", "Placeholder",
     "RawString", "RegexpLike", "Star", "Struct", "Sub", "Tuple", "Var",
 ))  # fmt: skip
-"""What expressions are made of, apart from functions."""
+"""Parts of expressions other than functions."""
 _ROW_WISE = frozenset((
     "Abs", "Acos", "Acosh", "AddMonths", "ArrayAppend", "ArrayCompact", "ArrayContains", "ArrayDistinct", "ArrayExcept",
     "ArrayFilter", "ArrayInsert", "ArrayIntersect", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayPrepend",
@@ -51,7 +51,7 @@ _ROW_WISE = frozenset((
     "try_to_date", "try_to_number", "try_to_timestamp", "unix_micros", "unix_millis", "unix_seconds", "url_decode",
     "url_encode", "weekday", "xxhash64", "zeroifnull", "zip_with",
 ))  # fmt: skip
-"""Functions of one row that give the same answer whenever they are asked."""
+"""Functions of one row that always return the same result for it."""
 _AGGREGATES = frozenset((
     "AnyValue", "ApproxDistinct", "ApproxQuantile", "ArgMax", "ArgMin", "ArrayAgg", "ArrayUniqueAgg", "Avg",
     "BitwiseAndAgg", "BitwiseOrAgg", "BitwiseXorAgg", "BitmapConstructAgg", "BitmapOrAgg", "Corr", "Count", "CountIf",
@@ -66,12 +66,12 @@ _AGGREGATES = frozenset((
 _GENERATORS = frozenset(
     {"Explode", "ExplodeOuter", "_ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"}
 )
-"""Functions that give several rows, and the same ones for the same row."""
+"""Functions that return several rows, always the same ones for the same row."""
 _TYPES = frozenset({"DataType", "DataTypeParam", "IntervalSpan"})
 _CLOCK = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-"""Text that Spark takes for the time of the run where it becomes a date or time."""
+"""Text that Spark reads as the time of the run where it is converted to a date or time."""
 _DATE = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
-"""Text of a date or time that begins with its date: without, Spark takes today's."""
+"""Text of a date or time that begins with its date: without one, Spark uses today's."""
 _UNIX_TIMES = frozenset({"StrToUnix", "TimeToUnix", "UnixTimestamp"})
 _LETTERS = re.compile("[A-Za-z]")
 _MOMENTS = ("timestamp", "timestamptz", "timestampltz")
@@ -83,41 +83,41 @@ _GIVE_TIMES = frozenset((
     "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "next_day", "timestamp_micros", "timestamp_millis",
     "timestamp_seconds", "to_timestamp_ntz", "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz",
 ))  # fmt: skip
-"""Functions whose result is a date or a time, whatever type sqlglot finds."""
+"""Functions that return a date or a time, whatever type sqlglot infers."""
 _TAKE_TIMES = frozenset((
     "AtTimeZone", "ConvertTimezone", "Extract", "FromTimeZone", "Hour", "Minute", "MonthsBetween", "Second",
     "TimeToStr", "TimestampTrunc", "TsOrDsToTimestamp", "UnixMicros", "UnixMillis", "UnixSeconds", "convert_timezone",
     "date_part", "datepart", "to_timestamp_ltz", "unix_micros", "unix_millis", "unix_seconds",
 ))  # fmt: skip
-"""Functions that make a time of their first argument, which they take text for."""
+"""Functions that convert their first argument, which may be text, to a time."""
 _FORMATTED_NAMES = frozenset((
     "try_to_timestamp", "try_to_date", "to_timestamp_ltz", "to_timestamp_ntz",
 ))  # fmt: skip
-"""Functions that read text by a format, and as a cast does without one."""
+"""Functions that parse text by a format or, without one, as a cast does."""
 _MIX = frozenset((
     "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "Between", "In", "Coalesce", "Nullif", "Greatest", "Least",
     "If", "Case", "Nvl2", "DecodeCase", "Add", "Sub",
 ))  # fmt: skip
-"""What brings its operands to one type: text next to a time becomes a time."""
+"""Operators that bring their operands to one type: text next to a time becomes a time."""
 
 
 def is_known_part(node: exp.Expression) -> bool:
-    """Whether this is an operator, a function of one row, or something else that expressions consist of."""
+    """Whether this is an operator, a function of one row, or another known part of an expression."""
     return _key(node) in _OPERATORS | _ROW_WISE | _TYPES
 
 
 def is_generator(node: exp.Expression) -> bool:
-    """Whether this is a call of a function that gives several rows for one, and the same ones whenever it is asked."""
+    """Whether this is a call of a function that returns several rows for one, always the same ones."""
     return _key(node) in _GENERATORS
 
 
 def is_aggregate(node: exp.Expression) -> bool:
-    """Whether this is a call of a function of many rows."""
+    """Whether this is a call of an aggregate function."""
     return isinstance(node, exp.AggFunc) or _key(node) in _AGGREGATES
 
 
 def is_row_wise(expression: exp.Expression) -> bool:
-    """Whether the expression is a function of one row, and the same one whenever it is asked."""
+    """Whether the expression depends on one row alone and always gives the same result for it."""
     # `in (select ...)` has the class of `in (1, 2)`, but depends on the rows of a query
     return reads_clock(expression) is None and all(
         is_known_part(node) and not (isinstance(node, exp.In) and node.args.get("query")) for node in expression.walk()
@@ -125,13 +125,13 @@ def is_row_wise(expression: exp.Expression) -> bool:
 
 
 def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
-    """What in a query may give another answer for the same rows, in words; None if nothing does.
+    """Name what in a query may give another answer for the same rows; None if nothing does.
 
     Args:
-        tree: with types; what has none is taken for text.
+        tree: a tree with types; a node without a type is treated as text.
         texts: values of the query's parameters that are text.
     """
-    # a list of what is trusted, not of what is not: a function that sqlglot or this module does not know may be random
+    # an allow-list: a function that sqlglot or this module does not know may be random
     known = _OPERATORS | _ROW_WISE | _AGGREGATES | _GENERATORS | {"Exists"}
     for node in tree.walk():
         if isinstance(node, exp.Func) and _key(node) not in known:
@@ -140,15 +140,15 @@ def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
 
 
 def reads_clock(tree: exp.Expression) -> str | None:
-    """What in an expression may take the date of the run for its own, in words.
+    """Name what in an expression may read the date of the run; None if nothing does.
 
-    `timestamp 'now'` does, and so does text of a time alone, `12:30`, wherever it becomes a moment.
+    `timestamp 'now'` does, and so does a text that is a time alone, `12:30`, wherever it is converted to a moment.
     """
     return next((why for node in tree.walk() if (why := _why_clock(node)) is not None), None)
 
 
 def _why_clock(node: exp.Expression) -> str | None:
-    """What one node, without its operands, may take from the clock."""
+    """Name what one node, without its operands, may read from the clock."""
     name = _key(node)
     if isinstance(node, exp.TableSample):
         return "a sample"
@@ -173,7 +173,7 @@ def _why_clock(node: exp.Expression) -> str | None:
 
 
 def _why_of_today(operand: exp.Expression | None, *, is_moment: bool) -> str | None:
-    """What of an operand that becomes a date or time may depend on today; None if nothing does."""
+    """Name what in an operand that becomes a date or time may depend on today; None if nothing does."""
     while isinstance(operand, exp.Paren):
         operand = operand.this
     if operand is None or not _may_be_text(operand):
@@ -191,8 +191,8 @@ def _why_of_today(operand: exp.Expression | None, *, is_moment: bool) -> str | N
 
 
 def _may_be_text(node: exp.Expression) -> bool:
-    """Whether a value may be text: everything whose type is not known to be another."""
-    # a placeholder's text that means the clock is looked for among all texts of parameters
+    """Whether a value may be text: its type is text or unknown."""
+    # texts of parameters are searched for such words separately
     if _key(node) in _GIVE_TIMES or isinstance(node, exp.Null | exp.Placeholder):
         return False
     if isinstance(node, exp.Literal):
@@ -208,7 +208,7 @@ def _is_moment(node: exp.Expression) -> bool:
 
 
 def _operands(node: exp.Expression) -> list[exp.Expression]:
-    """What a part brings to one type."""
+    """Operands that are brought to one type."""
     match node:
         case exp.Case():
             results = [branch.args.get("true") for branch in node.args.get("ifs") or ()]
@@ -226,7 +226,7 @@ def _operands(node: exp.Expression) -> list[exp.Expression]:
 
 
 def _time_of(node: exp.Expression) -> exp.Expression | None:
-    """The argument of which a function makes a time."""
+    """The argument that a function converts to a time."""
     if isinstance(node, exp.Extract):
         return node.expression
     if not isinstance(node, exp.Anonymous):
@@ -236,7 +236,7 @@ def _time_of(node: exp.Expression) -> exp.Expression | None:
 
 
 def _key(node: exp.Expression) -> str:
-    """The name of a node in the sets above: its class, or what a function without one is called, in lower case."""
+    """Name of a node in the sets above: its class or, for a function without a class, its name in lower case."""
     return str(node.name).lower() if isinstance(node, exp.Anonymous) else type(node).__name__
 
 

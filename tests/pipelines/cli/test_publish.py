@@ -42,12 +42,12 @@ published:
         (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is not a valid hour; write it as 2026-01-31T13"),
         (("", ""), ["shop.daily", "--partition", "2026-01-02..2026-01-01"], "the last day is before the first"),
         (("", ""), ["shop.since", "--partition", "2026-01-01..2026-01-03"], "partition 2026-01-01 is before start: 2026-01-02"),
-        (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL asks for its"),
+        (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL uses its"),
         (("", ""), ["shop.cities", "--partition", "oslo"], "no partition 'oslo' among its values; did you mean Oslo?"),
         (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
         (("", ""), ["--partition", "2026-01-01"], "--partition applies to a single table; specify which"),
         (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
-        (("", ""), ["shop.appended", "--full"], "shop.appended has mode: append, so that --full would add rows that are there"),
+        (("", ""), ["shop.appended", "--full"], "shop.appended has mode: append, so --full would add existing rows again"),
         ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
         (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
         (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),
@@ -78,9 +78,9 @@ def test_a_mirror_that_fails_its_checks_is_one_line_with_what_to_do(tmp_path: Pa
     delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
     code, output, errors = run("publish", "--config", project.path)
     assert (code, output) == (1, "")
-    assert "error: published shop.daily reads what is wrong, so nothing is published" in errors
+    assert "error: published shop.daily reads a mirror that is wrong, so nothing is published" in errors
     assert "1 rows are returned that its change log does not have" in errors
-    assert "--unchecked publishes all the same" in errors
+    assert "--unchecked publishes anyway" in errors
     assert len(errors.strip().splitlines()) == 1
 
 
@@ -197,7 +197,7 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
     monkeypatch.setattr("pipelines.iceberg.catalog.check_catalog", lambda _: None)
     code, output, _ = run("publish", "--config", config)
     assert code == 0
-    assert "shop.appended: left out, mode: append adds rows to a partition when it is asked for" in output
+    assert "shop.appended: left out, mode: append adds rows to a partition only on request" in output
     code, output, _ = run("publish", "--json", "--config", config)
     *made, left_out = map(json.loads, output.splitlines())
     assert (left_out["name"], left_out["made"], left_out["left_out"]) == ("shop.appended", "nothing", True)

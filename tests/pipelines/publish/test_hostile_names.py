@@ -205,7 +205,7 @@ def test_any_column_can_be_the_partition(name: str) -> None:
     assert PublishedPartition.parse(quoted(name)) == PublishedPartition(name, "day", "identity")
 
 
-# -- names that differ in case alone ------------------------------------------------------------------------------------
+# -- names that differ only in case ------------------------------------------------------------------------------------
 
 TWINS = {
     "ascii": ("a", "A"),
@@ -243,7 +243,7 @@ def test_columns_that_differ_in_case_alone_are_refused_where_the_sql_uses_them(k
     # where both are the same in lower case, the name of one is that of the other
     meant = alone if "at" in schema.names or len({name.lower() for name in TWINS[kind]}) == 1 else ()
     for sql in (f"select * from {MIRROR}", *meant):
-        with pytest.raises(ConfigError, match="differ in case alone") as refused:
+        with pytest.raises(ConfigError, match="differ only in case") as refused:
             parse_query(NAME, sql, None, [MIRROR]).columns({MIRROR: schema})
         assert all(repr(f"at.{n}" if "at" in schema.names else n) in str(refused.value) for n in TWINS[kind])
     assert parse_query(NAME, f"select id0 from {MIRROR}", None, [MIRROR]).columns({MIRROR: schema}) == {
@@ -271,7 +271,7 @@ def test_names_that_java_takes_for_one_are_refused(spark: SparkSession) -> None:
     pairs = [pair for group in alike.values() for pair in itertools.combinations(group, 2)]
     assert len(pairs) > 1_000
     for one, other in pairs:
-        with pytest.raises(ConfigError, match="differ in case alone"):
+        with pytest.raises(ConfigError, match="differ only in case"):
             require_names_apart(NAME, MIRROR, (f"a{one}", f"a{other}"))
 
 
@@ -285,7 +285,7 @@ def test_a_publication_says_which_columns_differ_in_case_alone(role: str, tmp_pa
     result = f"select id0 as {quoted('v0')}, id0 as {quoted(name)} from {MIRROR}"
     named = Named(tmp_path, name, sql=document or result)
     named.land("1.jsonl", event("c", {"id0": 1, "v0": "a", "V0": "b"}))
-    with pytest.raises(ConfigError, match="'v0' and 'V0', which differ in case alone"):
+    with pytest.raises(ConfigError, match="'v0' and 'V0', which differ only in case"):
         publish(named.config, NAME, auditor=ProjectAuditor())
     assert find_table(open_catalog(named.config), NAME) is None
 

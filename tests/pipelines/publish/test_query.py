@@ -228,7 +228,7 @@ def test_a_parameter_that_does_not_exist_is_refused(sql: str, message: str) -> N
 
 
 def test_a_table_without_partitions_has_no_parameter_of_that_name() -> None:
-    with pytest.raises(ConfigError, match=":partition means nothing, for the table has no partition"):
+    with pytest.raises(ConfigError, match=":partition has no meaning, because the table has no partition"):
         parse_query("shop.all", "select id from shop.orders where due = :partition", None, _SCHEMAS)
 
 

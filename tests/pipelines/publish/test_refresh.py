@@ -225,7 +225,7 @@ def test_a_run_taken_for_dead_between_two_attempts_commits_no_files_that_are_gon
 
     with monkeypatch.context() as patch:
         patch.setattr(RowDelta, "commit", overtaken)
-        with pytest.raises(PublishError, match="another one has taken its files away"):
+        with pytest.raises(PublishError, match="another run has removed its files"):
             publish(config, NAME, partitions=["2026-01-02"])
     assert published(config) == before
     assert days(publish(config, NAME)) == [2]
