@@ -301,8 +301,8 @@ def config_messages(
             # pydantic appends to the place which one of several types it tried.
             place = place[: document.depth(place)]
             faults.setdefault(place, []).append(problem)
-            told = wrong_value(faults[place], may_show=document.may_show(place))
-            messages[place] = f"{_name(place)}: {told}" if place else told
+            message = wrong_value(faults[place], may_show=document.may_show(place))
+            messages[place] = f"{_name(place)}: {message}" if place else message
     return [f"{document.where(place)}: {message}" for place, message in messages.items() if place not in misspelt]
 
 

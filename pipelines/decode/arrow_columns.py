@@ -26,7 +26,7 @@ from scan_core import Mask
 
 
 def decode(array: pa.Array, wanted: ValueType) -> Decoded:
-    """The column as `wanted`, and the mask of values that cannot be one (NULL there)."""
+    """Convert the column to `wanted`; also return the mask of values that do not fit (NULL there)."""
     array, arrow = _plain(array), wanted.arrow
     held = array.type
     if pa.types.is_null(held):
@@ -60,7 +60,7 @@ def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
 
 
 def find_placeholders(array: pa.Array, placeholder: bytes) -> Mask | None:
-    """Rows whose value is the placeholder of a value that was not sent, in any type Debezium writes it; None if none."""
+    """Rows whose value is a placeholder for a value that was not sent, in any type Debezium writes it; None if none."""
     array = _plain(array)
     held = array.type
     found: Mask | None = None
@@ -76,7 +76,7 @@ def find_placeholders(array: pa.Array, placeholder: bytes) -> Mask | None:
 
 
 def _in_lists(array: pa.ListArray, placeholder: bytes) -> Mask | None:
-    """Lists of the placeholder alone, or of its bytes as numbers."""
+    """Lists of only the placeholder, or of its bytes as numbers."""
     if not pa.types.is_integer(array.type.value_type):
         return _alone(array, find_placeholders(array.values, placeholder))
     found = np.zeros(len(array), np.bool_)
@@ -88,7 +88,7 @@ def _in_lists(array: pa.ListArray, placeholder: bytes) -> Mask | None:
 
 
 def _alone(array: "pa.ListArray | pa.MapArray", marked: Mask | None) -> Mask | None:
-    """Lists of one element, and that is marked."""
+    """Lists whose only element is marked."""
     if marked is None:
         return None
     starts = np.asarray(array.offsets)[:-1]
@@ -108,7 +108,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether times of nanoseconds are to be held as microseconds, which cuts them."""
+    """Whether nanosecond times are stored as microseconds, which truncates them."""
     timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted) and bool(held.tz) == bool(wanted.tz)
     times = pa.types.is_time64(held) and pa.types.is_time64(wanted)
     return bool((timestamps or times) and held.unit == "ns" and wanted.unit == "us")
@@ -128,7 +128,7 @@ def _times(array: pa.Array, wanted: ValueType) -> Decoded:
 
 
 def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
-    """Decimals that each state their scale."""
+    """Decimals that each state their own scale."""
     members = [array.type.get_field_index(name) for name in ("scale", "value")]
     if min(members) < 0 or not _is_bytes(array.type.field(members[1]).type):
         return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
@@ -167,7 +167,7 @@ def _maps(array: pa.MapArray, wanted: ValueType) -> Decoded:
     items, wrong_items = decode(array.items, wanted.members[1][1])
     bad = _any_inside(array, wrong_keys | wrong_items)
     if bad.any():
-        # A key that does not fit is NULL, which no map may hold: only the good rows are put together.
+        # A key that does not fit is NULL, which maps do not allow, so only the valid rows are assembled.
         good = np.flatnonzero(~bad)
         kept, _ = _maps(array.take(pa.array(good)), wanted)
         places = np.zeros(len(array), np.int64)
@@ -178,7 +178,7 @@ def _maps(array: pa.MapArray, wanted: ValueType) -> Decoded:
 
 
 def _offsets(array: "pa.ListArray | pa.MapArray") -> pa.Array:
-    """The offsets as an array without an offset of its own, which a mask does not go with."""
+    """Offsets as an array without an offset of its own, which cannot be combined with a mask."""
     return pa.array(np.asarray(array.offsets))
 
 
@@ -203,13 +203,13 @@ def _true(array: pa.Array) -> Mask:
 
 _NANOS = 1_000
 _COARSE_CHARACTERS = 26
-"""Of a date and time with six digits of a second, without a zone: no longer text has more."""
+"""Length of a timestamp with six fractional digits and no zone: only longer text can have more."""
 _NATURAL_NANOS = 10**17
-"""Whole numbers from here on are nanoseconds where nothing says what they are (see `temporal.from_integers`)."""
+"""From this value on, integers without a declared unit are nanoseconds (see `temporal.from_integers`)."""
 
 
 def count_cut(column: "SpanColumn | pa.Array", wanted: ValueType) -> int:
-    """How many values of a column lose digits as `wanted`."""
+    """Count the values of a column that lose digits when converted to `wanted`."""
     if not _is_micros(wanted.arrow):
         return 0
     if isinstance(column, SpanColumn):
@@ -250,7 +250,7 @@ def _of_text(column: SpanColumn) -> int:
 
 
 def fitted(array: pa.Array, arrow: pa.DataType) -> Decoded:
-    """The array as `arrow`, and the mask of values that are none (NULL there)."""
+    """Convert the array to `arrow`; also return the mask of values that do not fit (NULL there)."""
     held = array.type
     if held == arrow or pa.types.is_null(held):
         return array.cast(arrow), np.zeros(len(array), np.bool_)
@@ -267,7 +267,7 @@ def fitted(array: pa.Array, arrow: pa.DataType) -> Decoded:
 
 
 def is_number(arrow: pa.DataType) -> bool:
-    """Integers, decimals, floats, and truth as 0 and 1."""
+    """Whether the type is an integer, decimal, float, or a boolean taken as 0 and 1."""
     types = pa.types
     return bool(
         types.is_integer(arrow) or types.is_decimal(arrow) or types.is_floating(arrow) or types.is_boolean(arrow)

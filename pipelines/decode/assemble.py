@@ -33,7 +33,7 @@ from scan_core import Mask, Rows
 
 
 class Rejections:
-    """Changes that are refused, each for the first reason found."""
+    """Changes that are rejected, each with the first reason found."""
 
     def __init__(self, count: int) -> None:
         self.mask: Mask = np.zeros(count, np.bool_)
@@ -41,7 +41,7 @@ class Rejections:
         self._reasons: list[Reasons] = []
 
     def add(self, mask: Mask, reason: Reasons) -> None:
-        """Refuse the changes of `mask` that are not refused yet."""
+        """Reject the changes of `mask` that are not rejected yet."""
         fresh = mask & ~self.mask
         if fresh.any():
             self._reason_of[fresh] = len(self._reasons)
@@ -49,11 +49,11 @@ class Rejections:
             self.mask = self.mask | fresh
 
     def any(self) -> bool:
-        """Whether any change is refused."""
+        """Whether any change is rejected."""
         return bool(self._reasons)
 
     def reasons(self) -> pa.StringArray:
-        """One reason per refused change, in order."""
+        """One reason per rejected change, in order."""
         found = pa.nulls(len(self.mask), pa.string())
         for number, reason in enumerate(self._reasons):
             found = pc.if_else(pa.array(self.mask & (self._reason_of == number)), reason, found)
@@ -61,7 +61,7 @@ class Rejections:
 
 
 def reject_images(rejections: Rejections, after: Image, others: Iterable[Image], written: Mask) -> None:
-    """Refuse changes whose images are none, and those that write a row with a value that does not fit."""
+    """Reject changes whose images are invalid, and those that write a row with a value that does not fit."""
     for image in (after, *others):
         if image.repeated is not None:
             rejections.add(image.repeated, TWICE)
@@ -76,17 +76,18 @@ READ, CREATE, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "rcudt")
 def choose_key(
     feed: TableFeed, declared: Sequence[str], message_key: Image, row_type: pa.StructType
 ) -> tuple[str, ...]:
-    """The key columns by target name.
+    """Choose the key columns by target name.
 
-    They are configured, all columns, declared by the feed, those of the message key, or else those that are logged.
+    In this order: configured, all columns, declared by the feed, those of the message key, those that are logged
+    already.
     """
     if feed.identity_full:
-        # A truncate alone has no columns.
+        # A truncate by itself has no columns.
         return tuple(row_type.field(i).name for i in range(row_type.num_fields)) or tuple(feed.known_types)
     if feed.key:
         return feed.key
-    told = tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
-    return told or feed.known_key
+    names = tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
+    return names or feed.known_key
 
 
 def old_keys(
@@ -99,7 +100,7 @@ def old_keys(
     row_type: pa.StructType,
     rejections: Rejections,
 ) -> list[pa.Array]:
-    """The key columns of the row before each change; NULL for truncates. Adds what has none to `rejections`."""
+    """The key columns of the row before each change; NULL for truncates. Adds changes without a key to `rejections`."""
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
     changes_old = (op == UPDATE) | (op == DELETE)
     for name in key:
@@ -138,7 +139,7 @@ def _has_all(image: Image, key: Sequence[str]) -> Mask:
 def with_sparse_updates(
     after: Image, row_type: pa.StructType, updates: Mask, dropped: Mapping[str, Mask] | None = None
 ) -> Image:
-    """Columns that an update lacks were not sent, unless they are `dropped`: whole old rows lack them as well."""
+    """Mark columns that an update lacks as not sent, unless they are `dropped`: whole old rows lack these as well."""
     unavailable = dict(after.unavailable)
     missing = dict(after.missing)
     for i in range(row_type.num_fields):
@@ -153,7 +154,7 @@ def with_sparse_updates(
 
 
 def lacking_columns(before: Image, removes: Mask, names: Iterable[str]) -> dict[str, Mask]:
-    """Per column, the removals whose old row does not have it: the source has dropped it, or had not added it yet."""
+    """Per column, the removals whose old row lacks it: the source has dropped it, or had not added it yet."""
     lacking = {}
     for name in names:
         mask = removes & before.present & (before.missing.get(name, np.False_) if name in before.columns else np.True_)
@@ -163,9 +164,9 @@ def lacking_columns(before: Image, removes: Mask, names: Iterable[str]) -> dict[
 
 
 def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Image, Image]:
-    """Rows that are their own key, from before a column was there: it is NULL in them.
+    """Old rows from before a column was added, where the whole row is the key: the column is NULL in them.
 
-    An old row beside a new one that has the column may be a part only: it stays as it is.
+    Where the new row of a change has the column, its old row may be partial and stays as it is.
     """
     columns = {row_type.field(i).name: row_type.field(i).type for i in range(row_type.num_fields)}
     filled = []
@@ -182,7 +183,7 @@ def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Im
 
 
 def filled_from_key(after: Image, message_key: Image, key: Sequence[str], written: Mask) -> Image:
-    """Key columns that the row lacks, from the message key."""
+    """Take key columns that the row lacks from the message key."""
     columns, missing = dict(after.columns), dict(after.missing)
     for name in key:
         lacking = written & after.present & ~after.has(name) & message_key.has(name)
@@ -195,9 +196,9 @@ def filled_from_key(after: Image, message_key: Image, key: Sequence[str], writte
 
 
 def filled_from_before(after: Image, before: Image) -> Image:
-    """Columns that were not sent but stand in the old row (REPLICA IDENTITY FULL).
+    """Take columns that were not sent from the old row (REPLICA IDENTITY FULL).
 
-    What is not sent is never NULL, as NULL is not stored apart: an old row that says so holds the key alone.
+    A column that was not sent is never NULL, as NULL is not stored separately: an old row with NULL holds only the key.
     """
     columns, unavailable = dict(after.columns), {}
     for name, mask in after.unavailable.items():
@@ -212,7 +213,7 @@ def filled_from_before(after: Image, before: Image) -> Image:
 
 
 def names_of(marked: Mapping[str, Mask], chosen: Mask) -> pa.ListArray:
-    """Per chosen change, the names of the columns that are marked for it."""
+    """Per chosen change, the names of the columns marked for it."""
     count = len(chosen)
     names = [name for name, mask in marked.items() if (mask & chosen).any()]
     if not names:
@@ -233,7 +234,7 @@ def change_table(
     parts: tuple[list[pa.Array], Image, Image, pa.ListArray],
     schema_version: int,
 ) -> pa.Table:
-    """The changes of `events` at `rows`; `parts` are their keys, old rows, new rows and unchanged columns."""
+    """Build the table of the changes at `rows`; `parts` are their keys, old rows, new rows and unchanged columns."""
     keys, before, after, unchanged = parts
     op = events.op[rows]
     count = len(rows)
@@ -276,10 +277,10 @@ def _struct(arrays: list[pa.Array], arrow: pa.StructType, valid: Mask) -> pa.Str
 
 @dataclass(frozen=True)
 class Part:
-    """Changes of one table for which the feed declares the same.
+    """Changes of one table with the same declarations.
 
-    `places` are their ranks in application order, `sent` the columns that they have in the feed,
-    `encodings` how the values of these are written.
+    `places` are their ranks in application order, `sent` the columns that they have in the feed, `encodings` how the
+    values of these are written.
     """
 
     table: pa.Table
@@ -293,7 +294,7 @@ class Part:
 
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:
-    """One batch of all parts in application order; a part that contradicts an earlier one is rejected."""
+    """Merge all parts into one batch in application order; a part that contradicts an earlier one is rejected."""
     if not parts:
         key = feed.key or ("key",)
         row_type = pa.struct(
@@ -324,7 +325,7 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
 def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_change: bool) -> str | None:
     if kept and not key_may_change and set(part.key) != set(kept[0].key):
         was, now = ", ".join(kept[0].key), ", ".join(part.key)
-        return f"the key columns change from ({was}) to ({now}); a rename cannot be told from another key: name the key in the config"
+        return f"the key columns change from ({was}) to ({now}); a renamed key cannot be distinguished from another key: set the key in the config"
     for i in range(part.row_type.num_fields):
         field = part.row_type.field(i)
         at = row_type.get_field_index(field.name)
@@ -349,20 +350,20 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 CUT = "digits below a microsecond"
-"""What times of nanoseconds lose: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
+"""Loss of nanosecond times: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
 EMPTY = "truncate of a table without rows"
-"""Before any row of a table has come nobody knows its key, and there is nothing to remove."""
+"""As long as a table has had no rows, its key is unknown, and there is nothing to remove."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How values are read.
+    """Options for reading values.
 
     Attributes:
-        inference: of undeclared columns.
-        placeholders: of values that were not sent.
-        by_rows: decode what is usual in one pass over the rows (`decode/image.py`).
-        may_be_base64: decimals as text may be base64: which they are must be known.
+        inference: how types of undeclared columns are inferred.
+        placeholders: placeholders for values that were not sent.
+        by_rows: decode values of the usual kinds in one pass over the rows (`decode/image.py`).
+        may_be_base64: decimals in text may be base64, so their encoding must be known.
     """
 
     inference: InferenceOptions
@@ -373,42 +374,42 @@ class Reading:
 
 @dataclass(frozen=True)
 class Assembled:
-    """The changes of one table; those that are rejected; what was cut or left out, by reason; how values are written."""
+    """Changes of one table, rejected ones, counts of truncated or skipped ones by reason, encodings of values."""
 
     changes: ChangeBatch
     rejected: Rejected
-    told: Counter[str]
+    counts: Counter[str]
     encodings: Mapping[str, str]
 
 
 def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading) -> Assembled:
-    """The changes of one table at `rows`, in order.
+    """Assemble the changes of one table at `rows`, in order.
 
     Raises:
-        ConfigError: `types` names what the feed does not have.
+        ConfigError: `types` names a column that the feed does not have.
     """
     declared_of = events.declared_of[rows]
     parts: list[Part] = []
     rejected: list[Rejected] = []
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for places, complete in _declared_so_far(events.declared, declared_of):
         part, refused = _assemble_part(
             events, rows[places], places, complete, feed=_after(feed, parts), raw=raw, reading=reading
         )
         rejected.append(refused)
         parts += [] if part is None else [part]
-        told[EMPTY] += len(places) if part is None and not refused.num_rows else 0
-    told[CUT] = sum(part.num_cut for part in parts)
+        counts[EMPTY] += len(places) if part is None and not refused.num_rows else 0
+    counts[CUT] = sum(part.num_cut for part in parts)
     batch, conflicts = merge_parts(parts, feed, raw)
     encodings = _after(feed, parts).known_encodings
-    return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +told, encodings)
+    return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +counts, encodings)
 
 
 def _declared_so_far(declared: Sequence[Declared], declared_of: NDArray[np.int32]) -> list[tuple[Rows, Declared]]:
-    """(places of changes, what is declared of them), in the order of the first of each.
+    """Split changes by their declarations: (places of changes, declaration), in the order of first occurrence.
 
-    A change that declares less than another takes the rest from those before it, the last of them first; never from those
-    behind it, which another batch may hold. So its kind is parted where one that tells more begins.
+    A change that declares less than others takes the rest from earlier ones, the latest of them first; never from later
+    ones, which may be in another batch. So a group is split where a more complete declaration begins.
     """
     kind_of, first_places = distinct(declared_of)
     own = [declared[code] for code in declared_of[first_places]]
@@ -425,7 +426,7 @@ def _declared_so_far(declared: Sequence[Declared], declared_of: NDArray[np.int32
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
-    """The feed as it is after these parts: with their columns, as if they had been in a batch of their own."""
+    """The feed after these parts, with their columns, as if they had been in an earlier batch."""
     known = dict(feed.known_types)
     for part in parts:
         for column in part.row_type:
@@ -446,7 +447,7 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
 def _column_types(
     images: Sequence[Columns], feed: TableFeed, declared: Declared, reading: Reading, *, keys: Collection[str]
 ) -> dict[str, ValueType]:
-    """Of the rows after and before the change, and of columns that only the message's key has."""
+    """Types of the rows before and after the change, and of columns that only the message's key has."""
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=keys)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=keys).items():
         types.setdefault(name, of_key)
@@ -466,8 +467,8 @@ def _assemble_part(
     op = events.op[rows]
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
     sent = frozenset(name for image in images for name in image.names)
-    told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
-    likely = () if feed.identity_full else told
+    stated = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
+    likely = () if feed.identity_full else stated
     types = _column_types(images, feed, declared, reading, keys=likely)
     encodings = encodings_of(types) if reading.may_be_base64 else {}
     found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
@@ -487,7 +488,7 @@ def _assemble_part(
     if not key and (op == TRUNCATE).all():
         return None, Rejected.none()
     if not key:
-        reason = "no key: the feed names none, declare it in the config (key: [...])"
+        reason = "no key: the feed declares none; set it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
     lacking: dict[str, Mask] | None = None
     if feed.identity_full:
@@ -504,7 +505,7 @@ def _assemble_part(
         after = with_sparse_updates(after, row_type, op == UPDATE, lacking)
     after = filled_from_before(filled_from_key(after, message_key, key, written), before)
     if lacking is not None:
-        rejections.add(nothing, "the old row has no column of the table, so it tells no row apart")
+        rejections.add(nothing, "the old row has no column of the table, so it does not identify a row")
         partial = np.any([~before.has(name) for name in key], axis=0)
         rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
@@ -523,7 +524,7 @@ def _assemble_part(
 
 
 def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:
-    """The columns in feed order, in the types that their arrays really have (an int may have been widened)."""
+    """The columns in feed order, with the types that their arrays actually have (an int may have been widened)."""
     members: dict[str, pa.DataType] = {}
     for name in dict.fromkeys(feed.target_name(name) for name in types):
         arrow = pa.null()
@@ -538,7 +539,7 @@ def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image,
 def _of_accepted(
     row_type: pa.StructType, images: tuple[Image, ...], accepted: Mask, kept: Collection[str]
 ) -> pa.StructType:
-    """The columns without those that only refused changes have."""
+    """The columns without those that only rejected changes have."""
     names = {
         name
         for image in images
@@ -558,7 +559,7 @@ def _with_columns(row_type: pa.StructType, wanted: Sequence[str], feed: TableFee
 
 
 def _in_types(image: Image, row_type: pa.StructType) -> Image:
-    """The image with its columns in the types of the rows."""
+    """The image with its columns converted to the types of the rows."""
     columns = {
         name: array if array.type == row_type.field(name).type else array.cast(row_type.field(name).type)
         for name, array in image.columns.items()

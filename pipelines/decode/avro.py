@@ -43,15 +43,15 @@ _UNITS: Mapping[str, Encoding] = {"millis": Encoding.MILLIS, "micros": Encoding.
 _MAX_DEPTH = 64
 
 AVRO_SCHEMA = b"avro.schema"
-"""Metadata of tables that were read from Avro: the writer's schema, whose names tell what columns mean."""
+"""Metadata key of tables that were read from Avro: the writer's schema, whose names tell what columns mean."""
 
 
 def load_schema(document: str) -> Any:
-    """The schema in a JSON text.
+    """Parse a schema from JSON text.
 
     Raises:
         SourceError: it nests too deeply.
-        ValueError: no JSON.
+        ValueError: not JSON.
     """
     try:
         return json.loads(document)
@@ -60,7 +60,7 @@ def load_schema(document: str) -> Any:
 
 
 def physical(schema: Any) -> Any:
-    """The schema without logical types: what the bytes are, not what they mean."""
+    """The schema without logical types: how the bytes are stored, not what they mean."""
     if isinstance(schema, list):
         return [physical(branch) for branch in schema]
     if not isinstance(schema, Mapping):
@@ -78,18 +78,18 @@ def field_types(schema: Mapping[str, Any]) -> dict[str, ValueType]:
     """Value types by field of a record schema.
 
     Raises:
-        ValueError: the schema nests without end, or its parts are not what Avro says.
+        ValueError: the schema is recursive, or not a valid Avro schema.
     """
     named: dict[str, Any] = {}
     _collect(schema, named, 0)
     try:
         return {field["name"]: _value_type(field["type"], named, 0) for field in schema.get("fields", [])}
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"a schema that is none of Avro's: {error}") from error
+        raise ValueError(f"not an Avro schema: {error}") from error
 
 
 def types_of_file(rows: pa.Table) -> dict[str, ValueType]:
-    """What the schema of an Avro file says of the columns that were read from it; nothing for other files.
+    """Value types by column from the schema of an Avro file; empty for other files.
 
     Raises:
         SourceError: the schema is malformed.
@@ -151,7 +151,7 @@ def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:
 
 
 def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
-    """What an Avro logical type stands for: timestamps are instants unless they say that they are local."""
+    """The value type of an Avro logical type: timestamps are instants unless they say that they are local."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str):
         return None
@@ -173,20 +173,20 @@ def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
 _MARK = "mark"
 _MARK_BYTES = 8
 _CHUNK_ROWS = 2_048
-"""Records are Python dicts for a moment: so few at a time stay in the caches, and the collector does not visit them twice."""
+"""Records are Python dicts for a moment: this many at a time stay in the caches and are garbage collected only once."""
 
 _BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
-"""What fastavro and Arrow raise on bytes that are no value of the schema."""
+"""What fastavro and Arrow raise on bytes that are not a value of the schema."""
 
 
 @dataclass(frozen=True)
 class AvroReader:
-    """What reads the values of one schema.
+    """Reads the values of one schema.
 
     Attributes:
-        fields: of the record, with their physical Arrow types.
-        types: what each field means.
-        schema: an array of records with a mark behind each, as fastavro takes it.
+        fields: fields of the record, with their physical Arrow types.
+        types: value type of each field.
+        schema: an array of records, each followed by a marker, in fastavro's form.
         plain: an array of records.
     """
 
@@ -198,10 +198,10 @@ class AvroReader:
 
 @lru_cache(maxsize=1024)
 def reader_of(document: str) -> AvroReader:
-    """The reader of an Avro schema in JSON.
+    """Create the reader of an Avro schema in JSON.
 
     Raises:
-        SourceError: no schema of a record, or one that cannot be read.
+        SourceError: not the schema of a record, or one that cannot be read.
     """
     try:
         schema = load_schema(document)
@@ -221,16 +221,16 @@ def reader_of(document: str) -> AvroReader:
         raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
     for field in fields:
         if _holds_union(field.type.meant):
-            raise SourceError(f"Avro field {field.name} is a union of several types, which no column type holds")
+            raise SourceError(f"Avro field {field.name} is a union of several types, which no column type can hold")
     return AvroReader(fields, types, parsed, array)
 
 
 def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
-    """The records of a block of a file; None if it does not hold them."""
+    """Read the records of a block of a file; None if it does not hold them."""
     if count == 0:
         return _table([], reader) if not data else None
     if count > len(data):
-        return None  # records without bytes tell nothing, and their number is bounded by nothing
+        return None  # records without bytes carry no information, and nothing limits their number
     stream = BytesIO(encode_long(count) + data + b"\0")
     try:
         records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
@@ -240,7 +240,7 @@ def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None
 
 
 def read_values(values: pa.BinaryArray, reader: AvroReader) -> tuple[pa.Table, Mask]:
-    """The values as rows of physical columns, and which are none (NULL in every column)."""
+    """Read the values as rows of physical columns, and the mask of invalid ones (NULL in every column)."""
     bad = np.asarray(values.is_null()).copy()
     parts: list[tuple[int, pa.Table]] = []
     pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
@@ -262,7 +262,7 @@ def read_values(values: pa.BinaryArray, reader: AvroReader) -> tuple[pa.Table, M
 
 
 def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:
-    """All values, or None if any of them is broken."""
+    """Read all values; None if any of them is broken."""
     count = len(values)
     marks = np.arange(1, count + 1, dtype=np.int64) * np.int64(0x5851F42D4C957F2D)
     offsets = np.arange(count + 1, dtype=np.int32) * _MARK_BYTES
@@ -279,7 +279,7 @@ def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:
             return None
         return _table(list(map(itemgetter("value"), records)), reader)
     except _BROKEN:
-        return None  # one of them is broken: the caller halves until it is found
+        return None  # one of them is broken: the caller bisects until it is found
 
 
 def _table(rows: list[dict[str, Any]], reader: AvroReader) -> pa.Table:
@@ -304,46 +304,46 @@ def _holds_union(arrow: pa.DataType) -> bool:
 
 
 MAX_KEPT_SCHEMAS = 1_000
-"""A schema has some kilobytes; feeds have one per table and version."""
+"""Limits the cache: a schema has a few kilobytes; feeds have one per table and version."""
 UNKNOWN_SECONDS = 60.0
-"""A schema that the registry does not know is asked for again after so long: replicas lag, people register late."""
+"""An unknown schema is asked for again after this time: replicas lag, and schemas are registered late."""
 TIMEOUT_SECONDS = 10.0
 RETRIES = 4
 _BACKOFF_SECONDS = 0.2
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_REFERENCES = 200
 _NOT_FOUND = frozenset({40401, 40402, 40403})
-"""Subject, version, schema: a registry's own words. A bare 404 comes from an address where there is none."""
+"""Error codes of a registry: subject, version or schema not found. A bare 404 means that there is no registry."""
 
 
 class UnknownSchemaError(SourceError):
-    """No schema of this id: the events that carry it cannot be decoded, others can."""
+    """There is no schema of this id: events with it cannot be decoded, others can."""
 
 
 class Schemas(Protocol):
-    """Where schemas come from."""
+    """Source of Avro schemas."""
 
     def document(self, schema_id: int) -> str:
-        """The Avro schema of this id as JSON, complete in itself.
+        """Get the Avro schema of this id as self-contained JSON.
 
         Raises:
-            UnknownSchemaError: there is none.
-            SourceError: it cannot be told, or is no Avro.
+            UnknownSchemaError: there is no such schema.
+            SourceError: the schema cannot be fetched, or is not Avro.
         """
         ...
 
 
 @dataclass(frozen=True)
 class RegistryConfig:
-    """A registry.
+    """Address and access of a schema registry.
 
     Attributes:
         url: base address of the API, e.g. `http://localhost:8081`.
         user: `name:secret` for basic authentication.
         token: bearer token.
         ca: file of certificates to trust.
-        timeout_seconds: of one request.
-        retries: of requests that fail in passing (no connection, 429, 5xx).
+        timeout_seconds: timeout of one request.
+        retries: retries of requests that fail temporarily (no connection, 429, 5xx).
     """
 
     url: str
@@ -356,18 +356,18 @@ class RegistryConfig:
 
 @lru_cache(maxsize=16)
 def registry(config: RegistryConfig) -> "SchemaRegistry":
-    """The client of a registry, with what it has kept."""
+    """The client of a registry, with its cache."""
     return SchemaRegistry(config)
 
 
 @lru_cache(maxsize=16)
 def folder(path: str) -> "SchemaFolder":
-    """The schemas in a folder."""
+    """Use the schemas in a folder."""
     return SchemaFolder(Path(path))
 
 
 class SchemaFolder:
-    """Schemas in files that are named by their id: `7.avsc`."""
+    """Schemas in files named by their id: `7.avsc`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -377,13 +377,13 @@ class SchemaFolder:
         if not self._path.is_dir():
             raise ConfigError(f"schemas: no folder {self._path}")
         file = self._path / f"{schema_id}.avsc"
-        if not file.is_file():  # nor a FIFO, which would be waited for
+        if not file.is_file():  # A FIFO is not opened either: reading it would block.
             raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
         return file.read_text("utf-8")
 
 
 class SchemaRegistry:
-    """A client of a schema registry, for any number of threads: they ask one after the other, and each schema once."""
+    """Client of a schema registry, safe for threads: they take turns, and each schema is fetched once."""
 
     def __init__(self, config: RegistryConfig) -> None:
         self._config = config
@@ -404,7 +404,7 @@ class SchemaRegistry:
             try:
                 return self._asked(schema_id)
             except UnknownSchemaError:
-                # Every batch with events of a lost schema would ask again.
+                # Otherwise every batch with events of a lost schema would ask again.
                 self._unknown[schema_id] = monotonic()
                 if len(self._unknown) > MAX_KEPT_SCHEMAS:
                     self._unknown.popitem(last=False)
@@ -424,7 +424,7 @@ class SchemaRegistry:
         return str(document)
 
     def _referenced(self, references: list[Mapping[str, Any]]) -> dict[str, Any]:
-        """The schemas that a schema refers to, and those that they do, by name."""
+        """The schemas that a schema references, directly or indirectly, by name."""
         found: dict[str, Any] = {}
         pending = list(references)
         while pending:
@@ -441,7 +441,7 @@ class SchemaRegistry:
         return found
 
     def _complete(self, schema: Any, referenced: dict[str, Any]) -> Any:
-        """The schema with each referenced type in place of the first mention of its name."""
+        """Insert each referenced type at the first mention of its name."""
         if isinstance(schema, str):
             own = referenced.pop(schema, None)
             return schema if own is None else self._complete(own, referenced)
@@ -461,7 +461,7 @@ class SchemaRegistry:
         try:
             answer = self._connection().get(url, timeout=self._config.timeout_seconds, allow_redirects=False)
         except requests.exceptions.RequestException as error:
-            raise SourceError(f"the schema registry cannot be asked for {what}: {url}: {error}") from error
+            raise SourceError(f"cannot fetch {what} from the schema registry: {url}: {error}") from error
         if answer.is_redirect:
             raise SourceError(
                 f"the schema registry {url} sends elsewhere (HTTP {answer.status_code}), to {answer.headers['Location']}: only "

@@ -1,4 +1,4 @@
-"""Raw events in batches as sources hand them over, and the reasons for which events are refused."""
+"""Batches of raw events as sources return them, and the reasons for rejecting events."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
 
 OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
-"""Read (snapshot), create, update, delete, truncate: Debezium's letters."""
+"""Read (snapshot), create, update, delete, truncate, by Debezium's letters."""
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -28,7 +28,7 @@ PROVENANCE: tuple[pa.Field, ...] = (
     pa.field("ingested_at", TIMESTAMP),
     pa.field("schema_version", pa.int32()),
 )
-"""What a change tells beside its rows: columns that were not sent, where it stood, when it was made and read.
+"""Columns of a change other than its rows: columns that were not sent, its position, when it was made and read.
 
 Columns not sent are those of the new row; where the whole old row is the key, those that the old row lacks.
 """
@@ -45,13 +45,13 @@ REJECTED_SCHEMA = pa.schema(
 
 
 ORDER = "source_order"
-"""The place of a change in the order that config asks for (`order_by`), as text; only where it does."""
+"""Place of a change in the configured order (`order_by`), as text; present only with `order_by`."""
 
 
 def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bool = False) -> pa.Schema:
-    """The change schema of a table whose rows have `row_type` and whose identity is `key`.
+    """Build the change schema of a table whose rows have `row_type` and whose identity is `key`.
 
-    `is_ordered` adds the place of each change in the order that config asks for.
+    `is_ordered` adds the place of each change in the configured order.
 
     Raises:
         KeyError: a key column is not in `row_type`.
@@ -80,7 +80,7 @@ class ChangeBatch:
         table: rows of `change_schema(row_type, key)`.
         row_type: columns of `before` and `after`; a column without any value so far has type null.
         key: names of the key columns, in the order of the key struct.
-        sent: columns of the feed that the events have, those included that the table does not take.
+        sent: columns of the feed that the events have, including those that the table leaves out.
     """
 
     table: pa.Table
@@ -99,7 +99,7 @@ class ChangeBatch:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """Number of changes per operation, only those that occur."""
+        """Number of changes per operation, without those that do not occur."""
         return count_ops(self.table.column("op"))
 
     def tables(self) -> Iterator[pa.Table]:
@@ -107,7 +107,7 @@ class ChangeBatch:
         yield self.table
 
     def in_row_type(self, row_type: pa.StructType) -> "ChangeBatch":
-        """The same changes with rows of a type that has all columns of theirs, in the same or wider types."""
+        """The same changes in a row type that has all their columns, in the same or wider types."""
         if row_type == self.row_type:
             return self
         schema = self._schema(row_type)
@@ -141,13 +141,13 @@ class Rejected:
 
     @classmethod
     def concat(cls, parts: Iterable["Rejected"]) -> "Rejected":
-        """All events of `parts`, in order."""
+        """Concatenate the events of `parts`, in order."""
         tables = [part.table for part in parts if part.num_rows]
         return cls(pa.concat_tables(tables)) if tables else cls.none()
 
 
 def with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """A struct column with further members, NULL, and members in wider types."""
+    """Add missing members as NULL to a struct column, and widen members."""
     if column.type == wanted:
         return column
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -161,23 +161,24 @@ def with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.
 
 @cache
 def _no_rejected() -> pa.Table:
-    """One for all: sources hand on one per file."""
+    """Shared, because sources return one per file."""
     return REJECTED_SCHEMA.empty_table()
 
 
 def count_ops(ops: pa.ChunkedArray) -> dict[str, int]:
-    """Number of changes per operation in the order of `OPS`, only those that occur."""
+    """Number of changes per operation in the order of `OPS`, without those that do not occur."""
     counted = {entry["values"]: entry["counts"] for entry in pc.value_counts(ops).to_pylist()}
     return {op: counted[op] for op in OPS if op in counted}
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """How many of some events, from the first on, need none of those that follow.
+    """The number of leading events that depend on no later ones.
 
     Attributes:
-        num_events: so many; the others are the begin of a group.
-        of_transactions: a group is a transaction, which is applied as a whole but may be decoded in parts. Others are
+        num_events: that number; the remaining events are the beginning of a group.
+        of_transactions: a group is a transaction, which is applied as a whole but may be decoded in parts. Other groups
+            are
             decoded together.
     """
 
@@ -186,7 +187,7 @@ class Complete:
 
 
 CompleteEvents = Callable[[pa.BinaryArray | pa.Table], Complete | None]
-"""How far some events, documents or rows, are complete; None where nothing says that any of them belong together."""
+"""Determines how many documents or rows are complete; None where events never belong together."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,8 @@ class RawEvents:
         keys: message keys as binary documents, or None where the source has none.
         rows: columns by name.
         ingested_at: when the batch was read.
-        skipped: number of lines left out on purpose, by reason (blank, comment).
-        rejected: what could not even be told apart as an event; it has no entry in the arrays.
+        skipped: number of lines skipped on purpose, by reason (blank, comment).
+        rejected: input that could not even be split into events; it has no entry in the arrays.
     """
 
     source_file: pa.DictionaryArray
@@ -218,7 +219,7 @@ class RawEvents:
 
     @property
     def num_read(self) -> int:
-        """Number of events, rejected ones included."""
+        """Number of events, including rejected ones."""
         return self.num_events + self.rejected.num_rows
 
     @property
@@ -228,7 +229,7 @@ class RawEvents:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the events' documents or columns."""
+        """Size of the events' documents or columns in bytes."""
         if self.rows is not None:
             return int(self.rows.nbytes)
         return int(pc.sum(pc.binary_length(self.documents)).as_py() or 0)
@@ -250,7 +251,7 @@ class RawEvents:
 def from_documents(
     documents: "list[bytes | None] | pa.Array", source_file: str = "", *, keys: list[bytes | None] | None = None
 ) -> RawEvents:
-    """Raw events from documents in memory, with offsets from 1."""
+    """Make raw events from documents in memory, with offsets from 1."""
     values = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.binary())
     count = len(values)
     return RawEvents(
@@ -264,21 +265,21 @@ def from_documents(
 Reasons = str | pa.StringArray
 
 MAX_SHOWN = 60
-"""Characters of a value that are shown: the event itself is in quarantine, too."""
+"""Maximum of characters shown of a value: the event itself is in quarantine, too."""
 DATE_STYLE_HINT = (
-    "; if the server writes dates in another DateStyle than ISO, say which: "
+    "; if the server's DateStyle is not ISO, configure it: "
     "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
 )
 UNDECIDED = (
-    " whose encoding is known: no schema says whether text is a number or base64 of its digits; say which: "
-    "encodings: {{{0}: base64}} or {{{0}: plain}}, beside types"
+    " whose encoding is known: no schema tells whether text is a number or base64 of its digits; add "
+    "encodings: {{{0}: base64}} or {{{0}: plain}} to types"
 )
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
 
 
 def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: ValueType) -> pa.StringArray:
-    """Why the values of a column that are `bad` do not fit its type, one text per event; NULL for the others."""
+    """Explain why the `bad` values of a column do not fit its type, one text per event; NULL for the others."""
     rows = np.flatnonzero(bad)
     some = column.take(rows) if isinstance(column, SpanColumn) else column.take(pa.array(rows))
     values = shown(some)
@@ -302,7 +303,7 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
 
 
 def with_value(reason: str, values: SpanColumn | pa.Array, bad: Mask) -> pa.StringArray:
-    """A reason behind which the value of each event that is `bad` stands; NULL for the others."""
+    """Append the value of each event that is `bad` to a reason; NULL for the others."""
     rows = np.flatnonzero(bad)
     some = values.take(rows) if isinstance(values, SpanColumn) else values.take(pa.array(rows))
     missing = some.is_null() if isinstance(some, pa.Array) else pa.array(~some.has_value)
@@ -311,7 +312,7 @@ def with_value(reason: str, values: SpanColumn | pa.Array, bad: Mask) -> pa.Stri
 
 
 def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
-    """Values as people read them: in quotes, and no longer than MAX_SHOWN."""
+    """Values as shown to people: in quotes, and no longer than MAX_SHOWN."""
     is_text = True
     if isinstance(values, SpanColumn):
         texts = json_text(values)[0]
@@ -331,7 +332,7 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
 
 
 def per_event(texts: pa.StringArray, bad: Mask) -> pa.StringArray:
-    """One text for each event that is `bad`, as one per event."""
+    """Expand one text per `bad` event to one entry per event."""
     places = np.cumsum(bad) - 1
     return texts.take(pa.array(places, mask=~bad))
 

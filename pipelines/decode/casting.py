@@ -1,6 +1,6 @@
 """Casts between Arrow types that report which values failed instead of failing as a whole.
 
-Values that Arrow would convert to something wrong are rejected before the cast. Also converts integers and text to
+Values that Arrow would convert wrongly are rejected before the cast. Also converts integers and text to
 dates, times and timestamps. Which cast a column needs is decided in `json_columns.py` and `arrow_columns.py`.
 """
 
@@ -13,12 +13,12 @@ from pipelines.decode.value_types import DATE_STYLES, Encoding
 from scan_core import Mask
 
 MAX_NUMBER_CHARACTERS = 4_096
-"""Longer text is no number: a double's exact digits take 1,100 characters, and a decimal's 40."""
+"""Longer text is not a number: a double's exact digits take 1,100 characters, a decimal's 40."""
 _MOST_DIGITS = 38
 _EXPONENT = 0x65
 _LOWER_CASE = 0x20
 _MOST_EXPONENT_DIGITS = 6
-"""Exponents of more digits move any digits of a number out of all types."""
+"""Exponents with more digits put any number out of range of all types."""
 _NUMBER = (
     r"^(?P<sign>[+-]?)(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)"
     r"(?:[eE](?P<power_sign>[+-]?)0*(?P<power>[0-9]*)(?P<power_end>[0-9]))?$"
@@ -26,7 +26,7 @@ _NUMBER = (
 
 
 def cast_each(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
-    """`array` as `arrow`, NULL where a value cannot be one, and the mask of those.
+    """Cast `array` to `arrow`; also return the mask of values that cannot be cast (NULL there).
 
     The clean case is one cast; otherwise halves are tried, so the cost grows with the number of bad values.
     """
@@ -51,7 +51,7 @@ def _cast(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
         piece = array.slice(first, last - first)
         try:
             parts.append(piece.cast(arrow))
-        except pa.ArrowNotImplementedError:  # no value of the one type is one of the other
+        except pa.ArrowNotImplementedError:  # no value of one type is a value of the other
             return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
         except pa.ArrowInvalid:
             if last - first == 1:
@@ -64,7 +64,7 @@ def _cast(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def _moments(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
-    """The days or times of timestamps: from microseconds, as Arrow's wrap around where those do not hold a timestamp."""
+    """Days or times of timestamps, computed from microseconds because Arrow's casts wrap around out of range."""
     if array.type.unit not in {"s", "ms"}:
         return _cast(array, arrow)
     micros, none = _cast(array, pa.timestamp("us", array.type.tz))
@@ -73,16 +73,16 @@ def _moments(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def _shown(array: pa.Array) -> tuple[pa.Array, Mask]:
-    """Temporal values as text; Arrow writes a remark in place of those beyond the year 32767."""
+    """Temporal values as text; beyond the year 32767 Arrow writes a remark instead."""
     values, bad = _cast(array, pa.string())
     remarks = np.asarray(pc.fill_null(pc.starts_with(values, "<"), False))
     return pc.if_else(pa.array(remarks), pa.scalar(None, pa.string()), values), bad | remarks
 
 
 def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
-    """Whether a number may have more than 38 digits on the way to a decimal of this scale, or an exponent.
+    """Whether a number may exceed 38 digits before it becomes a decimal of this scale, or has an exponent.
 
-    Floats always: Arrow rounds them, and the digits that they are written with tell whether they are a decimal.
+    Always for floats: Arrow rounds them, and only their digits as text tell whether they are a decimal.
     """
     kind = given.type
     if pa.types.is_floating(kind):
@@ -102,7 +102,7 @@ def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
 
 
 def _most_digits(given: pa.Array) -> int:
-    """Digits of the largest decimal, those of its fraction included."""
+    """Digits of the largest value of a decimal type, including its fraction."""
     ends = pc.min_max(given).as_py()
     return max((len(value.as_tuple().digits) for value in ends.values() if value is not None), default=0)
 
@@ -113,10 +113,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _bounded(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, Mask]:
-    """The numbers with exponents and lengths that Arrow's casts to this decimal bear, NULL where there is no such number.
+    """Rewrite numbers so that Arrow's casts to this decimal accept them; NULL where there is no such number.
 
-    Digits are written without the zeros around them, so that those which remain and their exponent tell whether the
-    number fits: one that does passes no bound on its way.
+    Leading and trailing zeros are stripped, so that the remaining digits and their exponent tell whether the number
+    fits; one that fits then exceeds no limit on the way.
     """
     lengths = pc.fill_null(pc.binary_length(text), 0)
     odd = np.asarray(pc.greater(lengths, _MOST_DIGITS - arrow.scale))
@@ -152,7 +152,7 @@ def _normal(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, M
 
 
 def _powers(sign: pa.StringArray, head: pa.StringArray, last: pa.StringArray) -> NDArray[np.int64]:
-    """Exponents of ten; beyond a million one that is as good."""
+    """Exponents of ten, capped at a million, which is as good as more."""
     digits = pc.binary_join_element_wise(head, last, "")
     digits = pc.if_else(
         pc.greater(pc.binary_length(digits), _MOST_EXPONENT_DIGITS), "9" * _MOST_EXPONENT_DIGITS, digits
@@ -179,7 +179,7 @@ _STYLES = {
     Encoding.SQL_MDY: (f"^{_MONTH}/{_DAY}/{_YEAR}{_TIME}{_ZONE}",),
     Encoding.SQL_DMY: (f"^{_DAY}/{_MONTH}/{_YEAR}{_TIME}{_ZONE}",),
     Encoding.GERMAN: (rf"^{_DAY}\.{_MONTH}\.{_YEAR}{_TIME}{_ZONE}",),
-    # Dates alone are written in numbers, timestamps with the names of day and month.
+    # Dates alone are written in digits, timestamps with names of days and months.
     Encoding.POSTGRES_MDY: (
         f"^{_MONTH}-{_DAY}-{_YEAR}{_TIME}{_ZONE}",
         rf"^\w{{3}} {_NAMED} {_DAY} {_CLOCK} {_YEAR}{_ZONE}",
@@ -189,17 +189,17 @@ _STYLES = {
         rf"^\w{{3}} {_DAY} {_NAMED} {_CLOCK} {_YEAR}{_ZONE}",
     ),
 }
-"""How dates and timestamps are written in the DateStyles of PostgreSQL."""
+"""Patterns of dates and timestamps in PostgreSQL's DateStyles."""
 
 
 def from_integers(
     values: NDArray[np.int64], valid: Mask, arrow: pa.DataType, encoding: Encoding
 ) -> tuple[pa.Array, Mask]:
-    """Temporal values from integers since the epoch or midnight, and where they do not fit the type.
+    """Temporal values from integers since the epoch or midnight, and the mask of those that do not fit the type.
 
-    NATURAL means what Debezium sends without a schema: days for dates, microseconds for times of day, and for
+    NATURAL is what Debezium sends without a schema: days for dates, microseconds for times of day, and for
     timestamps the unit that puts the value between 1653 and 2286 (milliseconds below 10^13, microseconds below 10^16,
-    else nanoseconds); state the encoding where values close to 1970 matter.
+    else nanoseconds); configure the encoding where values close to 1970 matter.
     """
     if encoding in DATE_STYLES:
         return pa.nulls(len(values), arrow), valid
@@ -229,9 +229,9 @@ def from_integers(
 
 
 def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tuple[pa.Array, Mask]:
-    """Dates and timestamps from text in a DateStyle of PostgreSQL, and where there is none.
+    """Dates and timestamps from text in a DateStyle of PostgreSQL, and the mask of other text.
 
-    Text in ISO is none: a server writes one style, and 12/11 is another day in another.
+    ISO text does not count: a server writes one style, and 12/11 is another day in another style.
     """
     months = pa.array(_MONTHS)
     found = [pc.extract_regex(pc.utf8_trim_whitespace(text), pattern) for pattern in _STYLES[style]]
@@ -246,7 +246,7 @@ def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tup
     moments = pc.binary_join_element_wise(days, pc.if_else(pc.equal(time, ""), "00:00:00", time), "T")
     in_utc = pc.is_in(zone, pa.array(["UTC", "GMT", "Z"]))
     zone = pc.if_else(in_utc, "Z", zone)
-    # Other names of zones, such as IST, stand for several.
+    # Other zone names, such as IST, are ambiguous.
     written = pc.if_else(pc.match_substring_regex(zone, "^[A-Z]{2}"), pa.scalar(None, pa.string()), moments)
     if pa.types.is_date(arrow):
         values, _ = cast_each(pc.if_else(pc.equal(time, ""), days, pa.scalar(None, pa.string())), arrow)
@@ -256,9 +256,9 @@ def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tup
 
 
 def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Temporal values from ISO 8601 or PostgreSQL's text, and where there is none.
+    """Temporal values from ISO 8601 or PostgreSQL's text, and the mask of other text.
 
-    Digits below the type's unit are cut. Text with a zone for a timestamp without one is converted to UTC.
+    Digits below the type's unit are truncated. Text with a zone for a timestamp without one is converted to UTC.
     """
     if pa.types.is_time(arrow):
         return _time_of_day(text, arrow)

@@ -1,7 +1,7 @@
 """Chooses the type of each column of a table's changes.
 
-The config decides first, then the feed, then the values; the mirror is never asked. Values that do not fit their
-column are moved to a column of their own.
+The config has priority over the feed, and the feed over the values; the mirror is never consulted. Values that do not
+fit their column are moved to a separate column.
 """
 
 import re
@@ -37,10 +37,10 @@ from scan_core import Mask
 
 NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200
-"""An object with more member names is data, not structure: it stays JSON text."""
+"""An object with more member names is data rather than structure: it stays JSON text."""
 MAX_INFERRED_DEPTH = 16
 SAFE_DIGITS = 18
-"""Integers of so many characters always fit 64 bits."""
+"""Integers of this many characters always fit 64 bits."""
 
 _GROUPS = np.zeros(kernels.ARRAY + 1, np.int8)
 _GROUPS[[kernels.FALSE, kernels.TRUE]] = 1
@@ -53,7 +53,7 @@ _GIVEN, _NESTED = slice(kernels.FALSE, None), slice(kernels.OBJECT, None)
 
 @dataclass(frozen=True, slots=True)
 class InferenceOptions:
-    """How objects are taken: as structs, or as their JSON text."""
+    """How objects are typed: as structs, or as JSON text."""
 
     objects_as_text: bool = False
 
@@ -61,7 +61,7 @@ class InferenceOptions:
 def infer_together(
     columns: list[SpanColumn | pa.Array], options: InferenceOptions, placeholders: tuple[bytes, ...]
 ) -> ValueType:
-    """The type that one column has in several images of the same events."""
+    """Infer the type of a column from several images of the same events."""
     spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
     if len(spans) < len(columns):
         return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
@@ -74,7 +74,7 @@ def infer_together(
 
 
 def infer(column: SpanColumn, options: InferenceOptions, depth: int = 0) -> ValueType:
-    """The type of a column; type null when it has no value at all."""
+    """Infer the type of a column; null if it has no value at all."""
     counts = np.bincount(_GROUPS, weights=column.kinds, minlength=6)[1:]
     present = np.flatnonzero(counts) + 1
     if len(present) == 0:
@@ -150,10 +150,10 @@ def resolve_types(
     *,
     keys: Collection[str] = (),
 ) -> dict[str, ValueType]:
-    """Value type by source column, for every column of the images that the table keeps.
+    """Choose the value type by source column, for every column of the images that the table keeps.
 
-    No table has a double for a key: numbers in the columns `keys` of the target that have no other type are long if any
-    of them is whole. If none is, the key is as wrong as it looks, and is refused with the table.
+    A key is never a double: numbers in the key columns `keys` (target names) that have no other type become long if any
+    of them is whole. If none is, the key is wrong and is rejected with the table.
     """
     explicit = from_config(feed.types, feed.encodings)
     explicit |= {column: explicit.get(feed.target_name(column), t) for column, t in explicit.items()}
@@ -183,9 +183,9 @@ def resolve_types(
         if known is None:
             types[name] = found
         elif given is not None or not (is_text or pa.types.is_string(found.arrow) or pa.types.is_null(found.arrow)):
-            types[name] = _beside(found, known, is_text=is_text)
+            types[name] = _fit_to_known(found, known, is_text=is_text)
         else:
-            types[name] = _inferred_beside(found, known)
+            types[name] = _infer_for_known(found, known)
     return {name: with_written(type_, name, feed.known_encodings) for name, type_ in types.items()}
 
 
@@ -196,7 +196,7 @@ def _any_whole(columns: Sequence[object]) -> bool:
 
 
 def keeps(feed: TableFeed, column: str) -> bool:
-    """Whether the table has this source column."""
+    """Whether the table keeps this source column."""
     if column in feed.exclude:
         return False
     return not feed.include or column in feed.include or feed.target_name(column) in (*feed.include, *feed.key)
@@ -239,7 +239,7 @@ def _widened_struct(first: pa.StructType, second: pa.StructType) -> pa.StructTyp
     return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
 
 
-def _beside(given: ValueType, known: pa.DataType, *, is_text: bool) -> ValueType:
+def _fit_to_known(given: ValueType, known: pa.DataType, *, is_text: bool) -> ValueType:
     both = widened(known, given.arrow)
     if both is not None:
         return given if both in (given.arrow, known) else _reshaped(given, both)
@@ -250,8 +250,8 @@ def _beside(given: ValueType, known: pa.DataType, *, is_text: bool) -> ValueType
     return replace(given, into=known)
 
 
-def _inferred_beside(found: ValueType, known: pa.DataType) -> ValueType:
-    """Inference sees only wide types (long, double): the mirror's narrower one stays unless the values need more."""
+def _infer_for_known(found: ValueType, known: pa.DataType) -> ValueType:
+    """Inference only finds wide types (long, double); the mirror's narrower one is kept unless values need more."""
     if pa.types.is_nested(known) and found.members and pa.types.is_nested(found.arrow):
         both = widened(known, found.arrow)
         return from_arrow(known if both is None else both)
@@ -261,7 +261,7 @@ def _inferred_beside(found: ValueType, known: pa.DataType) -> ValueType:
 
 
 def _reshaped(given: ValueType, arrow: pa.DataType) -> ValueType:
-    """`given` with the wider type `arrow`, keeping the encodings of its members."""
+    """`given` widened to `arrow`, with the encodings of its members."""
     known = dict(given.members)
     plain = from_arrow(arrow, given.encoding, explicit=given.explicit)
     members = tuple(
@@ -287,16 +287,16 @@ def divert(
     inference: InferenceOptions,
     key: Collection[str],
 ) -> tuple[list[Image], dict[str, ValueType]]:
-    """Images whose wrong values are in variants of their columns, and all types, those of the variants included.
+    """Move wrong values to variants of their columns; return the images and all types, including those of variants.
 
     Args:
-        sources: row images as the feed has them.
-        images: the same, typed, by source column.
-        types: of their columns.
+        sources: row images of the feed.
+        images: the same images typed, by source column.
+        types: types of their columns.
         feed: the table.
         declared: types that the feed itself declares.
-        inference: how the type of a value is found where the feed does not tell.
-        key: source columns that may identify a row: their values are never diverted.
+        inference: how to infer the type of a value that the feed does not declare.
+        key: source columns that may identify a row; their values are never moved.
     """
     after, all_types = list(images), dict(types)
     for name in types:
@@ -305,7 +305,7 @@ def divert(
             continue
         known = _variants_of(target, feed.known_types, types)
         misfits = _num_wrong(after, name)
-        while misfits:  # one kind of values after the other: where a value goes must not depend on its neighbours
+        while misfits:  # one kind of values after the other: the target of a value must not depend on its neighbours
             natural = _natural_type(name, sources, after, declared.get(name), inference)
             if natural is None:
                 break
@@ -330,7 +330,7 @@ def _num_wrong(images: Sequence[Image], name: str) -> int:
 def _variants_of(
     target: str, known: Mapping[str, pa.DataType], types: Mapping[str, ValueType]
 ) -> dict[str, pa.DataType]:
-    """Variants that the table has; a column that the feed itself sends is none."""
+    """Variants that the table has; a column that the feed itself sends is not a variant."""
     prefix = target + SEPARATOR
     return {
         name: arrow
@@ -346,7 +346,7 @@ def _natural_type(
     declared: ValueType | None,
     inference: InferenceOptions,
 ) -> ValueType | None:
-    """The type of the values that do not fit: the declared one if they are of it, else what they look like."""
+    """The type of the values that do not fit: the declared one if they have it, else an inferred one."""
     misfits = [
         _only(source.column(name), image.wrong[name][0])
         for source, image in zip(sources, images, strict=True)
@@ -363,7 +363,7 @@ def _natural_type(
 def _variant_for(
     target: str, natural: ValueType, known: Mapping[str, pa.DataType], taken: Collection[str]
 ) -> tuple[str, ValueType]:
-    """Name and type of the variant that takes values of a type: one that can hold them, or a new one."""
+    """Name and type of the variant for values of a type: an existing one that can hold them, or a new one."""
     for name, arrow in known.items():
         both = widened(arrow, natural.arrow)
         if both is not None:
@@ -382,7 +382,7 @@ def _suffix(arrow: pa.DataType) -> str:
 
 
 def _with_variant(source: Columns, image: Image, name: str, variant: str, kind: ValueType, *, takes: bool) -> Image:
-    """The image with a variant of a column; what is missing or was not sent of the one is so of the other."""
+    """Add a variant of a column to the image; it is missing or not sent in the same rows as the column."""
     if name not in image.columns:
         return image
     values = pa.nulls(len(image), kind.arrow)

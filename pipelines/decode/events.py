@@ -1,7 +1,7 @@
-"""What every format produces: one entry per change, before tables, types and keys are known.
+"""The result of every format: one entry per change, before tables, types and keys are known.
 
-Contains the operation, the order and the row images of a change, and the code that several formats share. The
-changes of one table are assembled in `assemble.py`.
+Contains the operation, the order and the row images of a change, and code shared by formats. The changes of one table
+are assembled in `assemble.py`.
 """
 
 import base64
@@ -37,7 +37,7 @@ USUAL_OP_COLUMNS = (
     *("row_kind", "rowkind", "_row_kind", "METADATA$ACTION", SQL_SERVER_OPERATION),
 )
 SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "b", "4": "u", "5": "u"}
-"""The numbers of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
+"""Operation codes of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
 USUAL_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("r", "read", "snapshot", "load", "initial", "bootstrap-insert"), "r"),
     **dict.fromkeys(("c", "i", "create", "created", "insert", "inserted", "ins", "new", "+i"), "c"),
@@ -50,7 +50,7 @@ USUAL_WORDS: Mapping[str, str] = {
 
 
 def op_codes(words: pa.StringArray, letters: Mapping[str, str]) -> NDArray[np.uint8]:
-    """The ASCII code of each word's letter; 0 for NULL and for words that `letters` lacks."""
+    """The ASCII code of each word's letter; 0 for NULL and for words that are not in `letters`."""
     encoded = words.dictionary_encode(null_encoding="encode")
     known = [letters.get(word, "\0") if word is not None else "\0" for word in encoded.dictionary.to_pylist()]
     codes = np.array([ord(letter) for letter in known] or [0], np.uint8)
@@ -58,12 +58,12 @@ def op_codes(words: pa.StringArray, letters: Mapping[str, str]) -> NDArray[np.ui
 
 
 SCHEMA = "__columns"
-"""The member that tells the columns: TEXT, or their Arrow schema in base64."""
+"""Member that identifies the columns: TEXT, or their Arrow schema in base64."""
 TEXT = "text"
 
 
 def documents_of(rows: pa.Table) -> pa.BinaryArray:
-    """Each row as a JSON object, with the schema of its columns."""
+    """Encode each row as a JSON object with the schema of its columns."""
     schema = rows.schema.remove_metadata()
     plain = all(field.type == pa.string() and not field.metadata for field in schema)
     mark = TEXT if plain else base64.b64encode(schema.serialize().to_pybytes()).decode()
@@ -72,7 +72,7 @@ def documents_of(rows: pa.Table) -> pa.BinaryArray:
 
 
 def schema_of(document: bytes | None) -> tuple[str, tuple[str, ...]] | None:
-    """What rows of one table have in common; None for a document that is no such row."""
+    """The schema that rows of one table share; None for a document that is not such a row."""
     try:
         row = orjson.loads(document or b"")
     except orjson.JSONDecodeError:
@@ -83,28 +83,28 @@ def schema_of(document: bytes | None) -> tuple[str, tuple[str, ...]] | None:
 
 
 def rows_of(documents: Sequence[bytes], schema: tuple[str, tuple[str, ...]]) -> pa.Table:
-    """The rows of documents of one schema.
+    """Decode the documents of one schema to rows.
 
     Raises:
-        ValueError: a document is not what was written.
+        ValueError: a document was not written by `documents_of`.
     """
     mark, names = schema
     columns = scan_objects(from_binary(pa.array(documents, pa.binary())), names, learn=False)
     given = pa.schema([(name, pa.string()) for name in names]) if mark == TEXT else _read(mark)
     arrays = []
     for wanted in given:
-        # Decimals of more than 38 digits are in no plain type; they were written as text.
+        # Decimals of more than 38 digits fit no plain type; they were written as text.
         kind = pa.string() if pa.types.is_decimal256(wanted.type) else plain_type(wanted.type)
         array, bad = decode(columns.column(wanted.name), from_arrow(kind))
         array, lost = (array, bad) if array.type == wanted.type else cast_each(array, wanted.type)
         if (bad | lost).any():
-            raise ValueError(f"column {wanted.name} of a row in quarantine is no {wanted.type}")
+            raise ValueError(f"column {wanted.name} of a row in quarantine is not {wanted.type}")
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=given)
 
 
 def shown(document: bytes) -> bytes:
-    """A document as people want to read it: without its schema."""
+    """A document for people to read: without its schema."""
     if schema_of(document) is None:
         return document
     row = orjson.loads(document)
@@ -117,7 +117,7 @@ def _read(mark: str) -> pa.Schema:
 
 
 def _finite(value: Any) -> Any:
-    """The value with NaN and infinity as text: JSON has none, and orjson writes null."""
+    """The value with NaN and infinity as text: JSON does not have them, and orjson writes null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
@@ -134,25 +134,25 @@ def _plain(value: Any) -> Any:
 
 
 MAX_RAW_BYTES = 1024 * 1024
-"""Of a rejected event at most this much is kept: quarantine is read by people."""
+"""Maximum of bytes kept of a rejected event: quarantine is read by people."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a feed declares about the rows of some changes.
+    """Declarations of a feed about the rows of some changes.
 
     Attributes:
-        types: by source column.
-        key: names of the key columns, empty if the feed does not tell.
+        types: value type by source column.
+        key: names of the key columns; empty if the feed does not declare them.
     """
 
     types: Mapping[str, ValueType] = field(default_factory=dict)
     key: tuple[str, ...] = ()
 
     def completed(self, others: "Iterable[Declared]") -> "Declared":
-        """The same with what only others declare of the same table, the first of them that do.
+        """Add what only others declare of the same table, the first of them that do.
 
-        Theirs may be another version of the table: an int that is borrowed takes longs, too.
+        They may describe another version of the table: a type int taken from them accepts longs, too.
         """
         types, key = dict(self.types), self.key
         for other in others:
@@ -163,19 +163,19 @@ class Declared:
 
 
 Placed = tuple[pa.StringArray, pa.StringArray | None]
-"""A place per change, NULL where it has none, and why those have none; None if all have one."""
+"""The place of each change, NULL where it has none, and the reasons for these; None if all have one."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Raw events that a format cannot make sense of, and why: one reason for all, or one each."""
+    """Raw events that a format cannot interpret, with one reason for all or one each."""
 
     rows: Rows
     reason: Reasons
 
 
 def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
-    """The same without repeats: an event that is refused for several reasons is refused for the first."""
+    """Remove repeats: an event with several reasons is refused for the first."""
     result: list[Refusal] = []
     seen: Rows = np.zeros(0, np.int64)
     for refusal in refusals:
@@ -191,22 +191,22 @@ def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
 class Events:
     """The changes of one batch of raw events.
 
-    All arrays have one entry per change; `raw` tells from which raw event it came (Canal puts several in one).
+    All arrays have one entry per change; `raw` is the raw event that it came from (Canal puts several in one).
 
     Attributes:
-        op: ASCII codes of the letters of `batches.OPS`.
-        table_of: index into `tables`.
-        tables: names in the feed, `[db.][schema.]table`; "" where the feed has none.
-        declared_of: index into `declared`.
-        after: the new row.
-        before: the old row, as far as known.
-        key: the message key.
+        op: ASCII codes of the letters in `batches.OPS`.
+        table_of: table of each change, as an index into `tables`.
+        tables: table names in the feed, `[db.][schema.]table`; "" where the feed has none.
+        declared_of: declaration of each change, as an index into `declared`.
+        after: new rows.
+        before: old rows, as far as known.
+        key: message keys.
         sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
-        order: places by path, for `order_by`, and why events have none; raises KeyError for a path the
+        order: gives the places by a path of `order_by`, and why events have none; raises KeyError for a path the
             format does not have.
-        refusals: raw events that are no change and should have been one.
-        skipped: number of raw events that rightly are no change, by reason.
-        places: per change its place in the order that config asks for, as text; None where the feed's own order counts.
+        refusals: raw events that are not a change but should have been one.
+        skipped: number of raw events that are legitimately not a change, by reason.
+        places: place of each change in the configured order, as text; None where the feed's own order counts.
     """
 
     raw: Rows
@@ -230,7 +230,7 @@ class Events:
 
 
 def no_events() -> Events:
-    """No change at all."""
+    """No changes at all."""
     nothing, places = Nothing(), np.zeros(0, np.int64)
     codes = places.astype(np.int32)
     times = pa.nulls(0, pa.timestamp("us", "UTC"))
@@ -241,9 +241,9 @@ def no_events() -> Events:
 
 
 def without_refused(events: Events) -> Events:
-    """The same without changes of raw events that are refused: an event is applied or refused as a whole, never both.
+    """Remove changes of refused raw events: an event is applied or refused as a whole, never both.
 
-    Members in front of the place where a document breaks off are found all the same, and look like a change.
+    Members before the point where a document breaks off are still found, and look like a change.
     """
     refused = [refusal.rows for refusal in events.refusals]
     if not refused:
@@ -252,7 +252,7 @@ def without_refused(events: Events) -> Events:
 
 
 def letters(column: SpanColumn) -> NDArray[np.uint8]:
-    """The single character of each string of one character, 0 where it is none."""
+    """The character of each one-character string, 0 for all others."""
     single = (column.kind == 6) & (column.end - column.start == 1)
     return (
         np.where(single, column.data[np.where(single, column.start, 0)], np.uint8(0))
@@ -262,12 +262,12 @@ def letters(column: SpanColumn) -> NDArray[np.uint8]:
 
 
 def strings(column: SpanColumn) -> pa.StringArray:
-    """The strings of a column, NULL where it has none."""
+    """The strings of a column, NULL where the value is not a string."""
     return text(column, column.of_kind(6, 7))[0]
 
 
 def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """(index per change, distinct names) of `part.part...`, leaving out parts that are NULL or empty."""
+    """(index per change, distinct names) of the names `part.part...`, without parts that are NULL or empty."""
     encoded = [part.fill_null("").dictionary_encode() for part in parts]
     code = np.zeros(len(parts[0]), np.int64)
     for part in encoded:
@@ -290,7 +290,7 @@ def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
 
 
 def distinct_columns(mask: Mask) -> tuple[Rows, Rows]:
-    """The same for the columns of a matrix of truths."""
+    """`distinct` for the columns of a boolean matrix."""
     if not mask.size:
         return np.zeros(mask.shape[1], np.int64), np.zeros(min(mask.shape[1], 1), np.int64)
     packed = np.ascontiguousarray(np.packbits(mask, axis=0).T)
@@ -301,7 +301,7 @@ def distinct_columns(mask: Mask) -> tuple[Rows, Rows]:
 
 
 def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:
-    """Timestamps from milliseconds since the epoch; NULL where not positive (snapshots write 0) or absurd."""
+    """Timestamps from milliseconds since the epoch; NULL where not positive (snapshots write 0) or out of range."""
     usable = valid & (values > 0) & (values < 253_402_300_800_000)
     return (
         pa.array(np.where(usable, values, 0) * 1000, mask=~usable)
@@ -311,7 +311,7 @@ def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:
 
 
 def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str | None = None) -> Rejected:
-    """The raw events at `rows` as rejected, for one reason or one each."""
+    """Reject the raw events at `rows`, for one reason or one each."""
     count = len(rows)
     if count == 0:
         return Rejected.none()
@@ -343,16 +343,16 @@ def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
 
 
 _MISSING, _NUMBER, _TEXT = "0", "1", "2"
-"""What begins a value, in order: events without one, as those of snapshots, come first."""
+"""Prefixes of values, in order: events without a value, as those of snapshots, come first."""
 _END = "\x01"
-"""Ends a value of several; below all characters that may go on."""
+"""Ends each of several values; sorts below all characters that can follow."""
 _LARGE, _LARGE_NEGATIVE = "g", "-"
-"""Begin numbers beyond 64 bits; above and below all hexadecimal digits."""
+"""Prefixes of numbers beyond 64 bits; above and below all hexadecimal digits."""
 _BEHIND_DIGITS = "~"
-"""Ends digits that count downwards, so that fewer of them are more."""
+"""Ends digits that count downwards, so that fewer of them sort higher."""
 _WIDEST = pa.decimal256(75, 0)
 _WITH_FRACTION = pa.decimal256(75, 37)
-"""What JSON numbers with a fraction or an exponent must fit; others have no place."""
+"""Type that JSON numbers with a fraction or an exponent must fit; others have no place."""
 _ALL_DIGITS = pa.decimal256(76, 0)
 _ONE = pa.decimal256(1, 0)
 _IN_DIGITS = r"^-?[0-9]{1,75}$"
@@ -366,10 +366,10 @@ _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def places(events: Events, order_by: Sequence[str]) -> Placed:
-    """The place of each change, as text: the values of these paths; NULL where one has none, and then why.
+    """The place of each change, as text, from the values at these paths; NULL with a reason where there is none.
 
     Raises:
-        ConfigError: the events have nothing of the name that is to order them.
+        ConfigError: the events do not have a path by which to order them.
     """
     parts, reasons = [], []
     for path in order_by:
@@ -379,21 +379,21 @@ def places(events: Events, order_by: Sequence[str]) -> Placed:
             raise ConfigError(f"order_by: events of this format have no {path}") from error
         parts.append(of_path)
         reasons += [] if why is None else [why]
-    # NULL in one part is NULL in the whole.
+    # NULL in one part makes the whole NULL.
     joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _END)
     return joined, pc.coalesce(*reasons) if reasons else None
 
 
 def in_order(rows: Rows, order: pa.StringArray) -> Rows:
-    """`rows` by their places; those of one place stay as they came."""
+    """Sort `rows` by their places; rows with the same place keep their order."""
     return rows[np.asarray(pc.sort_indices(order.take(pa.array(rows)))).astype(np.int64)]
 
 
 def of_columns(path: str, values: pa.Array) -> pa.StringArray:
-    """The places of the values of a column.
+    """Places from the values of a column.
 
     Raises:
-        ConfigError: a column of this type orders nothing.
+        ConfigError: a column of this type cannot order events.
     """
     if not _has_order(values.type):
         raise ConfigError(f"order_by: {path} is {values.type}; only numbers, times and text order events")
@@ -401,7 +401,7 @@ def of_columns(path: str, values: pa.Array) -> pa.StringArray:
 
 
 def of_json(path: str, column: SpanColumn) -> Placed:
-    """The places of JSON values, each by itself; objects, lists and numbers of too many digits have none."""
+    """Places from JSON values, each by itself; objects, lists and numbers with too many digits have none."""
     count = len(column)
     found = pa.repeat(_MISSING, count).cast(pa.string())
     bad = column.of_kind(kernels.OBJECT, kernels.ARRAY)
@@ -428,7 +428,7 @@ def of_json(path: str, column: SpanColumn) -> Placed:
         found = pc.if_else(pa.array(words_given), _texts(pc.fill_null(words, "")), found)
     if not bad.any():
         return found, None
-    reason = f"order_by: {path} is neither text nor a number of at most 38 digits before and 37 behind the point"
+    reason = f"order_by: {path} is neither text nor a number with at most 38 digits before and 37 after the point"
     return pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), found), with_value(reason, column, bad)
 
 
@@ -440,7 +440,7 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def _comparable(values: pa.Array) -> pa.StringArray:
-    """Values as text that orders them: NULL, then numbers, then all else as it is written."""
+    """Values as sortable text: NULL, then numbers, then everything else as written."""
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     kind = values.type
@@ -464,7 +464,7 @@ def _comparable(values: pa.Array) -> pa.StringArray:
 
 
 def _micros(values: pa.Array) -> pa.Array:
-    """Timestamps in microseconds; those that 64 bits do not hold are the first or the last of all."""
+    """Timestamps in microseconds; those that do not fit 64 bits become the first or the last of all."""
     counts = np.asarray(pc.fill_null(values.view(pa.int64()), 0))
     if values.type.unit == "ns":
         return pa.array(counts // 1_000, mask=np.asarray(values.is_null()))
@@ -474,7 +474,7 @@ def _micros(values: pa.Array) -> pa.Array:
 
 
 def _texts(values: pa.StringArray) -> pa.StringArray:
-    """As written, but numbers and log sequence numbers of PostgreSQL as the numbers that they are, and times in UTC."""
+    """Values as written, except numbers and PostgreSQL log sequence numbers as numbers, and times in UTC."""
     text = pc.binary_join_element_wise(_TEXT, values, "")
     is_number = pc.match_substring_regex(values, _IN_DIGITS)
     if pc.any(is_number).as_py():
@@ -494,25 +494,25 @@ def _texts(values: pa.StringArray) -> pa.StringArray:
         high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
         digits = pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))
         first = pc.index_in(pc.utf8_slice_codeunits(digits, 0, 1), pa.array(list("01234567")))
-        positive = pa.array(list("89abcdef")).take(first)  # as `_numbers` writes what is not negative
+        positive = pa.array(list("89abcdef")).take(first)  # in the form in which `_numbers` writes non-negative ones
         number = pc.binary_join_element_wise(_NUMBER, positive, pc.utf8_slice_codeunits(digits, 1), "")
         text = pc.if_else(is_lsn, number, text)
     return text
 
 
 def _moments(values: pa.StringArray) -> pa.StringArray:
-    """Dates with times in UTC, without zeros at the end of a fraction; without a zone they are taken for UTC. NULL for others."""
+    """Dates with times in UTC, without trailing zeros in a fraction; UTC is the default zone. NULL for other text."""
     parts = pc.extract_regex(values, _MOMENT)
     day, time, fraction, zone = (pc.struct_field(parts, name) for name in ("day", "time", "fraction", "zone"))
     zone = pc.if_else(pc.equal(zone, ""), "Z", zone)
     seconds = cast_each(pc.binary_join_element_wise(day, "T", time, zone, ""), pa.timestamp("s", "UTC"))[0]
     digits = pc.utf8_rtrim(fraction, "0")
-    told = pc.binary_join_element_wise(_TEXT, seconds.cast(pa.timestamp("s")).cast(pa.string()), "")
-    return pc.if_else(pc.equal(digits, ""), told, pc.binary_join_element_wise(told, digits, "."))
+    text = pc.binary_join_element_wise(_TEXT, seconds.cast(pa.timestamp("s")).cast(pa.string()), "")
+    return pc.if_else(pc.equal(digits, ""), text, pc.binary_join_element_wise(text, digits, "."))
 
 
 def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
-    """Sixteen hexadecimal digits each, after the mark of a number."""
+    """Sixteen hexadecimal digits each, after the prefix of numbers."""
     unsigned = values.view(np.uint64) ^ np.uint64(1 << 63)
     shifts = np.arange(60, -4, -4, dtype=np.uint64)
     digits = _DIGITS[((unsigned[:, None] >> shifts) & np.uint64(15)).astype(np.intp)]
@@ -522,10 +522,10 @@ def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
 
 
 def _decimals(values: pa.Array) -> pa.StringArray:
-    """As integers and fractions are written; beyond 64 bits the number of digits, then these.
+    """Numbers in the form of integers and fractions; beyond 64 bits the number of digits, then the digits.
 
-    All by digits: Arrow rounds decimals of 256 bits down to wrong numbers. Behind the bits of a fraction stand its digits,
-    which tell apart what has the same nearest double.
+    Computed from digits: Arrow rounds decimals of 256 bits down to wrong numbers. After the bits of a fraction follow
+    its digits, which distinguish values with the same nearest double.
     """
     scale = max(values.type.scale, 0)
     wide = values.cast(pa.decimal256(_WIDEST.precision, scale))
@@ -558,7 +558,7 @@ def _decimals(values: pa.Array) -> pa.StringArray:
 
 
 def _complement(digits: pa.StringArray) -> pa.StringArray:
-    """Nine less each digit: orders texts of one length the other way round."""
+    """Nine minus each digit: reverses the order of texts of one length."""
     digits = pa.concat_arrays([digits])
     _, offsets, data = digits.buffers()
     turned = np.uint8(2 * ord("0") + 9) - np.frombuffer(data, np.uint8)
@@ -566,7 +566,7 @@ def _complement(digits: pa.StringArray) -> pa.StringArray:
 
 
 def _fractions(values: NDArray[np.float64]) -> pa.StringArray:
-    """The digits of the whole part, then those of what is left: a whole number is written as integers are."""
+    """The digits of the whole part, then those of the rest: a whole number is written as integers are."""
     whole = np.clip(np.floor(values), -(2.0**63), 2.0**63 - 1024)
     left = (values - whole).clip(0, 1).view(np.int64)
     text = _numbers(whole.astype(np.int64))
@@ -584,7 +584,7 @@ _STATUS_REASONS: Mapping[int, str] = {
 
 
 def refusal(mask: Mask, reason: str, values: SpanColumn | pa.Array | None = None) -> tuple[Refusal, ...]:
-    """The refusal of these events; nothing if there are none. `values`, one per event, are shown behind the reason."""
+    """The refusal of these events; empty if there are none. `values`, one per event, are appended to the reason."""
     if not mask.any():
         return ()
     reasons = reason if values is None else with_value(reason, values, mask).filter(pa.array(mask))
@@ -592,34 +592,34 @@ def refusal(mask: Mask, reason: str, values: SpanColumn | pa.Array | None = None
 
 
 def broken_documents(members: Members) -> tuple[Refusal, ...]:
-    """The refusals of documents that are no JSON object."""
+    """Refusals of documents that are not a JSON object."""
     if members.is_object.all():
         return ()
     return tuple(r for status, reason in _STATUS_REASONS.items() for r in refusal(members.status == status, reason))
 
 
 def blank(members: Members) -> Mask:
-    """Documents of nothing but white space: lines between events."""
+    """Documents of only white space: lines between events."""
     mask: Mask = members.status == kernels.EMPTY
     return mask
 
 
 def tombstones(members: Members) -> Mask:
-    """Events without a value: no document, or null."""
+    """Events without a value: a missing document, or null."""
     mask: Mask = (members.status == kernels.ABSENT) | (members.status == kernels.IS_NULL)
     return mask
 
 
 def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
-    """Number of events per reason, only those that occur."""
+    """Number of events per reason, without those that do not occur."""
     return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
 
 
 def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Callable[[str], Placed]:
-    """A function that gives the places by the values at a dotted path of the documents.
+    """Create a function that returns the places by the values at a dotted path of the documents.
 
-    Log sequence numbers such as `0/24EE3C8` order as the numbers that they are. `rows` gives the document of each
-    change where a document holds several.
+    Log sequence numbers such as `0/24EE3C8` sort as numbers. `rows` is the document of each change where a document
+    holds several changes.
     """
 
     def placed(path: str) -> Placed:
@@ -630,7 +630,7 @@ def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Cal
             twice |= members.status == kernels.REPEATED
             column = members.column(step)
             inner = column.documents(kernels.OBJECT)
-        # NULL tells that there is such a path: events of a snapshot may have no place in the log.
+        # NULL means that the path exists: events of a snapshot may have no place in the log.
         if not column.has_value.any() and not column.of_kind(kernels.NULL).any() and not twice.any():
             raise KeyError(path)
         if rows is not None:

@@ -1,6 +1,6 @@
 """What a decoder must know about a feed: its format and the tables wanted from it.
 
-For each table it names the keys, types and columns. `ingest/feeds.py` creates these facts from the config.
+For each table, its key, types and columns. `ingest/feeds.py` creates these facts from the config.
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,24 @@ class TableFeed:
     """One target table of a feed.
 
     Attributes:
-        name: of the target, e.g. `shop.products`.
-        source_table: which tables of the feed it takes: `table`, `schema.table` or `db.schema.table`, `*` and `?`
+        name: name of the target, e.g. `shop.products`.
+        source_table: the tables of the feed that it takes: `table`, `schema.table` or `db.schema.table`, `*` and `?`
             allowed. None takes the one whose name fits `name`, or the only one there is.
         key: key columns by target name; empty takes them from the feed.
-        known_key: key columns by target name of what is logged already, for events that do not tell.
+        known_key: key columns by target name of changes logged already, for events that do not declare them.
         identity_full: the whole old row identifies a row: all columns are the key.
-        types: Iceberg type names by source column, over whatever the feed says.
-        encodings: how values of those columns are written (`millis`, `base64`, ...).
-        known_encodings: how values are written, by path of source columns, as decided earlier by a schema or the config.
-        known_types: columns of the target so far; a value that fits neither these nor a wider type is rejected.
+        types: Iceberg type names by source column, with priority over the feed.
+        encodings: encodings of the values of those columns (`millis`, `base64`, ...).
+        known_encodings: how values are written, by path of source columns, as decided earlier by a schema or the
+            config.
+        known_types: types of the target's columns so far; a value that fits neither these nor a wider type is rejected.
         order_by: `position`, or paths into the event such as `source.ts_ms`.
         include: source columns to keep; empty keeps all.
         exclude: source columns to leave out.
         rename: target name by source column.
         cast: Iceberg type by source column, applied after decoding.
-        on_conflict: what becomes of a value that does not fit its column: `quarantine`, or `new_column`.
-        schema_version: written to each change.
+        on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column`.
+        schema_version: version written to each change.
     """
 
     name: str
@@ -55,24 +56,24 @@ class TableFeed:
     schema_version: int = 0
 
     def takes(self, source_table: str) -> bool:
-        """Whether events of this table of the feed, written `[db.][schema.]table`, are meant."""
+        """Whether this table of the feed, written `[db.][schema.]table`, is taken."""
         if self.source_table is None:
             return False
         return matches(source_table, self.source_table)
 
     def target_name(self, column: str) -> str:
-        """What the source column is called in the target."""
+        """The name of the source column in the target."""
         return self.rename.get(column, column)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided while a feed was read, and holds for all that is read later.
+    """Decisions made while a feed was read, which hold for all later batches.
 
     Attributes:
-        claims: tables of the feed by the target that takes them.
-        encodings: by target, how values are written, by path of source columns (`value_types.encodings_of`).
-        format: of a feed whose config names none, as the first events showed it; empty until then.
+        claims: tables of the feed, by the target that takes them.
+        encodings: encodings by target, by path of source columns (`value_types.encodings_of`).
+        format: detected format of a feed whose config names none; empty until the first events.
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -85,11 +86,12 @@ class FeedConfig:
     """A feed: its format and the tables it fills.
 
     Attributes:
-        format: name in the registry; None is found out from the first events.
+        format: name in the registry; None is detected from the first events.
         tables: at least one, unless the feed is open.
-        options: of the format; an unknown one is an error.
+        options: options of the format; an unknown one is an error.
         decided: what earlier batches decided.
-        is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
+        is_open: whether targets are added as tables appear in the feed, so that a single target takes only its own
+            table.
     """
 
     tables: tuple[TableFeed, ...]
@@ -100,7 +102,7 @@ class FeedConfig:
 
 
 def matches(source_table: str, pattern: str) -> bool:
-    """Whether a pattern names a table: it may leave out the leading parts (db, schema)."""
+    """Whether a pattern matches a table; it may leave out leading parts (db, schema)."""
     if fnmatchcase(source_table, pattern):
         return True
     parts = source_table.split(".")

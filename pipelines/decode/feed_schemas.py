@@ -48,7 +48,7 @@ _LOGICAL: Mapping[str, ValueType] = {
     "io.debezium.time.IsoDate": ValueType(pa.date32()),
     "io.debezium.time.IsoTime": ValueType(_TIME),
     "io.debezium.time.IsoTimestamp": ValueType(_TIMESTAMP),
-    # A time with a zone has no Iceberg type; its text loses nothing.
+    # A time with a zone has no Iceberg type; as text it loses nothing.
     "io.debezium.time.ZonedTime": ValueType(pa.string()),
     "io.debezium.time.Interval": ValueType(pa.string()),
     "io.debezium.time.MicroDuration": ValueType(pa.int64()),
@@ -65,35 +65,35 @@ _LOGICAL: Mapping[str, ValueType] = {
 }
 
 MAX_DIGITS = 38
-"""Of an Iceberg decimal, and its largest scale."""
+"""Most digits of an Iceberg decimal; also the largest scale."""
 DEFAULT_VARIABLE_SCALE = 10
-"""Scale of a column whose decimals each have their own: what does not fit decimal(38, 10) is rejected, config widens."""
+"""Scale of a column whose decimals each have their own: values beyond decimal(38, 10) are rejected, config widens."""
 
 
 class RepeatedNameError(ValueError):
-    """A name that stands twice where each may stand once: nobody can say which of the two counts."""
+    """A name occurs twice where it may occur once, so its value is ambiguous."""
 
 
 def load(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
         RepeatedNameError: an object in it gives a member twice.
-        ValueError: no JSON.
+        ValueError: not JSON.
     """
-    orjson.loads(text)  # refuses what the other reader takes beyond JSON: NaN, Infinity
+    orjson.loads(text)  # rejects what the other parser accepts beyond JSON: NaN, Infinity
     return json.loads(text, object_pairs_hook=_members)
 
 
 def once(names: Iterable[Any]) -> tuple[Any, ...]:
-    """The names.
+    """Return the names if they are unique.
 
     Raises:
-        RepeatedNameError: one stands among them twice.
+        RepeatedNameError: a name occurs twice.
     """
     found = tuple(names)
     if len(set(found)) < len(found):
-        raise RepeatedNameError(f"a name stands twice: {', '.join(map(str, found))}")
+        raise RepeatedNameError(f"a name occurs twice: {', '.join(map(str, found))}")
     return found
 
 
@@ -104,7 +104,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def parse(document: bytes) -> Mapping[str, Any] | None:
-    """The schema in a document; None for `null` and for anything that is no schema.
+    """Parse the schema in a document; None for `null` and for anything that is not a schema.
 
     Raises:
         RepeatedNameError: an object in it gives a member twice.
@@ -118,13 +118,13 @@ def parse(document: bytes) -> Mapping[str, Any] | None:
 
 @lru_cache(maxsize=256)
 def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
-    """Value types by column of the first of these struct fields, or of the schema's own fields if it has none of them.
+    """Value types by column of the first of `images` that is a field, or of the schema's own fields if none is.
 
     A schema document that names no such struct gives an empty mapping.
 
     Raises:
-        RepeatedNameError: a member or a column stands in it twice.
-        ValueError: parts of the document are not what Connect writes.
+        RepeatedNameError: a member or a column occurs in it twice.
+        ValueError: parts of the document are not in Connect's form.
     """
     schema = parse(document)
     if schema is None:
@@ -134,7 +134,7 @@ def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
     except RepeatedNameError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError("a schema that is none of Connect's") from error
+        raise ValueError("not a schema of Kafka Connect") from error
 
 
 def _row_types(schema: Mapping[str, Any], images: Sequence[str]) -> Mapping[str, ValueType]:
@@ -178,7 +178,7 @@ def value_type(schema: Mapping[str, Any]) -> ValueType:
 
 
 def logical_type(name: Any, parameters: Mapping[str, Any]) -> ValueType | None:
-    """The value type that a logical name of Connect or Debezium stands for; None if the name is not known."""
+    """The value type of a logical name of Connect or Debezium; None if the name is not known."""
     if name == "org.apache.kafka.connect.data.Decimal":
         return _decimal(parameters)
     if name == "io.debezium.data.VariableScaleDecimal":
@@ -187,14 +187,14 @@ def logical_type(name: Any, parameters: Mapping[str, Any]) -> ValueType | None:
 
 
 def _decimal(parameters: Mapping[str, Any]) -> ValueType:
-    """Connect's Decimal: the scale is given, the precision only sometimes."""
+    """Connect's Decimal: the scale is always given, the precision only sometimes."""
     return decimal_type(int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38)))
 
 
 def decimal_type(scale: int, precision: int) -> ValueType:
     """A decimal of unscaled bytes; Iceberg has at most 38 digits and no negative scale."""
     held = min(max(scale, 0), MAX_DIGITS)
-    # The trailing zeros of a negative scale are written out.
+    # A negative scale becomes trailing zeros.
     digits = min(max(precision + max(-scale, 0), held, 1), MAX_DIGITS)
     return ValueType(pa.decimal128(digits, held), Encoding.BASE64, scale=None if held == scale else scale)
 
@@ -263,7 +263,7 @@ def mysql_type(name: str) -> ValueType:
 def postgres_type(name: str, dates: Encoding = Encoding.NATURAL) -> ValueType:
     """The value type of a PostgreSQL type such as `numeric(5,2)`, `timestamp(3) with time zone`; text if not known.
 
-    `dates` is how the server writes dates and timestamps (its DateStyle).
+    `dates` is the encoding of dates and timestamps (the server's DateStyle).
     """
     found = _postgres_type(name)
     has_date = pa.types.is_date(found.arrow) or pa.types.is_timestamp(found.arrow)
@@ -280,7 +280,7 @@ def _postgres_type(name: str) -> ValueType:
 
 
 def _parsed(name: str) -> tuple[str, str, str]:
-    """(base name, arguments, what follows) in lower case; `unsigned` and `zerofill` always follow."""
+    """(base name, arguments, rest) in lower case; `unsigned` and `zerofill` are always in the rest."""
     match = _NAME.fullmatch(name)
     if match is None:
         return name.lower(), "", ""
@@ -292,7 +292,7 @@ def _parsed(name: str) -> tuple[str, str, str]:
 
 
 def _sql_decimal(arguments: str, default: str) -> ValueType:
-    """A decimal of these arguments, of `default` where they are none; PostgreSQL has scales below 0 and up to 1,000."""
+    """A decimal with these arguments, or `default` without any; PostgreSQL has scales below 0 and up to 1,000."""
     stated = arguments if _DECIMAL_ARGUMENTS.fullmatch(arguments) else default
     precision, _, scale = stated.partition(",")
     digits, held = int(precision), min(max(int(scale or 0), 0), MAX_DIGITS)

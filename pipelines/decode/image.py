@@ -29,7 +29,7 @@ DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 
 
 def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
-    """The forms in which Debezium writes the placeholder of a value it did not send, by the column's type."""
+    """The forms in which Debezium writes the placeholder of a value that was not sent, by the column's type."""
     from base64 import b64encode
 
     encoded = b64encode(placeholder.encode()).decode()
@@ -45,7 +45,7 @@ def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
 
 
 def without(column: SpanColumn, placeholders: tuple[bytes, ...]) -> SpanColumn:
-    """The column with NULL in place of placeholders."""
+    """Replace placeholders in the column by NULL."""
     hidden = find_placeholders(column, placeholders)
     return column if hidden is None else column.without(hidden)
 
@@ -64,7 +64,7 @@ def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Ma
 
 
 def columns_with(members: Members, placeholders: tuple[bytes, ...]) -> frozenset[str]:
-    """The columns in which any placeholder stands: usually none, so all are asked at once."""
+    """Columns that contain a placeholder. There are usually none, so all columns are searched at once."""
     if not placeholders or not members.names:
         return frozenset()
     found = np.zeros(len(members.names), np.bool_)
@@ -82,16 +82,16 @@ def _kind_of(pattern: bytes) -> int:
 
 
 LEAST_COLUMNS = 4
-"""Fewer are decoded faster one by one."""
+"""Fewer columns are decoded faster one by one."""
 _TEXT = (kernels.STRING, kernels.ESCAPED)
 _NUMBER = (kernels.INT, kernels.FLOAT)
 _PADDING = 8
-"""Bytes behind the text of a column: it is copied eight at a time."""
+"""Bytes after the text of a column: it is copied eight at a time."""
 _NO_OFFSETS, _NO_TEXT = np.zeros(0, np.int32), np.zeros(0, np.uint8)
 
 
 def decoded_by_rows(members: Members, types: Mapping[str, ValueType]) -> dict[str, SpanColumn]:
-    """The columns, those ready whose values are all of the kinds that their types usually have."""
+    """Decode columns in one pass over the rows; return those whose values all have the usual kinds of their types."""
     columns = {name: members.column(name) for name in members.names if name in types}
     plans = {name: plan for name, column in columns.items() if (plan := _plan(column, types[name])) is not None}
     if members.numbers is not None:
@@ -127,7 +127,7 @@ def decoded_by_rows(members: Members, types: Mapping[str, ValueType]) -> dict[st
 def _with_numbers(
     column: SpanColumn, plan: tuple[int, tuple[int, ...]], bits: NDArray[np.uint64], odd: Mask
 ) -> SpanColumn:
-    """A column of numbers, ready with what was taken when they were found."""
+    """A column of numbers, finished from the values read in the pass."""
     what, kinds = plan
     if what == row_kernels.DOUBLE and column.kinds[kernels.INT]:
         doubles = bits.view(np.int64).astype(np.float64).view(np.uint64)
@@ -136,7 +136,7 @@ def _with_numbers(
 
 
 def _plan(column: SpanColumn, wanted: ValueType) -> tuple[int, tuple[int, ...]] | None:
-    """(what to decode, which kinds of value); None if the column is not of the usual kind."""
+    """(what to decode, expected kinds of values); None if the column is not of a usual kind."""
     arrow = wanted.arrow
     plan: tuple[int, tuple[int, ...]]
     if pa.types.is_string(arrow) and wanted.encoding is Encoding.NATURAL:
@@ -173,7 +173,7 @@ class Image:
         unavailable: by column, events that say the value was not sent; no entry means none.
         wrong: by column, events whose value does not fit, with the reason; no entry means none.
         num_cut: times that were finer than their column.
-        repeated: events whose image gives a member twice, and so is none; None if no event's does.
+        repeated: events whose image is invalid because it has a member twice; None if there are none.
     """
 
     present: Mask
@@ -199,7 +199,7 @@ class Image:
         for name in self.columns:
             new = names.get(name, name)
             if new in seen:
-                raise ConfigError(f"rename: the columns {seen[new]} and {name} of the feed would both be {new}")
+                raise ConfigError(f"rename: columns {seen[new]} and {name} of the feed would both become {new}")
             seen[new] = name
         return Image(
             self.present,
@@ -212,7 +212,7 @@ class Image:
         )
 
     def has(self, name: str) -> Mask:
-        """Events whose image gives this column a usable value, NULL included."""
+        """Events whose image has a usable value of this column, including NULL."""
         if name not in self.columns:
             return np.zeros(len(self.present), np.bool_)
         given = self.present
@@ -225,10 +225,10 @@ class Image:
 
 @dataclass(frozen=True)
 class ArrowMembers:
-    """Row images that come as columns already (Parquet, CSV, Avro), with the interface of `spans.Members`.
+    """Row images that are columns already (Parquet, CSV, Avro), with the interface of `spans.Members`.
 
     Attributes:
-        columns: by name, one value per event.
+        columns: columns by name, one value per event.
         is_object: events that have the image.
     """
 
@@ -259,9 +259,9 @@ Columns = Members | ArrowMembers
 def typed(
     columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = (), *, by_rows: bool = True
 ) -> Image:
-    """The image with each of its columns that `types` names decoded as that type.
+    """Decode the columns of the image that `types` names.
 
-    `by_rows` decodes what is usual in one pass over the rows, which is faster and changes nothing.
+    `by_rows` decodes values of the usual kinds in one pass over the rows, which is faster and gives the same result.
     """
     arrays: dict[str, pa.Array] = {}
     missing: dict[str, Mask] = {}
@@ -305,13 +305,13 @@ class ImageSource(Protocol):
     """Row images of the changes of a batch."""
 
     def take(self, rows: Rows) -> Columns:
-        """The images of these changes, with the columns that any of them has."""
+        """The images of these changes, with the columns that occur in any of them."""
         ...
 
 
 @dataclass(frozen=True)
 class ObjectImages:
-    """JSON objects; members in `without` are none of the row."""
+    """JSON objects; members in `without` are not part of the row."""
 
     documents: Documents
     without: frozenset[str] = frozenset()
@@ -323,7 +323,7 @@ class ObjectImages:
 
 @dataclass(frozen=True)
 class ScannedImages:
-    """Objects whose members are known already."""
+    """Objects whose members are already scanned."""
 
     members: Members
 
@@ -334,7 +334,7 @@ class ScannedImages:
 
 @dataclass(frozen=True)
 class OverlaidImages:
-    """The old row as the new one with the former values of what changed laid over it (Canal, Maxwell).
+    """Old rows as the new rows overlaid with the former values of changed columns (Canal, Maxwell).
 
     Attributes:
         rows: whole rows.
@@ -365,10 +365,10 @@ class CellImages:
     """Rows as cells: one entry per column and change, in the order of the changes (wal2json).
 
     Attributes:
-        offsets: where the cells of each change begin.
+        offsets: offset of the first cell of each change.
         names: column name of each cell.
         values: value of each cell.
-        present: changes that have the image at all.
+        present: changes that have the image.
     """
 
     offsets: NDArray[np.int64]
@@ -396,9 +396,9 @@ class CellImages:
 
 @dataclass(frozen=True)
 class PrefixedImages:
-    """The members of objects whose names begin with a prefix, without it; or (`inside` false) all the others.
+    """Object members whose names begin with a prefix, stripped of it, or (`inside` false) all other members.
 
-    A member counts as prefixed only if the object also has one of the bare name: `BI_id` beside `id`.
+    A member counts as prefixed only if the object also has one with the bare name: `BI_id` next to `id`.
     """
 
     documents: Documents
@@ -415,7 +415,7 @@ class PrefixedImages:
         kind = members.kind.copy()
         for name in prefixed:
             bare, own = members.column(name.removeprefix(self.prefix)), members.names.index(name)
-            # Each object tells by itself, whatever others have.
+            # Each object is judged by itself, regardless of others.
             kind[own, (bare.kind != kernels.MISSING) != self.inside] = kernels.MISSING
         image = replace(members, kind=kind)
         if not self.inside:
@@ -430,7 +430,7 @@ class PrefixedImages:
 
 @dataclass(frozen=True)
 class EitherImages:
-    """The first of two images that a change has. Both lie in the same bytes."""
+    """The first of two images that a change has. Both are spans of the same bytes."""
 
     first: ImageSource
     second: ImageSource
@@ -440,7 +440,7 @@ class EitherImages:
         first, second = self.first.take(rows), self.second.take(rows)
         if not isinstance(first, Members) or not isinstance(second, Members):
             raise TypeError("images of either kind must both be spans")
-        # A first image that is ambiguous is the one meant: the second does not stand in for it.
+        # An ambiguous first image is still the one meant: the second does not replace it.
         which = first.is_object | (first.status == kernels.REPEATED)
         if not (second.is_object | (second.status == kernels.REPEATED)).any():
             return first
@@ -475,12 +475,12 @@ class TableImages:
 
 @dataclass(frozen=True)
 class StackedImages:
-    """Rows in columns of several schemas; changes that are taken together are of one of them.
+    """Rows in columns of several schemas; changes that are taken together share one schema.
 
     Attributes:
         parts: rows of each schema.
-        part_of: the part of each change.
-        place_of: its row there.
+        part_of: part of each change.
+        place_of: row of each change in its part.
     """
 
     parts: tuple[ArrowMembers, ...]
@@ -506,17 +506,17 @@ class Nothing:
 
 
 def taken_cells(offsets: Rows, rows: Rows) -> tuple[Rows, Rows]:
-    """(where the cells of each of these rows begin among those taken, which cells they are)."""
+    """(offsets of the cells of these rows among the selected cells, indices of the selected cells)."""
     lengths = np.diff(offsets)[rows]
     begins = np.r_[0, np.cumsum(lengths)]
     return begins, np.repeat(offsets[:-1][rows] - begins[:-1], lengths) + np.arange(int(begins[-1]))
 
 
 def taken(documents: Documents, rows: Rows) -> Documents:
-    """The documents of these rows, without a copy if these are all of them."""
+    """Documents of these rows, without a copy if these are all of them."""
     return documents if is_whole(rows, len(documents)) else documents.take(rows)
 
 
 def is_whole(rows: Rows, count: int) -> bool:
-    """Whether the rows are all of `count`, in order: nothing needs to be copied then."""
+    """Whether the rows are all of `count`, in order, so that nothing needs to be copied."""
     return len(rows) == count and bool((rows == np.arange(count)).all())

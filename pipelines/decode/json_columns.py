@@ -24,14 +24,14 @@ from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
 
 Decoded = tuple[pa.Array, Mask]
-"""A column and the mask of values that are none (NULL in the column)."""
+"""A column and the mask of values that do not fit (NULL in the column)."""
 
 TEXT_KINDS = (kernels.STRING, kernels.ESCAPED)
 NUMBER_KINDS = (kernels.INT, kernels.FLOAT)
 
 
 def text(column: SpanColumn, wanted: Mask) -> Decoded:
-    """The wanted spans as strings without escapes, NULL elsewhere; the mask marks lone surrogates."""
+    """The wanted spans as unescaped strings, NULL elsewhere; the mask marks lone surrogates."""
     count = len(column)
     ready = column.ready
     if ready is not None and ready.what == row_kernels.TEXT and np.array_equal(wanted, column.of_kind(*ready.kinds)):
@@ -47,7 +47,7 @@ def text(column: SpanColumn, wanted: Mask) -> Decoded:
 
 
 def json_text(column: SpanColumn) -> Decoded:
-    """Each value's JSON text as the feed wrote it; a string is itself."""
+    """Each value's JSON text as the feed wrote it; strings are returned as they are."""
     return text(column, column.has_value)
 
 
@@ -64,7 +64,7 @@ def spans_of_text(words: pa.Array) -> SpanColumn:
 
 
 def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
-    """Bytes of texts in base64, hex, or Latin-1 (one character a byte)."""
+    """Decode texts in base64, hex, or Latin-1 (one character a byte) to bytes."""
     kernel = {
         Encoding.BASE64: binary_kernels.decode_base64,
         Encoding.HEX: binary_kernels.decode_hex,
@@ -83,7 +83,7 @@ def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
 
 
 def base64_bytes(words: pa.StringArray) -> Decoded:
-    """Bytes of base64 texts."""
+    """Decode base64 texts to bytes."""
     return text_bytes(words, Encoding.BASE64)
 
 
@@ -121,19 +121,19 @@ def views(
 
 
 SAFE_DIGITS = 15
-"""Integers of so many characters are doubles exactly."""
+"""Integers of at most this many characters are exact as doubles."""
 SHORTEST_UNDERFLOW = 5
-"""No number of so few characters is other than zero and becomes zero: 1e-400 has six."""
+"""No nonzero number of at most this many characters becomes zero: 1e-400 has six."""
 
 
 def integers(column: SpanColumn) -> tuple[NDArray[np.int64], Mask]:
-    """Integers, also in text, and where there is one: for positions and times, where anything else counts as none."""
+    """Integers, also in text, and the mask of them: for positions and times, where other values are ignored."""
     values, valid, _ = whole_numbers(column)
     return values, valid
 
 
 def strings(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Text; objects and lists as their JSON text; numbers and booleans only where config asks for a string."""
+    """Text; objects and lists as their JSON text; numbers and booleans only where the config requests a string."""
     if column.kinds[[*NUMBER_KINDS, kernels.TRUE, kernels.FALSE]].any() and not wanted.explicit:
         usable = column.of_kind(*TEXT_KINDS, kernels.OBJECT, kernels.ARRAY)
     else:
@@ -170,7 +170,7 @@ def typed_integers(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def whole_numbers(column: SpanColumn, *, truth: bool = False) -> tuple[NDArray[np.int64], Mask, Mask]:
-    """(values, where there is one, where it is none): integers, whole numbers written otherwise, text of integers."""
+    """(values, valid, wrong): integers, whole numbers in other notations, and text of integers."""
     usable = column.of_kind(kernels.INT, *TEXT_KINDS)
     ready = column.ready
     if ready is not None and ready.what == row_kernels.INTEGER:
@@ -193,7 +193,7 @@ def whole_numbers(column: SpanColumn, *, truth: bool = False) -> tuple[NDArray[n
 
 
 def _odd_whole_numbers(column: SpanColumn, candidates: Mask) -> tuple[NDArray[np.int64], Mask]:
-    """Numbers such as 5.0 and 1e3 that are integers all the same."""
+    """Numbers such as 5.0 and 1e3, which are integers in another notation."""
     values = np.zeros(len(column), np.int64)
     found = np.zeros(len(column), np.bool_)
     rows = np.flatnonzero(candidates)
@@ -208,10 +208,10 @@ def _odd_whole_numbers(column: SpanColumn, candidates: Mask) -> tuple[NDArray[np
 
 
 def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Doubles and floats to the nearest value, also from text (NaN, Infinity); none where that is another number.
+    """Doubles and floats nearest to the value, also from text (NaN, Infinity); wrong where the number would change.
 
     Fractions are rounded as doubles always are. Integers that no double holds, and numbers that would become infinite
-    or zero, are other numbers.
+    or zero, would change.
     """
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     ready = column.ready
@@ -238,7 +238,7 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def _other_numbers(column: SpanColumn, values: NDArray[np.float64], usable: Mask) -> Mask:
-    """Where the nearest double is another number than the digits say."""
+    """Mask of values whose nearest double is another number than the digits state."""
     strange: Mask = np.isinf(values) | (values == 0)
     large = column.of_kind(kernels.INT)
     if not strange.any() and not large.any():
@@ -253,7 +253,7 @@ def _other_numbers(column: SpanColumn, values: NDArray[np.float64], usable: Mask
     words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
     nearest = pa.array(values[rows])
     said = pc.match_substring_regex(words, r"(?i)^[+-]?inf|^[+-]?[0.]+(e|$)")
-    # Writers print whole doubles by their shortest digits: those are right too, though their value differs a little.
+    # Writers print whole doubles by their shortest digits, which are right although their value differs a little.
     digits, unknown = cast_each(words, pa.decimal128(38, 0))
     shown, _ = cast_each(nearest.cast(pa.string()), pa.decimal128(38, 0))
     same = true_mask(pc.equal(digits, shown)) & ~unknown
@@ -296,14 +296,14 @@ def only(column: SpanColumn, mask: Mask) -> SpanColumn:
 Scales = NDArray[np.int64]
 
 _FEW_SCALES = 8
-"""Of a batch: so many are each decoded by themselves."""
+"""Maximum of values in a batch that are each decoded individually."""
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
 
 
 def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Numbers and numeric text exactly; base64 of the unscaled value; a struct of scale and value."""
+    """Exact decimals from numbers and numeric text, base64 of the unscaled value, or a struct of scale and value."""
     if wanted.encoding is Encoding.SCALED or column.kinds[kernels.OBJECT]:
         return _scaled_decimals(column, wanted)
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
@@ -323,7 +323,7 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def _can_only_be_number(words: pa.StringArray) -> Mask:
-    """Which texts are numbers and no base64: "10.50", but not "1234", which both may be. Each tells by itself."""
+    """Texts that are numbers and not base64: "10.50", but not "1234", which may be both. Each is judged by itself."""
     return true_mask(pc.match_substring_regex(words, _NUMBER)) & ~true_mask(
         pc.match_substring_regex(words, _MAYBE_BASE64)
     )
@@ -342,8 +342,8 @@ def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: "int | Sc
     Args:
         data: the unscaled values.
         arrow: the decimal type wanted.
-        scale: of the unscaled values, of all or of each; None is that of the type. Any integer of 64 bits is one:
-            what the type cannot hold is marked as wrong.
+        scale: scale of all unscaled values or of each; None is that of the type. It may be any integer of 64 bits:
+            values that the type cannot hold are marked as wrong.
     """
     if len(data) == 0:
         return pa.array([], arrow), np.zeros(0, np.bool_)
@@ -356,7 +356,7 @@ def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: "int | Sc
     if len(different) <= _FEW_SCALES and different[0] >= 0 and different[-1] <= MAX_DIGITS:
         return _of_few_scales(data, arrow, scales, different.tolist())
     whole, bad = _integers_of_bytes(data, 0)
-    # As text with an exponent, which keeps scales without bounds from Arrow's arithmetic; it costs ten times as much.
+    # Text with an exponent keeps unbounded scales away from Arrow's arithmetic; it costs ten times as much.
     scaled, wrong = cast_each(
         pc.binary_join_element_wise(whole.cast(pa.string()), pa.array(-scales).cast(pa.string()), "E"), arrow
     )
@@ -457,7 +457,7 @@ def lists(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Objects whose member names are keys, or lists of [key, value] pairs: each value tells by itself."""
+    """Maps from objects, whose member names are keys, or from lists of [key, value] pairs; decided for each value."""
     key_type, value_type = wanted.members[0][1], wanted.members[1][1]
     as_pairs = column.of_kind(kernels.ARRAY)
     if as_pairs.any() and column.kinds[kernels.OBJECT]:
@@ -502,7 +502,7 @@ def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def _good_maps(column: SpanColumn, wanted: ValueType, bad: Mask) -> pa.MapArray:
-    """The maps that are right: a key that does not fit is NULL, which no map may hold."""
+    """Only the valid maps: a key that does not fit is NULL, which maps do not allow."""
     good = np.flatnonzero(~bad & column.has_value)
     kept, _ = maps(column.take(good), wanted)
     places = np.full(len(column), -1, np.int64)
@@ -519,7 +519,7 @@ def _any_element(wrong: Mask, offsets: NDArray[np.int32]) -> Mask:
 
 
 def decode(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """The column as `wanted`, and the mask of values that cannot be one (NULL there)."""
+    """Convert the column to `wanted`; also return the mask of values that do not fit (NULL there)."""
     arrow = wanted.arrow
     if pa.types.is_null(arrow):
         return pa.nulls(len(column)), column.has_value.copy()
@@ -528,7 +528,7 @@ def decode(column: SpanColumn, wanted: ValueType) -> Decoded:
     for is_type, decoder in _DECODERS:
         if is_type(arrow):
             return decoder(column, wanted)
-    raise TypeError(f"no decoder for {arrow}")
+    raise TypeError(f"there is no decoder for {arrow}")
 
 
 _DECODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[SpanColumn, ValueType], Decoded]], ...] = (

@@ -1,7 +1,7 @@
 """The type of a column and the encoding in which a feed writes it.
 
-Covers members of structs, lists and maps, and the plain types that mirrors store. Values are decoded by these types
-in `json_columns.py` and `arrow_columns.py`.
+Covers members of structs, lists and maps, and the plain types that mirrors store. `json_columns.py` and
+`arrow_columns.py` decode values by these types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from scan_core import ScanError, arrow_type, parse_type
 
 
 class Encoding(Enum):
-    """How a JSON value states a value of the column's type, where JSON alone does not tell."""
+    """How a JSON value represents a value of the column's type, where JSON alone is ambiguous."""
 
     NATURAL = "natural"
-    """Numbers, booleans and text as they stand; temporal values as ISO text or, if numbers, in the usual unit."""
+    """Numbers, booleans and text unchanged; temporal values as ISO text or, if numbers, in the usual unit."""
     DAYS = "days"
     SECONDS = "seconds"
     MILLIS = "millis"
@@ -31,16 +31,16 @@ class Encoding(Enum):
     POSTGRES_DMY = "postgres-dmy"
     GERMAN = "german"
     PLAIN = "plain"
-    """Decimals as numbers, or as text that is one; never as base64."""
+    """Decimals as numbers or numeric text, never as base64."""
     BASE64 = "base64"
     HEX = "hex"
     LATIN1 = "latin1"
     TEXT = "text"
-    """The value's own JSON text, whatever its kind."""
+    """The value's own JSON text, of any kind."""
     SCALED = "scaled"
     """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
     ENTRIES = "entries"
-    """A list of [key, value] pairs: Connect maps whose keys are no strings."""
+    """A list of [key, value] pairs: Connect maps whose keys are not strings."""
 
 
 DATE_STYLES = frozenset(
@@ -60,11 +60,11 @@ class ValueType:
     Attributes:
         arrow: the type of the decoded column.
         encoding: how the feed writes it.
-        members: of a struct, by name; of a list, one entry `element`; of a map, `key` and `value`.
-        explicit: asked for by config: numbers may become text and the like.
-        widens: an int that becomes a long if a value needs it.
-        into: the type of the column that decoded values must fit as they are, where it is another.
-        scale: of a decimal's unscaled value in bytes or base64, where it is not that of the type: Iceberg's decimals
+        members: types of the members of a struct, by name; of a list, `element`; of a map, `key` and `value`.
+        explicit: set by the config, so that conversions such as numbers to text are allowed.
+        widens: whether an int becomes a long if a value needs it.
+        into: the column's type, if it differs: decoded values must fit it unchanged.
+        scale: scale of a decimal's unscaled value in bytes or base64, if it is not that of the type: Iceberg's decimals
             have scales of 0 to 38, other schemas any.
     """
 
@@ -94,7 +94,7 @@ def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, exp
 
 
 def with_plain_decimals(type_: ValueType) -> ValueType:
-    """The same for a feed that writes no decimal as base64."""
+    """The same type for a feed that never writes decimals as base64."""
     if type_.members:
         return replace(type_, members=tuple((name, with_plain_decimals(member)) for name, member in type_.members))
     is_open = pa.types.is_decimal(type_.arrow) and type_.encoding is Encoding.NATURAL
@@ -102,7 +102,7 @@ def with_plain_decimals(type_: ValueType) -> ValueType:
 
 
 def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
-    """`wanted`, with the encodings that a feed declares where none is asked for: what a value is, its schema knows best."""
+    """Add a feed's declared encodings to `wanted` where it has none: the schema knows best how values are written."""
     if wanted.members and declared.members:
         known = dict(declared.members)
         members = tuple((n, as_written(m, known[n]) if n in known else m) for n, m in wanted.members)
@@ -124,7 +124,7 @@ def _is_bytes(arrow: pa.DataType) -> bool:
 
 
 def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
-    """How the values of columns and of their members are written, where that is decided, by path."""
+    """Encodings of the values of columns and their members, where decided, by path."""
     result: dict[str, str] = {}
     for name, type_ in types.items():
         if type_.members:
@@ -137,7 +137,7 @@ def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
 
 
 def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> ValueType:
-    """The type of the column at `path` with the encodings that `encodings_of` gave before, where it has none of its own."""
+    """The type of the column at `path` with the encodings recorded earlier by `encodings_of`, where it has none."""
     if type_.members:
         return replace(type_, members=tuple((n, with_written(m, f"{path}.{n}", known)) for n, m in type_.members))
     if type_.encoding is not Encoding.NATURAL or path not in known:
@@ -173,11 +173,11 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
             ) from error
         if encoding in DATE_STYLES and not (pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)):
             raise ConfigError(
-                f"encodings.{column}: {encoding.value} is how dates are written, and {column} is {describe(arrow)}"
+                f"encodings.{column}: {encoding.value} is an encoding of dates, but {column} is {describe(arrow)}"
             )
         if encoding is Encoding.PLAIN and not pa.types.is_decimal(arrow):
             raise ConfigError(
-                f"encodings.{column}: plain is how decimals are written, and {column} is {describe(arrow)}"
+                f"encodings.{column}: plain is an encoding of decimals, but {column} is {describe(arrow)}"
             )
         result[column] = from_arrow(arrow, encoding, explicit=True)
     if lost := sorted(set(encodings) - set(types)):
@@ -213,7 +213,7 @@ def describe(arrow: pa.DataType) -> str:
 def paths_below(
     explicit: Mapping[str, ValueType], column: str, columns: Sequence[str]
 ) -> dict[tuple[str, ...], ValueType]:
-    """The types that `explicit` has for what is inside a column; a column of the very name of a path takes its type."""
+    """The entries of `explicit` for members of a column; a column whose name equals a path takes its type."""
     prefix = f"{column}."
     return {
         tuple(name.removeprefix(prefix).split(".")): wanted
@@ -223,10 +223,10 @@ def paths_below(
 
 
 def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], column: str) -> ValueType:
-    """The type with these types inside it.
+    """The type with `wanted` types for its members.
 
     Raises:
-        ConfigError: a path into what has no such member.
+        ConfigError: a path to a member that the type does not have.
     """
     if not wanted or pa.types.is_null(found.arrow):
         return found
@@ -235,7 +235,7 @@ def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], 
     if not pa.types.is_nested(found.arrow) or (lost and not pa.types.is_struct(found.arrow)):
         inside = ", ".join(known) or "nothing"
         shown = ", ".join(sorted(".".join((column, *path)) for path in wanted))
-        raise ConfigError(f"types: {shown}: {column} is {found.arrow}, inside which there is {inside}")
+        raise ConfigError(f"types: {shown}: {column} is {found.arrow}, which contains {inside}")
     for name in dict.fromkeys(path[0] for path in wanted):
         own = wanted.get((name,), known.get(name, ValueType(pa.null())))
         deeper = {path[1:]: t for path, t in wanted.items() if path[0] == name and len(path) > 1}
@@ -254,7 +254,7 @@ def _arrow(arrow: pa.DataType, members: Mapping[str, ValueType]) -> pa.DataType:
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """The type, of those that Iceberg has, that holds every value of an Arrow type."""
+    """The Iceberg type that holds every value of an Arrow type."""
     if pa.types.is_dictionary(arrow):
         return plain_type(arrow.value_type)
     if pa.types.is_nested(arrow):
@@ -284,7 +284,7 @@ def _plain_temporal(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_time(arrow):
         return pa.time64("us")
     if pa.types.is_timestamp(arrow):
-        # Nanoseconds are for tables of format 3, whose columns say so; others hold microseconds.
+        # Nanoseconds require tables of format 3, whose columns say so; others hold microseconds.
         return pa.timestamp("us", "UTC" if arrow.tz else None)
     return pa.int64()
 

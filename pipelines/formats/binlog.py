@@ -44,7 +44,7 @@ _NO_ROWS = dict.fromkeys(
     ("CREATE", "ALTER", "ERASE", "QUERY", "RENAME", "CINDEX", "DINDEX", "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT", "INIT-DDL"),
     "x",
 )  # fmt: skip
-"""Canal's other event types: DDL, and what has no rows."""
+"""Canal's other event types: DDL, and events without rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
 
@@ -54,7 +54,7 @@ class CanalOptions:
 
 
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
-    """The changes of a batch of Canal JSON, one per row of a message."""
+    """Decode a batch of Canal JSON to changes, one per row of a message."""
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _CANAL_NAMES, learn=False)
     kinds = strings(messages.column("type"))
@@ -92,9 +92,11 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
         refusals=(
             *broken_documents(messages),
             *refusal(
-                unknown, "no Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true", kinds
+                unknown,
+                "not a Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true",
+                kinds,
             ),
-            *refusal(contradictory, "isDdl is true, and type is that of a change of rows", kinds),
+            *refusal(contradictory, "isDdl is true, but type is that of a row change", kinds),
             *refusal(empty, "a change without rows: data is missing"),
             *refusal(repeated, f"mysqlType, sqlType or pkNames: {TWICE}"),
             *refusal(broken, f"mysqlType, sqlType or pkNames: {_BROKEN}"),
@@ -106,7 +108,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
 def _elements(
     elements: Documents, offsets: NDArray[np.int32], raw_of: NDArray[np.int64], count: NDArray[np.int64]
 ) -> Documents:
-    """Per change the element of its message's array at its own place; none where the array is shorter."""
+    """Per change, the element at its place in the array of its message; missing where the array is shorter."""
     number = np.arange(len(raw_of)) - np.repeat(np.cumsum(count) - count, count)
     inside = number < np.diff(offsets)[raw_of]
     at = np.where(inside, offsets[:-1][raw_of] + number, 0)
@@ -116,13 +118,13 @@ def _elements(
     return elements.take(at).where(inside)
 
 
-_BROKEN = "not names and types: it holds a number out of range"
+_BROKEN = "not names and types: it contains a number out of range"
 _BETWEEN = "\x1d"
-"""No JSON text has this character."""
+"""A character that JSON text cannot contain."""
 
 
 def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
-    """Column types by `mysqlType`, key by `pkNames`, per distinct set of texts; see `_parsed`."""
+    """Column types from `mysqlType` and key from `pkNames`, per distinct set of texts; see `_parsed`."""
     texts = [json_text(messages.column(name))[0].fill_null("") for name in ("mysqlType", "pkNames", "sqlType")]
     encoded = pc.binary_join_element_wise(*texts, _BETWEEN).dictionary_encode()
     return _parsed(encoded, lambda text: _canal_types(*text.split(_BETWEEN)))
@@ -131,7 +133,7 @@ def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, .
 def _parsed(
     encoded: pa.DictionaryArray, parse: Callable[[str], Declared]
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
-    """What each message declares, by code; the declarations; which messages give a name twice, and which cannot be read."""
+    """Parse declarations: codes per message, declarations, messages that repeat a name, and unreadable messages."""
     declared: list[Declared] = []
     repeated: list[int] = []
     broken: list[int] = []
@@ -141,7 +143,7 @@ def _parsed(
             found = parse(text)
         except RepeatedNameError:
             repeated.append(len(declared))
-        except ValueError:  # numbers that no reader of JSON takes, such as 1e999
+        except ValueError:  # numbers that no JSON parser accepts, such as 1e999
             broken.append(len(declared))
         declared.append(found)
     codes = np.asarray(encoded.indices).astype(np.int32)
@@ -151,7 +153,7 @@ def _parsed(
 def _canal_types(types: str, keys: str, codes: str) -> Declared:
     columns = load(types) if types.startswith("{") else {}
     if codes.startswith("{"):
-        load(codes)  # of JDBC: they say less than the names, but twice is once too often
+        load(codes)  # JDBC types: less specific than the names, but also checked for repeated names
     return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, _key(keys))
 
 
@@ -173,7 +175,7 @@ _CONTROL = dict.fromkeys(
 
 @dataclass(frozen=True)
 class MaxwellOptions:
-    """Options of the format.
+    """Options of Maxwell.
 
     Attributes:
         objects: `struct`, or `text` to keep nested objects (JSON columns) as JSON text.
@@ -183,7 +185,7 @@ class MaxwellOptions:
 
 
 def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
-    """The changes of a batch of Maxwell JSON."""
+    """Decode a batch of Maxwell JSON to changes."""
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _MAXWELL_NAMES, learn=False)
     kinds = strings(messages.column("type"))
@@ -211,8 +213,8 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(messages),
-            *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
-            *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
+            *refusal(encrypted, "encrypted: only Maxwell's own key can decrypt it; run Maxwell without encryption"),
+            *refusal(unknown, "not a Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
             *refusal(repeated, f"primary_key_columns: {TWICE}"),
             *refusal(broken, f"primary_key_columns: {_BROKEN}"),
         ),

@@ -1,6 +1,6 @@
-"""Plain rows with a column that names the operation, in JSON, Parquet, CSV or Avro.
+"""Plain rows with a column for the operation, in JSON, Parquet, CSV or Avro.
 
-Updates may come as two rows, before and after. AWS DMS is such a format with names of its own.
+Updates may come as two rows, before and after. AWS DMS is such a format with its own column names.
 """
 
 from collections.abc import Mapping
@@ -47,20 +47,20 @@ from scan_core import Mask
 Ops = NDArray[np.uint8]
 
 BEFORE = ord("b")
-"""The row before an update that follows at once: all it can tell is that the key was another."""
+"""The row before an update, directly followed by it: its only new information is the old key."""
 
 
 def old_rows(op: Ops) -> tuple[NDArray[np.int64], Mask]:
-    """Where the row before each change stands, and which changes have one: deletes, and updates behind such a row."""
+    """The row before each change, and which changes have one: deletes, and updates directly after such a row."""
     places = np.arange(len(op))
-    # Blank lines stand between no pair.
+    # Blank lines do not separate pairs.
     former = np.r_[-1, np.maximum.accumulate(np.where(op != 0, places, -1))][: len(op)]
     paired = (op == ord("u")) & (former >= 0) & (op[former] == BEFORE)
     return np.where(paired, former, places), paired | (op == ord("d"))
 
 
 def with_retractions(op: Ops) -> Ops:
-    """The operations, of several rows before updates in a row all but the last as deletes: their updates follow later."""
+    """Treat all but the last of several rows before updates as deletes: their updates follow later."""
     known = np.flatnonzero(op)
     is_before = op[known] == BEFORE
     if not (is_before[1:] & is_before[:-1]).any():
@@ -74,7 +74,7 @@ def with_retractions(op: Ops) -> Ops:
 
 
 def waiting_rows(op: Ops) -> tuple[int, bool]:
-    """How many of the last rows wait for what follows, and whether these rows tell: not if all of them wait."""
+    """The number of last rows that wait for later ones, and whether earlier rows exist."""
     known = np.flatnonzero(op)
     others = np.flatnonzero(op[known] != BEFORE)
     waiting = known[others[-1] + 1 :] if len(others) else known
@@ -85,10 +85,10 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 SEVERAL = (
-    "several columns may say what happened (op, operation, _change_type ...): name the one that does with op_column"
+    "several columns may contain the operation (op, operation, _change_type ...): name the right one with op_column"
 )
 _LAST_LOOKED_AT = 64
-"""More rows before updates and blank lines at the end of a batch are not usual."""
+"""Maximum of rows before updates and blank lines at the end of a batch; more are unusual."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class RowChangeOptions:
     """Options of the format.
 
     Attributes:
-        op_column: column that holds the operation; None takes the one of each row that has a usual name.
-        ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in any case,
+        op_column: column with the operation; None uses the column of each row that has a usual name.
+        ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in either case,
             are known.
-        ts_column: column with the source's time, left in the row.
-        no_op: letter for rows of files without the column; None refuses them.
+        ts_column: column with the source's time, which stays in the row.
+        no_op: letter for rows of files without the column; None rejects them.
         objects: `struct`, or `text` to keep nested objects as JSON text.
     """
 
@@ -117,9 +117,9 @@ class RowChangeOptions:
 
 
 def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | None = None) -> Events:
-    """The changes of a batch of rows.
+    """Decode a batch of rows to changes.
 
-    In tables, columns whose names are those of others behind `before_prefix` are the row before an update.
+    In tables, columns with the names of others after `before_prefix` form the row before an update.
 
     Raises:
         SourceError: no column for the operation.
@@ -128,7 +128,7 @@ def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | 
 
 
 def complete_pairs(events: pa.BinaryArray | pa.Table, options: RowChangeOptions) -> Complete:
-    """How many of the events need none of those that follow: all but the rows before updates that come last."""
+    """The number of leading events that depend on no later ones: all but trailing rows before updates."""
     count = len(events)
     for looked_at in (_LAST_LOOKED_AT, count):
         last = events.slice(max(count - looked_at, 0))
@@ -144,9 +144,9 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     names = _op_columns(options)
     extra = (options.ts_column,) if options.ts_column else ()
     rows = scan_objects(documents, (*names, *extra), learn=False)
-    told = _told(rows, names)
-    _require_column(options, is_there=bool(told.given or not rows.is_object.any()))
-    op = with_retractions(_ops(told, rows.is_object, options))
+    stated = _stated_ops(rows, names)
+    _require_column(options, is_there=bool(stated.given or not rows.is_object.any()))
+    op = with_retractions(_ops(stated, rows.is_object, options))
     times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
     usable = documents.where(rows.is_object)
     deleted = op == ord("d")
@@ -161,27 +161,27 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(rows),
-            *refusal(rows.is_object & told.in_doubt, SEVERAL),
+            *refusal(rows.is_object & stated.in_doubt, SEVERAL),
             *(
                 refused
-                for name, given in told.given.items()
-                for refused in refusal(unknown & given, f"no operation that is known in {name}", told.words)
+                for name, given in stated.given.items()
+                for refused in refusal(unknown & given, f"no operation that is known in {name}", stated.words)
             ),
-            *refusal(unknown, f"no {names[0] if options.op_column else 'column'} that says what happened"),
+            *refusal(unknown, f"no {names[0] if options.op_column else 'column'} with the operation"),
         ),
         skipped=counted(
             ("blank line", blank(rows)),
             ("tombstone", tombstones(rows)),
             ("row before an update", op == BEFORE),
-            ("left out by ops", op == ord("x")),
+            ("skipped by ops", op == ord("x")),
         ),
     )
 
 
 def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str | None) -> Events:
-    column, told = _told_by_table(table, options)
+    column, stated = _stated_ops_of_table(table, options)
     _require_column(options, is_there=column is not None or not table.num_rows)
-    op = with_retractions(_ops(told, np.ones(table.num_rows, np.bool_), options))
+    op = with_retractions(_ops(stated, np.ones(table.num_rows, np.bool_), options))
     columns = {name: _single(table.column(name)) for name in table.column_names if name != column}
     times = pa.nulls(len(op), TIMESTAMP)
     if options.ts_column is not None:
@@ -203,7 +203,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
             f"no operation that is known in {column}",
             None if column is None else _single(table.column(column)),
         ),
-        skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
+        skipped=counted(("row before an update", op == BEFORE), ("skipped by ops", op == ord("x"))),
     )
 
 
@@ -212,14 +212,14 @@ def _op_columns(options: RowChangeOptions) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What each row says of its operation.
+class _StatedOps:
+    """The operation that each row states.
 
     Attributes:
-        words: NULL where it says nothing.
-        given: rows that have each of the columns that may tell.
-        is_number: the numbers of SQL Server's change tables.
-        in_doubt: rows of which several columns may tell.
+        words: the operation; NULL where there is none.
+        given: rows that have each of the possible columns.
+        is_number: rows with the numbers of SQL Server's change tables.
+        in_doubt: rows with several possible columns.
     """
 
     words: pa.StringArray
@@ -228,8 +228,8 @@ class _Told:
     in_doubt: Mask
 
 
-def _told(rows: Members, names: tuple[str, ...]) -> _Told:
-    """What objects say, each by the one member of its own that may tell."""
+def _stated_ops(rows: Members, names: tuple[str, ...]) -> _StatedOps:
+    """Operations of objects, each from the only one of its members that can contain it."""
     given = {name: rows.column(name).kind != kernels.MISSING for name in names}
     given = {name: mask for name, mask in given.items() if mask.any()}
     num_given = np.sum([np.zeros(len(rows), np.int64), *given.values()], axis=0)
@@ -237,48 +237,48 @@ def _told(rows: Members, names: tuple[str, ...]) -> _Told:
     for name in given:
         words = pc.coalesce(words, json_text(rows.column(name))[0])
     nothing = np.zeros(len(rows), np.bool_)
-    return _Told(words, given, given.get(SQL_SERVER_OPERATION, nothing), num_given > 1)
+    return _StatedOps(words, given, given.get(SQL_SERVER_OPERATION, nothing), num_given > 1)
 
 
-def _told_by_table(table: pa.Table, options: RowChangeOptions) -> tuple[str | None, _Told]:
-    """(the column of a table that tells the operation, what it says).
+def _stated_ops_of_table(table: pa.Table, options: RowChangeOptions) -> tuple[str | None, _StatedOps]:
+    """(column of a table with the operation, its content).
 
     Raises:
-        SourceError: several may tell.
+        SourceError: several columns could contain it.
     """
     given = [name for name in _op_columns(options) if name in table.column_names]
     if len(given) > 1:
         raise SourceError(f"{' and '.join(given)}: {SEVERAL}")
     count, nothing = table.num_rows, np.zeros(table.num_rows, np.bool_)
     if not given:
-        return None, _Told(pa.nulls(count, pa.string()), {}, nothing, nothing)
+        return None, _StatedOps(pa.nulls(count, pa.string()), {}, nothing, nothing)
     words = cast_each(_single(table.column(given[0])), pa.string())[0]
-    return given[0], _Told(words, {given[0]: ~nothing}, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
+    return given[0], _StatedOps(words, {given[0]: ~nothing}, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
 
 
 def _ops_of_documents(documents: pa.BinaryArray, options: RowChangeOptions) -> Ops:
     rows = scan_objects(from_binary(documents), _op_columns(options), learn=False)
-    return _ops(_told(rows, _op_columns(options)), rows.is_object, options)
+    return _ops(_stated_ops(rows, _op_columns(options)), rows.is_object, options)
 
 
 def _ops_of_rows(table: pa.Table, options: RowChangeOptions) -> Ops:
-    return _ops(_told_by_table(table, options)[1], np.ones(table.num_rows, np.bool_), options)
+    return _ops(_stated_ops_of_table(table, options)[1], np.ones(table.num_rows, np.bool_), options)
 
 
 def _require_column(options: RowChangeOptions, *, is_there: bool) -> None:
-    """Stop where nothing tells what happened: without the option, every row would be refused one by one.
+    """Stop where no column has the operation: without the option, every row would be rejected one by one.
 
     Raises:
-        SourceError: names the options.
+        SourceError: there is no such column; names the options.
     """
     if is_there or options.no_op is not None:
         return
     wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS[:8])} ..."
-    raise SourceError(f"the rows have no column {wanted} that says what happened: op_column, or no_op: u")
+    raise SourceError(f"the rows have no column {wanted} with the operation: set op_column, or no_op: u")
 
 
 def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
-    """The columns that stand for the former values of others, by the names of those."""
+    """Columns with the former values of others, by the names of those."""
     return {name: columns[prefix + name] for name in columns if prefix + name in columns}
 
 
@@ -316,17 +316,17 @@ def _events(
     }
 
 
-def _ops(told: _Told, present: Mask, options: RowChangeOptions) -> Ops:
-    words = told.words
+def _ops(stated: _StatedOps, present: Mask, options: RowChangeOptions) -> Ops:
+    words = stated.words
     plain = pc.utf8_lower(pc.utf8_trim_whitespace(words))
     usual = op_codes(plain, USUAL_WORDS)
-    if told.is_number.any():
-        usual = np.where(told.is_number, op_codes(plain, SQL_SERVER_WORDS), usual)
+    if stated.is_number.any():
+        usual = np.where(stated.is_number, op_codes(plain, SQL_SERVER_WORDS), usual)
     own = op_codes(words, options.ops)
     codes = np.where(own != 0, own, usual)
     if options.no_op is not None:
         codes = np.where(np.asarray(words.is_null()), np.uint8(ord(options.no_op)), codes)
-    return np.where(present & ~told.in_doubt, codes, np.uint8(0))
+    return np.where(present & ~stated.in_doubt, codes, np.uint8(0))
 
 
 def _times(column: SpanColumn) -> pa.Array:
@@ -344,17 +344,17 @@ _METADATA = ("timestamp", "record-type", "operation", "schema-name", "table-name
 _OPS = {"load": "r", "insert": "c", "update": "u", "delete": "d", "truncate-table": "t"}
 _LETTERS = {"I": "c", "U": "u", "D": "d"}
 BEFORE_PREFIX = "BI_"
-"""What DMS puts before the names of before-image columns unless told otherwise."""
+"""Default prefix of DMS for the names of before-image columns."""
 
 
 @dataclass(frozen=True)
 class DmsOptions:
-    """Options of the format.
+    """Options of AWS DMS.
 
     Attributes:
-        before_prefix: of before-image columns.
-        op_column: of S3 rows; files without it are a full load.
-        ts_column: of S3 rows, with the commit time, if there is one.
+        before_prefix: prefix of before-image columns.
+        op_column: column with the operation in S3 rows; files without it are a full load.
+        ts_column: column with the commit time in S3 rows, if there is one.
         objects: `struct`, or `text` to keep nested objects as JSON text.
     """
 
@@ -365,10 +365,10 @@ class DmsOptions:
 
 
 def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
-    """The changes of a batch of DMS events.
+    """Decode a batch of DMS events to changes.
 
     Raises:
-        SourceError: a file that looks like CSV without a header and is read with one.
+        SourceError: a file looks like CSV without a header but is read with one.
     """
     if raw.rows is not None:
         rows = RowChangeOptions(_op_column(raw.rows, options.op_column), _LETTERS, options.ts_column, no_op="r")
@@ -406,7 +406,7 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(messages),
-            *refusal(unknown, "no DMS change: operation is none of load, insert, update, delete", operation),
+            *refusal(unknown, "not a DMS change: operation is none of load, insert, update, delete", operation),
         ),
         skipped=counted(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
@@ -415,7 +415,7 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
 
 
 def _op_column(rows: pa.Table, name: str) -> str:
-    """The column that says what happened; catalogs of tables write its name in lower case.
+    """The column with the operation; catalogs write its name in lower case.
 
     Raises:
         SourceError: see `decode_dms`.
@@ -425,15 +425,15 @@ def _op_column(rows: pa.Table, name: str) -> str:
         return name
     if names and names[0] in _LETTERS:
         raise SourceError(
-            f"the first line, {','.join(names[:10])}, is a change and not the names of columns: options: "
+            f"the first line, {','.join(names[:10])}, is a change, not a header: options: "
             f"{{header: false, columns: [{name}, ...]}}"
         )
-    # Its words do not decide: beside one that is none, deletes would be rows of a full load.
+    # Its content does not decide: if one word were unknown, deletes would become rows of a full load.
     return next((other for other in names if other.lower() == name.lower()), name)
 
 
 def _nested(messages: Members) -> Documents:
-    """The before image where the task writes it as an object of its own, under either name."""
+    """The before image where the task writes it as a separate object, under either name."""
     usual, other = (messages.column(name).documents(kernels.OBJECT) for name in ("before-image", "before"))
     start, end = np.where(usual.present, usual.start, other.start), np.where(usual.present, usual.end, other.end)
     return Documents(usual.data, start, end)

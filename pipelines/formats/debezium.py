@@ -45,7 +45,7 @@ from pipelines.jsonscan.spans import Documents, Members, from_binary
 from scan_core import Mask, Rows
 
 ORIGIN_PREFIXES = ("__", "__source_")
-"""Before `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""
+"""Prefix of `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""
 
 _OF_SOURCE = (
     *("db", "schema", "table", "ts_ms", "ts_us", "ts_ns", "lsn", "txId", "connector", "name", "version", "file", "pos"),
@@ -55,7 +55,7 @@ _OF_SOURCE = (
 _OF_EVENT = ["deleted", "op", "transaction_id", "transaction_total_order", "transaction_data_collection_order"]
 
 ADDED = frozenset([f"__{name}" for name in _OF_EVENT] + [p + name for p in ORIGIN_PREFIXES for name in _OF_SOURCE])
-"""Members that are none of the row."""
+"""Members that are not part of the row."""
 
 
 Ops = NDArray[np.uint8]
@@ -65,19 +65,19 @@ MESSAGE = ord("m")
 DELETE, UPDATE = ord("d"), ord("u")
 
 PARTS = ("db", "schema", "table")
-"""Of the name of a table, as the origin of an event states it."""
+"""Parts of a table's name in the origin of an event."""
 FLAGS = ("__deleted", "__op")
-"""Members that only rows of ExtractNewRecordState have."""
+"""Members that occur only in rows of ExtractNewRecordState."""
 ENVELOPE_MEMBERS = frozenset(
     {"before", "after", "source", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
     | {"schema", "payload", "message", "updateDescription", "patch", "filter"}
 )
-"""An object of nothing else is no row: it is an envelope that lacks something."""
+"""An object with only these members is not a row but an incomplete envelope."""
 
-NO_CHANGE = "no change event: neither op with before or after, nor a row, nor a known control event"
+NO_CHANGE = "not a change event: neither op with before or after, nor a row, nor a known control event"
 UNKNOWN_OP = f"op is none of {', '.join(LETTERS)}"
 UNKNOWN_ROW_OP = f"__op is none of {', '.join(LETTERS)}"
-MONGODB = "after is text or missing, as of MongoDB: let ExtractNewDocumentState make rows of it"
+MONGODB = "after is text or missing, as in events of MongoDB: use ExtractNewDocumentState to convert them to rows"
 
 TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 MARKER = frozenset({"status", "id", "event_count", "data_collections"}) | TIMES
@@ -87,10 +87,10 @@ _IS_OP[[ord(letter) for letter in LETTERS]] = True
 
 
 def is_control_message(names: Collection[str]) -> bool:
-    """Whether events with exactly these members are heartbeats, schema changes, transaction markers, notifications."""
+    """Whether events with exactly these members are heartbeats, schema changes, transactions or notifications."""
     given = set(names)
     heartbeat = "ts_ms" in given and given <= TIMES
-    # A row may well have columns that are called status, type or ddl.
+    # A row may well have columns named status, type or ddl.
     marker = {"status", "id", "event_count"} <= given <= MARKER
     notification = {"aggregate_type", "type"} <= given <= NOTIFICATION
     schema_change = "ddl" in given and not given.isdisjoint({"databaseName", "tableChanges"})
@@ -98,19 +98,19 @@ def is_control_message(names: Collection[str]) -> bool:
 
 
 def is_row_schema(names: Collection[str]) -> bool:
-    """Whether an object with these members, none of them an object that is an image, may be a row."""
+    """Whether an object with these members, none of which is an image, may be a row."""
     return not set(names) <= ENVELOPE_MEMBERS
 
 
 def of_envelope(stated: Ops) -> tuple[Ops, Mask, Mask]:
-    """(operation, logical decoding messages, unknown ones) of the letters in `op`; 0 where there is no operation."""
+    """(operation, logical decoding messages, unknown operations) from `op`; 0 where there is no operation."""
     message = stated == MESSAGE
     known = _IS_OP[stated]
     return np.where(known, stated, np.uint8(0)), message, ~known & ~message
 
 
 def of_row(stated: Ops, given: Mask, deleted: Mask) -> tuple[Ops, Mask]:
-    """(operation, unknown ones) of rows by `__op` where it is given, and `__deleted`; a row without either is upserted."""
+    """(operation, unknown operations) of rows from `__op` and `__deleted`; rows without either are upserted."""
     known = _IS_OP[stated]
     unknown = given & ~known
     op = np.where(deleted, np.uint8(DELETE), np.where(known, stated, np.uint8(UPDATE)))
@@ -119,11 +119,11 @@ def of_row(stated: Ops, given: Mask, deleted: Mask) -> tuple[Ops, Mask]:
 
 @dataclass(frozen=True)
 class DebeziumOptions:
-    """Options of the format.
+    """Options of Debezium.
 
     Attributes:
         placeholder: the connector's `unavailable.value.placeholder`.
-        tombstones: `ignore`, or `delete` where they are the only sign of a delete.
+        tombstones: `ignore`, or `delete` if only they indicate deletes.
         objects: `struct`, or `text` to keep undeclared nested objects as JSON text.
     """
 
@@ -140,7 +140,7 @@ class DebeziumOptions:
 
 @dataclass(frozen=True)
 class Layouts:
-    """What each document is; those that are no object are nothing of all this."""
+    """Layout of each document; documents that are not objects have none."""
 
     enveloped: Mask
     row: Mask
@@ -149,9 +149,9 @@ class Layouts:
 
 
 def layouts_of(documents: Documents, members: Members) -> Layouts:
-    """What each document is, by its members; `members` are those that envelopes and rows are told by."""
+    """Find the layout of each document; `members` are those that identify envelopes and rows."""
     given = {name: members.column(name).kind != kernels.MISSING for name in ("before", "after", *FLAGS)}
-    # A row may have columns of its own that are called op and after.
+    # A row may have its own columns named op and after.
     flagged = members.is_object & (given["__op"] | given["__deleted"])
     has_source = members.column("source").of_kind(kernels.OBJECT)
     enveloped = members.is_object & ~flagged & members.column("op").of_kind(kernels.STRING)
@@ -160,7 +160,7 @@ def layouts_of(documents: Documents, members: Members) -> Layouts:
     row, control, odd = flagged, np.zeros_like(flagged), np.zeros_like(flagged)
     if len(rest):
         others = scan_objects(documents.take(rest))
-        # Which members there are decides, so it is asked once per set of them.
+        # The set of members determines the layout, so it is evaluated once per set.
         shape, first = distinct_columns(others.kind != kernels.MISSING)
         sets = [[n for n, kind in zip(others.names, others.kind[:, at], strict=True) if kind] for at in first]
         is_control, is_row = (np.array([rule(names) for names in sets]) for rule in (is_control_message, is_row_schema))
@@ -198,11 +198,11 @@ class EventColumns:
     """Events of one schema.
 
     Attributes:
-        raw: the raw event of each.
-        columns: of the value by name; none at all for messages without a value that mean a delete.
-        types: what the columns mean, where the schema tells.
+        raw: raw event of each event.
+        columns: columns of the value by name; empty for messages without a value that mean a delete.
+        types: value types of the columns, where the schema declares them.
         key: columns of the message key.
-        key_types: what those mean.
+        key_types: value types of those.
     """
 
     raw: Rows
@@ -227,7 +227,7 @@ class _Part:
 def decode_columns(
     groups: Sequence[EventColumns], refusals: tuple[Refusal, ...] = (), skipped: Mapping[str, int] | None = None
 ) -> Events:
-    """The changes of events in columns; `refusals` and `skipped` are of raw events that are in no group."""
+    """Decode events in columns to changes; `refusals` and `skipped` are for raw events outside of all groups."""
     parts = [_envelope(g) if is_envelope(g.columns) else _flat(g) for g in groups]
     raw = np.concatenate([g.raw for g in groups]) if groups else np.zeros(0, np.int64)
     order = np.argsort(raw, kind="stable")
@@ -267,7 +267,7 @@ def decode_columns(
 
 
 def decode_rows_of_file(rows: pa.Table) -> Events:
-    """The changes of rows of a file; an Avro file's schema tells what its columns mean."""
+    """Decode rows of a file to changes; an Avro file's schema has the value types of its columns."""
     columns = {name: _single(rows.column(name)) for name in rows.column_names}
     return decode_columns([EventColumns(np.arange(rows.num_rows), columns, types_of_file(rows))])
 
@@ -349,7 +349,7 @@ def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str],
         found = [_at(g.columns, steps, len(g.raw)) for g in groups]
         if all(f is None or pa.types.is_null(f.type) for f in found):
             raise KeyError(path)
-        # Each in its own type: what lies beside it must not round it.
+        # Each in its own type: neighbouring values must not round it.
         texts = [of_columns(path, pa.nulls(len(g.raw)) if f is None else f) for g, f in zip(groups, found, strict=True)]
         return pa.concat_arrays(texts).take(places), None
 
@@ -402,7 +402,7 @@ _OPENING_BRACE = 0x7B
 
 @dataclass(frozen=True)
 class DebeziumAvroOptions(DebeziumOptions):
-    """Options of the format.
+    """Options of Debezium Avro.
 
     Attributes:
         registry: address of the schema registry.
@@ -422,34 +422,34 @@ class DebeziumAvroOptions(DebeziumOptions):
 
     def __post_init__(self) -> None:
         if self.objects != DebeziumOptions.objects:
-            raise ConfigError("objects means nothing for debezium-avro: its schemas say what is nested")
+            raise ConfigError("objects has no effect for debezium-avro: its schemas declare nested objects")
         super().__post_init__()
         if self.registry is not None and self.schemas is not None:
-            raise ConfigError("schemas and registry: leave out one of the two")
+            raise ConfigError("schemas and registry are mutually exclusive: leave out one of them")
         if self.registry is not None and not self.registry.startswith(("http://", "https://")):
             raise ConfigError(f"registry must be an http or https address, not {self.registry!r}")
         if self.schema_id_bytes not in {4, 8}:
             raise ConfigError(f"schema_id_bytes must be 4 or 8, not {self.schema_id_bytes!r}")
 
     def source(self) -> Schemas:
-        """Where schemas come from.
+        """Create the source of schemas.
 
         Raises:
-            ConfigError: the options do not say.
+            ConfigError: the options name none.
         """
         if self.schemas is not None:
             return folder(self.schemas)
         if self.registry is None:
-            raise ConfigError("Avro messages name their schema by an id: say where it is, registry or schemas")
+            raise ConfigError("Avro messages refer to their schema by an id: set registry or schemas to where it is")
         return registry(RegistryConfig(self.registry, self.registry_user, self.registry_token, self.registry_ca))
 
 
 def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events:
-    """The changes of a batch of Debezium Avro.
+    """Decode a batch of Debezium Avro to changes.
 
     Raises:
-        ConfigError: messages, and no registry.
-        SourceError: the registry cannot be asked.
+        ConfigError: there are messages but no registry.
+        SourceError: the registry cannot be reached.
     """
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
@@ -473,7 +473,8 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
     if garbled.any():
         refusals.append(
             Refusal(
-                np.flatnonzero(garbled), "no Avro message: it does not begin with 0, and is no base64 of one that does"
+                np.flatnonzero(garbled),
+                "not an Avro message: it does not begin with 0, and is not base64 of one that does",
             )
         )
     return decode_columns(groups, tuple(refusals), {"tombstone": tombstones} if tombstones else {})
@@ -481,7 +482,7 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Messages by schema: `code` is the table of each, NOTHING where there is no message, BROKEN where it is none."""
+    """Messages by schema: `code` is the table of each, NOTHING for no message, BROKEN for an invalid one."""
 
     code: NDArray[np.int32]
     place: Rows
@@ -492,7 +493,7 @@ class _Decoded:
     BROKEN = -2
 
     def at(self, rows: Rows) -> tuple[dict[str, pa.Array], Mapping[str, ValueType]]:
-        """The columns of messages that are of one schema, and what they mean; none where there is no message."""
+        """Columns of messages with one schema, and their value types; empty where there is no message."""
         code = int(self.code[rows[0]])
         if code < 0:
             return {}, {}
@@ -504,7 +505,7 @@ class _Decoded:
 
 
 def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str) -> _Decoded:
-    """Messages decoded, each schema at once."""
+    """Decode messages, those of one schema together."""
     count = len(messages)
     header = 1 + id_bytes
     code = np.full(count, _Decoded.NOTHING, np.int32)
@@ -533,24 +534,24 @@ def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str
 
 def _schema_id(head: bytes, id_bytes: int) -> int:
     if len(head) <= id_bytes or head[0] != _MAGIC:
-        raise UnknownSchemaError(f"no Avro message: it does not begin with 0 and a schema id of {id_bytes} bytes")
+        raise UnknownSchemaError(f"not an Avro message: it does not begin with 0 and a schema id of {id_bytes} bytes")
     return int.from_bytes(head[1:], "big")
 
 
 def _messages(raw: RawEvents) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
-    """(values, keys, which are neither): the bytes of messages, NULL where there is none."""
+    """(values, keys, mask of neither): the bytes of messages, NULL where there is none."""
     documents = raw.documents
     if documents is None:
         raise SourceError("no messages")
     keys = pa.nulls(len(documents), pa.binary()) if raw.keys is None else raw.keys
-    # Each by its own first byte: what one message looks like says nothing of its neighbours.
+    # Each is judged by its own first byte, regardless of its neighbours.
     framed, object_ = (_begins_with(documents, byte) for byte in (_MAGIC, _OPENING_BRACE))
     if framed.all():
         return documents, keys, np.zeros(len(documents), np.bool_)
     values, members, wrong = _of_objects(_only(documents, object_))
     words, no_base64 = _of_base64(_only(documents, ~framed & ~object_))
     values = pc.coalesce(_only(documents, framed), values, words)
-    # Beside messages as bytes keys are bytes, too, or what another converter makes of them.
+    # If messages are bytes, so are keys, or they come from another converter.
     if framed.any() or _begins_with(keys, _MAGIC).any():
         return values, pc.coalesce(members, keys), wrong | no_base64
     names, no_key = _of_base64(_only(keys, ~object_))
@@ -589,6 +590,6 @@ def _of_base64(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
 
 
 def _framed_only(keys: pa.BinaryArray) -> pa.BinaryArray:
-    """Keys that are Avro; those of other converters (text, JSON) say nothing that the value does not."""
+    """Keys that are Avro; keys of other converters (text, JSON) contain nothing that the value does not."""
     framed = pc.starts_with(keys, bytes([_MAGIC]))
     return pc.if_else(framed, keys, pa.scalar(None, pa.binary()))

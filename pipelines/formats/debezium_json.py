@@ -1,7 +1,7 @@
 """Debezium events in JSON: plain, in the schema envelope, or unwrapped by ExtractNewRecordState.
 
-Also handles message keys and tombstones. The schema envelope is removed by comparing bytes, without parsing it for
-each event. The rules are in `debezium.py`.
+Also handles message keys and tombstones. The schema envelope is removed by comparing bytes, without parsing it in each
+event. The rules are in `debezium.py`.
 """
 
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, fro
 from scan_core import Mask
 
 MAX_COMPARED_SCHEMAS = 64
-"""Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""
+"""Limit of schemas compared by bytes; events of further ones are scanned one by one, which then costs less."""
 _MAX_DEPTH = kernels.MAX_DEPTH + 1
-"""The limit is one of the payload: where an envelope is recognised by its bytes, its own level is not counted."""
+"""The limit is that of the payload: where an envelope is recognised by its bytes, its own level is not counted."""
 NO_SCHEMA = -1
 
 
@@ -54,7 +54,7 @@ class Payloads:
 
     Attributes:
         documents: the payload of each event, or the event itself where it has no envelope.
-        schema_of: index into `schemas` per event, NO_SCHEMA where it has none.
+        schema_of: schema of each event as an index into `schemas`, NO_SCHEMA where it has none.
         schemas: distinct schema documents, in order of appearance.
     """
 
@@ -64,7 +64,7 @@ class Payloads:
 
 
 def cut_envelopes(documents: Documents) -> Payloads:
-    """The payloads of events that have an envelope, the events themselves where they have none."""
+    """Return the payloads of events with an envelope, and other events as they are."""
     start, end = documents.start.copy(), documents.end.copy()
     schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
     schemas: dict[bytes, int] = {}
@@ -113,7 +113,7 @@ def _cut_one_by_one(
     members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
     schema, payload = members.column("schema"), members.column("payload")
     has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
-    # Some writers leave the schema out. Beside other members a payload is a column of a row.
+    # Some writers omit the schema. If there are other members, `payload` is a column of a row.
     alone = np.flatnonzero(has_payload & (schema.kind == kernels.MISSING))
     if len(alone):
         alone = alone[scan_objects(documents.take(alone), ("payload",)).of_names({"payload"})]
@@ -124,7 +124,7 @@ def _cut_one_by_one(
     schema_of[enveloped] = [schemas.setdefault(text, len(schemas)) for text in texts]
 
 
-BROKEN_SCHEMA = "the schema envelope is none of Connect's: its parts are missing or of another kind"
+BROKEN_SCHEMA = "not a schema envelope of Kafka Connect: parts are missing or of another kind"
 
 _MEMBERS = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *rules.FLAGS)
 _ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in rules.PARTS)
@@ -133,7 +133,7 @@ _SOURCE = ("ts_ms", *rules.PARTS)
 
 
 def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
-    """The changes of a batch of Debezium JSON, or of rows of a file that hold its events in columns."""
+    """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes."""
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
     documents = from_binary(raw.documents)
@@ -144,7 +144,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
     kind = layouts_of(payloads.documents, members)
     changes = _envelopes(members, kind.enveloped, nested)
     if kind.row.any() or options.tombstones == "delete":
-        changes = changes.beside(_rows(payloads.documents, keys.documents, members, kind.row, options))
+        changes = changes.merged_with(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
     declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
     empty = tombstones(members) & (changes.op == 0)
@@ -178,7 +178,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What one layout makes of its documents; the other documents have op 0 and NULL."""
+    """Changes of one layout; documents of other layouts have op 0 and NULL."""
 
     op: rules.Ops
     names: tuple[pa.StringArray, ...]
@@ -188,8 +188,8 @@ class _Changes:
     refusals: tuple[Refusal, ...]
     message: Mask
 
-    def beside(self, other: "_Changes") -> "_Changes":
-        """Both, which have no document in common."""
+    def merged_with(self, other: "_Changes") -> "_Changes":
+        """Combine with the changes of other documents."""
         return _Changes(
             op=np.where(self.op != 0, self.op, other.op),
             names=tuple(pc.coalesce(*both) for both in zip(self.names, other.names, strict=True)),
@@ -230,7 +230,7 @@ def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Cha
 
 
 def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
-    """Events whose rows are text, or that say that they are of such a feed where they have no row."""
+    """Events whose rows are text, or whose origin is such a feed if they have no row."""
     after = members.column("after")
     result: Mask = enveloped & after.of_kind(kernels.STRING, kernels.ESCAPED)
     bare = np.flatnonzero(
@@ -274,9 +274,9 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
 def _declared(
     payloads: Payloads, keys: Payloads, row: Mask
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
-    """What the schemas of value and key declare together, per distinct pair of them and layout.
+    """Declarations of the schemas of value and key together, per distinct pair of them and layout.
 
-    The masks: events whose schema is broken, and whose schema gives a name twice.
+    The masks mark events whose schema is broken, and events whose schema has a name twice.
     """
     width = len(keys.schemas) + 1
     pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
@@ -303,13 +303,13 @@ def _declared(
 
 
 def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
-    """The source's time in milliseconds, or the connector's where the source has none (snapshots write 0)."""
+    """The source's time in milliseconds, or the connector's if the source has none (snapshots write 0)."""
     of_source = milliseconds(*integers(source))
     return pc.coalesce(of_source, milliseconds(*integers(event))) if of_source.null_count else of_source
 
 
 def _is_true(column: SpanColumn) -> Mask:
-    """Rows that say true, as a boolean or as text."""
+    """Rows with true, as a boolean or as text."""
     result: Mask = column.kind == kernels.TRUE
     pattern = np.frombuffer(b"true", np.uint8)
     text_kernels.match_bytes(column.data, column.start, column.end, column.kind == kernels.STRING, pattern, result)

@@ -54,7 +54,7 @@ from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
 from scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
-"""In place of the number of a target."""
+"""Replaces the number of a target."""
 
 _NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
 
@@ -62,13 +62,13 @@ _NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
 def route(
     events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
-    """Per table of the feed the index of the target that takes it, and the claims afterwards.
+    """Assign each table of the feed to the index of the target that takes it; return these and the new claims.
 
-    OTHER_TABLE stands for tables that nobody takes, NO_TABLE for events without a name that may be meant for several.
-    In an open feed (`FeedConfig.is_open`) only names count, even of a single target.
+    OTHER_TABLE stands for tables without a target, NO_TABLE for events without a table name that fit several targets.
+    In an open feed (`FeedConfig.is_open`) only names count, even if there is a single target.
 
     Raises:
-        SourceError: it is in doubt which table a target without `source_table` takes.
+        SourceError: it is ambiguous which table a target without `source_table` takes.
     """
     alone = len(tables) == 1 and not is_open
     result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
@@ -98,13 +98,13 @@ def route(
 
 
 def _claimed(table: TableFeed, candidates: Mapping[str, int], claimed: str | None, *, has_full: bool) -> str | None:
-    """The table of the feed that this target takes beside those of its full name.
+    """The table of the feed that this target takes in addition to those with its full name.
 
     Raises:
-        SourceError: several come into question, or rows of a table that fitted less well are applied already.
+        SourceError: several tables fit, or rows of a table that fits less well are already applied.
     """
     if claimed is None and has_full:
-        # Its own name is the best that can come, so no other is taken from now on.
+        # The target's own name is the best possible match, so no other table is taken from now on.
         return table.name
     if claimed == table.name:
         return claimed
@@ -114,14 +114,16 @@ def _claimed(table: TableFeed, candidates: Mapping[str, int], claimed: str | Non
         if best > _fit(claimed, table, alone=True):
             better = table.name if has_full else next(s for s, fit in fits.items() if fit == best)
             raise SourceError(
-                f"{table.name} takes the events of {claimed}, and now the feed carries {better}; say which is meant: "
+                f"{table.name} takes the events of {claimed}, and now the feed carries {better}; choose one with "
                 "source_table"
             )
         return claimed
     named = [source for source, fit in fits.items() if fit == best]
     if len(named) != 1:
         shown = ", ".join(sorted(named)[:10])
-        raise SourceError(f"the feed carries {len(named)} tables ({shown}); say which is {table.name}: source_table")
+        raise SourceError(
+            f"the feed carries {len(named)} tables ({shown}); choose the one for {table.name} with source_table"
+        )
     return named[0]
 
 
@@ -135,8 +137,8 @@ def _best(source: str, tables: tuple[TableFeed, ...], *, alone: bool) -> tuple[i
     best = max(fits, default=_NONE)
     if best == _LAST_PART and fits.count(best) > 1:
         names = " and ".join(table.name for table, fit in zip(tables, fits, strict=True) if fit == best)
-        raise SourceError(f"the feed carries {source}, which may be {names}; say which: source_table")
-    # Of several patterns the last one wins: the general one is written first.
+        raise SourceError(f"the feed carries {source}, which may belong to {names}; choose with source_table")
+    # The last of several matching patterns wins: general ones are written first.
     return (len(fits) - 1 - fits[::-1].index(best) if fits else 0), best
 
 
@@ -161,7 +163,7 @@ _VALUES = ("value", "payload")
 
 
 def unwrapped(raw: RawEvents) -> RawEvents:
-    """The messages inside, with their keys; events that are no such message as they are."""
+    """Unwrap messages with their keys; other events are returned unchanged."""
     if raw.documents is None or raw.keys is not None:
         return raw
     documents = from_binary(raw.documents)
@@ -172,7 +174,7 @@ def unwrapped(raw: RawEvents) -> RawEvents:
     wrapped = _are_messages(members)
     if not wrapped.any():
         return raw
-    # Each by its own member: a message is a tombstone only if its own value is null.
+    # Each is judged by its own member: a message is a tombstone only if its own value is null.
     values = pc.coalesce(*(json_text(members.column(name))[0] for name in _VALUES)).cast(pa.binary())
     keys = json_text(members.column("key"))[0].cast(pa.binary())
     places = np.full(len(documents), -1, np.int64)
@@ -182,12 +184,12 @@ def unwrapped(raw: RawEvents) -> RawEvents:
 
 
 def _are_messages(members: Members) -> Mask:
-    """Which objects are messages with nothing but what such dumps have."""
+    """Which objects are messages and have only the members of such dumps."""
     kinds = {name: members.column(name).kind for name in ("key", *_VALUES, *_PLACE)}
     given = {name: kind != kernels.MISSING for name, kind in kinds.items()}
     result: Mask = members.of_names({*_BESIDE, *_VALUES}) & (given["value"] ^ given["payload"])
     placed = np.all([given[name] for name in _PLACE], axis=0)
-    # A row may have columns that are called key and value: only objects are messages then.
+    # A row may have columns named key and value: messages are assumed only if these are objects.
     value = np.where(given["value"], kinds["value"], kinds["payload"])
     is_object = (kinds["key"] == kernels.OBJECT) | (value == kernels.OBJECT)
     is_nothing_else = np.all(
@@ -202,7 +204,7 @@ SNIFFED_EVENTS = 200
 
 _DEBEZIUM = (
     *(("op", "before"), ("op", "after"), ("op", "source"), ("schema", "payload"), ("__deleted",)),
-    # What shares files with changes: transaction markers and schema changes.
+    # Events that share files with changes: transaction markers and schema changes.
     *(("status", "id", "event_count"), ("ddl", "databaseName"), ("ddl", "tableChanges")),
 )
 _CANAL = (("isDdl", "data", "type"), ("mysqlType", "data", "type"), ("isDdl", "sql", "type"))
@@ -217,25 +219,25 @@ _TRANSACTION_MEMBERS = frozenset(
 
 
 def sniff(raw: RawEvents) -> str:
-    """The name of the format.
+    """Detect the name of the format.
 
     Raises:
         SourceError: the events look like no format, or like several.
     """
     found = _likely_formats(raw)
-    # Events of other formats may have an operation in one of the usual columns, too.
+    # Events of other formats may also have an operation in one of the usual columns.
     found = tuple(name for name in found if name != "rows") or found
     if len(found) == 1:
         return found[0]
     if raw.documents is None:
         names = [] if raw.rows is None else raw.rows.column_names
         raise SourceError(
-            f"no column of {', '.join(names[:10])} says what happened to a row: format: dms or rows, with op_column or no_op"
+            f"no column of {', '.join(names[:10])} contains the operation: use format: dms or rows, with op_column or no_op"
         )
     first = raw.documents.slice(0, SNIFFED_EVENTS)
     events = scan_objects(from_binary(first), learn=False)
     if not found and (blank(events) | tombstones(events)).all():
-        return "debezium-json"  # tombstones alone, which it leaves out
+        return "debezium-json"  # only tombstones, which it skips
     shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
     looks = f"look like {' and '.join(found)}" if found else "look like no known format"
     if not found and (too_deep := int((events.status == kernels.TOO_DEEP).sum())):
@@ -244,7 +246,7 @@ def sniff(raw: RawEvents) -> str:
 
 
 def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
-    """The formats that any of the first events looks like."""
+    """Formats that any of the first events looks like."""
     if raw.documents is None:
         return () if raw.rows is None else _likely_formats_of_columns(raw, raw.rows)
     first = raw.documents.slice(0, SNIFFED_EVENTS)
@@ -259,7 +261,7 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
         | _is_heartbeat(documents, events)
         | _is_bare_payload(documents),
         "canal-json": canal,
-        "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all that Maxwell's have
+        "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all members of Maxwell's
         "dms": _is_dms(events),
         "wal2json": _is_wal2json(documents, events),
     }
@@ -280,14 +282,14 @@ def _is_op(column: SpanColumn) -> Mask:
 
 
 def _is_heartbeat(documents: Documents, events: Members) -> Mask:
-    """Objects of nothing but `ts_ms`."""
+    """Objects with only `ts_ms`."""
     every = scan_objects(documents, ("ts_ms",), learn=True)
     result: Mask = events.is_object & every.of_names({"ts_ms"}) & every.column("ts_ms").of_kind(kernels.INT)
     return result
 
 
 def _is_bare_payload(documents: Documents) -> Mask:
-    """Objects of nothing but a `payload` that is an event."""
+    """Objects with only a `payload` that is an event."""
     outer = scan_objects(documents, ("payload",), learn=True)
     inner = scan_objects(outer.column("payload").documents(kernels.OBJECT), ("op", "before", "after"), learn=False)
     has_image = (inner.column("before").kind != kernels.MISSING) | (inner.column("after").kind != kernels.MISSING)
@@ -305,7 +307,7 @@ def _is_dms(events: Members) -> Mask:
 
 
 def _is_wal2json(documents: Documents, events: Members) -> Mask:
-    """Transactions of version 1, changes of version 2, or what stands around them and around pgcopydb's messages."""
+    """Transactions of version 1, changes of version 2, or events around them and around pgcopydb's messages."""
     action = events.column("action")
     change = _is_one_of(action, b"IUDT") & (events.column("table").has_value | events.column("message").has_value)
     around = _is_one_of(action, b"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
@@ -331,14 +333,14 @@ def _likely_formats_of_columns(raw: RawEvents, rows: pa.Table) -> tuple[str, ...
 
 @dataclass(frozen=True)
 class DecodedFeed:
-    """What a batch of raw events holds.
+    """Content of a batch of raw events.
 
     Attributes:
-        tables: changes by target table; every table of the feed config is there, perhaps without rows.
+        tables: changes by target table, with every table of the feed config, perhaps without rows.
         rejected: events that could not be decoded, with the target table where it is known.
-        skipped: number of events left out on purpose, by reason (tombstone, DDL, other table, ...).
+        skipped: number of events skipped on purpose, by reason (tombstone, DDL, other table, ...).
         source_tables: names of the tables seen in the feed.
-        decided: which tables the targets take though their full names differ, and how values are written; to be given
+        decided: tables that targets take although their full names differ, and encodings of values; pass it
             to the decoding of later batches.
         untaken: tables of the feed that carried changes and that no target takes.
     """
@@ -358,14 +360,14 @@ class DecodedFeed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it reads its options, how it decodes, whether its documents are text, which of them go together.
+    """A format: how it parses options, how it decodes, whether documents are text, and which belong together.
 
-    Decimals of some may be written as base64 without a word that they are.
+    Some formats may write decimals as base64 without declaring it.
 
     Attributes:
-        of_documents: options that mean nothing for files of columns.
-        of_columns: options that mean something for those alone, as for CSV.
-        has_columns: whether it comes in files of columns at all.
+        of_documents: options without effect for columnar files.
+        of_columns: options with an effect only for columnar files such as CSV.
+        has_columns: whether it occurs in columnar files.
     """
 
     options: type[Any]
@@ -396,9 +398,9 @@ FORMATS: Mapping[str, Format] = {
 
 
 def complete_events_of(name: str | None, options: Mapping[str, Any]) -> CompleteEvents | None:
-    """How far events of a format may be handed on, for a source to ask; None for formats where each stands alone.
+    """How many events of a format are complete, for sources; None for formats whose events are independent.
 
-    Without a name, the first events tell the format.
+    Without a name, the format is detected from the first events.
 
     Raises:
         ConfigError: unknown format or option.
@@ -413,7 +415,7 @@ def complete_events_of(name: str | None, options: Mapping[str, Any]) -> Complete
             try:
                 decided.append(sniff(_first_events(events)))
             except SourceError:
-                return None  # decoding says what is in doubt
+                return None  # decoding reports the ambiguity
         find = _complete_of(decided[0], options)
         return None if find is None else find(events)
 
@@ -449,8 +451,8 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     """Decode a batch.
 
     Raises:
-        ConfigError: unknown format or option, a type or order that the feed cannot give.
-        SourceError: the feed carries several tables and the config does not tell which, or it is not of the format that
+        ConfigError: unknown format or option, or a type or order that does not fit the feed.
+        SourceError: the feed carries several tables and the config does not choose one, or it is not of the format of
             earlier batches had.
     """
     return scan(raw, feed).decode(feed)
@@ -458,14 +460,14 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
 
 @dataclass(frozen=True)
 class ScannedFeed:
-    """A batch whose events are known, before the tables that take them and their columns are.
+    """A batch with known events, before their target tables and columns are known.
 
     Attributes:
         raw: the events that can be read.
         events: their changes.
-        reading: how the format's values are read.
-        refused: events that are no change.
-        skipped: number of events left out on purpose, by reason.
+        reading: options for reading the format's values.
+        refused: events that are not a change.
+        skipped: number of events skipped on purpose, by reason.
         format: see `Decided`.
     """
 
@@ -477,7 +479,7 @@ class ScannedFeed:
     format: str
 
     def untaken(self, feed: FeedConfig) -> tuple[str, ...]:
-        """Tables that carry changes and that no target of the feed takes."""
+        """Tables with changes that no target of the feed takes."""
         return self._untaken(route(self.events, feed.tables, feed.decided.claims, is_open=feed.is_open)[0])
 
     def _untaken(self, codes: NDArray[np.int64]) -> tuple[str, ...]:
@@ -485,7 +487,7 @@ class ScannedFeed:
         return tuple(self.events.tables[code] for code in np.unique(self.events.table_of[is_unwanted]).tolist())
 
     def decode(self, feed: FeedConfig) -> DecodedFeed:
-        """The changes of each table of the feed. See `decode`."""
+        """Decode the changes of each table of the feed. See `decode`."""
         events, refused, skipped = self.events, list(self.refused), Counter(self.skipped)
         codes, claims = route(events, feed.tables, feed.decided.claims, is_open=feed.is_open)
         taken_by = np.where(events.op != 0, codes[events.table_of], NO_CHANGE)
@@ -500,7 +502,7 @@ class ScannedFeed:
             tables[table.name] = done.changes
             refused += [unplaced, done.rejected]
             encodings |= {table.name: done.encodings} if done.encodings else {}
-            skipped.update(done.told)
+            skipped.update(done.counts)
         untaken = self._untaken(codes)
         if untaken:
             skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
@@ -509,7 +511,7 @@ class ScannedFeed:
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
 
     def _ordered(self, rows: NDArray[np.int64], table: TableFeed) -> tuple[NDArray[np.int64], Events, Rejected]:
-        """(the changes of a table in the order that it asks for, all events with their places, those that have none)."""
+        """(changes of a table in its configured order, all events with their places, events without a place)."""
         if table.order_by == POSITION or not len(rows):
             return rows, self.events, Rejected.none()
         found, reasons = places(self.events, table.order_by)
@@ -523,7 +525,7 @@ class ScannedFeed:
 
 
 def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
-    """The first half of `decode`: what each event is, by the format of the feed."""
+    """Do the first half of `decode`: determine what each event is, by the format of the feed."""
     chosen = None if feed.format is None else lookup(feed.format)
     known_format = feed.decided.format
     if not raw.num_events:
@@ -552,16 +554,16 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
 def _decide_format(raw: RawEvents, known: str) -> tuple[str, str]:
     """(format to read the events by, format to record) of a feed whose config names none.
 
-    What the first events show holds for all that follow: how an event is read must not depend on its batch.
+    The format detected from the first events holds for all later ones: decoding must not depend on the batch.
 
     Raises:
-        SourceError: no event looks like the format recorded, and some look like another; or nothing is recorded, and it
-            is in doubt.
+        SourceError: no event looks like the recorded format, and some look like another; or nothing is recorded, and it
+            is ambiguous.
     """
     likely = _likely_formats(raw)
     if not known:
         return sniff(raw), (sniff(raw) if likely else "")
-    # Files of columns are read in the same way by both formats of Debezium.
+    # Both formats of Debezium read columnar files in the same way.
     is_same = known in likely or (raw.rows is not None and known.startswith("debezium") and "debezium-avro" in likely)
     if likely and not is_same:
         raise SourceError(
@@ -585,7 +587,7 @@ def lookup(name: str | None) -> Format:
 
 
 def other_format(raw: RawEvents, name: str | None) -> str | None:
-    """The format that events look like, if it is another than `name`; None where they look like none, or like several."""
+    """The format that events look like, if it differs from `name`; None if they look like none or several."""
     if name is None or not raw.num_events:
         return None
     try:
@@ -596,7 +598,7 @@ def other_format(raw: RawEvents, name: str | None) -> str | None:
 
 
 def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
-    """The format's own options out of those of the source; unknown ones are an error."""
+    """Split the format's own options from those of the source; unknown ones are an error."""
     valid = {f.name for f in fields(chosen.options)}
     for name in options:
         if name not in valid:
@@ -612,11 +614,11 @@ def _with_plain_names(raw: RawEvents) -> RawEvents:
 
 
 def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:
-    """Refuse files that a format has not, and options that mean nothing for the files at hand.
+    """Reject files that a format does not support, and options that have no effect for these files.
 
     Raises:
         ConfigError: names the first of the options.
-        SourceError: the format is one of JSON alone.
+        SourceError: the format only supports JSON.
     """
     in_columns = raw.rows is not None
     name = next(name for name, known in FORMATS.items() if known is chosen)
@@ -630,11 +632,11 @@ def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:
             files, others = (
                 ("CSV, Parquet and Avro files", "messages") if in_columns else ("JSON", "CSV, Parquet and Avro files")
             )
-            raise ConfigError(f"{option} means nothing for {files} of format {name}, only for {others}")
+            raise ConfigError(f"{option} has no effect for {files} of format {name}, only for {others}")
 
 
 def _only_text(raw: RawEvents) -> tuple[RawEvents, Rejected]:
-    """The events whose bytes are UTF-8, and the others as rejected."""
+    """Events whose bytes are UTF-8, and the others as rejected."""
     if raw.documents is None:
         return raw, Rejected.none()
     bad = np.zeros(raw.num_events, np.bool_)

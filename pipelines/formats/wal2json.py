@@ -42,7 +42,7 @@ from scan_core import Mask, Rows
 class Cells:
     """Name, type and value per column of each event.
 
-    `given`: the event has the list at all; `repeated`: a part of it gives a member twice.
+    `given` marks events that have the list, `repeated` those with a member given twice in a part of it.
     """
 
     offsets: NDArray[np.int64]
@@ -57,8 +57,8 @@ class Cells:
         """The cells as row images of the events that are `present` and have the list."""
         return CellImages(self.offsets, self.names, self.values, present & self.given)
 
-    def followed_by(self, other: "Cells") -> "Cells":
-        """The cells of these events, then those of others; all lie in the same bytes."""
+    def concat(self, other: "Cells") -> "Cells":
+        """Append the cells of other events; all are spans of the same bytes."""
         values = SpanColumn(
             other.values.data,
             np.concatenate([self.values.start, other.values.start]),
@@ -84,7 +84,7 @@ class Cells:
         return Cells(offsets, names, types, values, *masks)
 
     def signatures(self) -> pa.Array:
-        """Per event a text of all names and types."""
+        """A text of all names and types per event."""
         texts = pc.binary_join_element_wise(self.names, self.types.fill_null(""), "\x1f", null_handling="replace")
         lists = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), texts)
         return pc.binary_join(lists, "\x1e")
@@ -109,14 +109,14 @@ def cells_of(lists: SpanColumn) -> Cells:
 
 
 def parallel(events: Members, names: str, types: str, values: str | None) -> Cells:
-    """Cells of three parallel lists."""
+    """Make cells of three parallel lists."""
     lists: list[Elements] = [
         scan_arrays(events.column(name).documents(kernels.ARRAY)) for name in (names, types, values or names)
     ]
     lengths = [np.diff(part.offsets) for part in lists]
     uneven = (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
     if uneven.any():
-        # One event whose lists differ must not shift the cells of the others.
+        # Lists of different length in one event must not shift the cells of the others.
         even = [
             scan_arrays(events.column(n).documents(kernels.ARRAY).where(~uneven))
             for n in (names, types, values or names)
@@ -151,11 +151,11 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Wal2JsonOptions:
-    """Options of the format.
+    """Options of wal2json.
 
     Attributes:
-        version: 1 or 2; None lets each event tell.
-        date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. Nothing is guessed from the values.
+        version: 1 or 2; None detects it for each event.
+        date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. It is never guessed from values.
     """
 
     version: int | None = None
@@ -170,7 +170,7 @@ class Wal2JsonOptions:
 
     @property
     def dates(self) -> Encoding:
-        """How dates and timestamps are written."""
+        """The encoding of dates and timestamps."""
         return Encoding.NATURAL if self.date_style is None else _DATE_STYLES[_words(self.date_style)]
 
 
@@ -179,7 +179,7 @@ def _words(style: str) -> tuple[str, ...]:
 
 
 def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
-    """The changes of a batch of wal2json events. Each tells its version by itself, unless the config says which it is."""
+    """Decode a batch of wal2json events to changes. Versions are detected per event, unless the config sets one."""
     documents, wrapper, is_first = _unwrapped(from_binary(raw.documents))
     if options.version is not None:
         is_first = np.full(len(documents), options.version == 1)
@@ -188,12 +188,14 @@ def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
     elif not is_first.any():
         found = _version_2(documents, wrapper)
     else:
-        found = _version_1(documents.where(is_first), wrapper).beside(_version_2(documents.where(~is_first), wrapper))
+        found = _version_1(documents.where(is_first), wrapper).merged_with(
+            _version_2(documents.where(~is_first), wrapper)
+        )
     return _events(found, documents, wrapper, options.dates)
 
 
 def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2JsonOptions) -> Complete | None:
-    """How many of the events belong to finished transactions; None if nothing among them marks transactions."""
+    """The number of events in finished transactions; None if no event marks transactions."""
     if isinstance(documents, pa.Table) or options.version == 1:
         return None
     inner, _, _ = _unwrapped(from_binary(documents))
@@ -211,7 +213,7 @@ def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2Jso
 def _unwrapped(documents: Documents) -> tuple[Documents, Members, Mask]:
     """(messages, wrappers, which messages are of version 1).
 
-    The messages are those inside the wrapper of pgcopydb; wrappers, or else the events themselves, have the times.
+    Messages are taken out of the wrapper of pgcopydb. The wrappers, or the events themselves, have the times.
     """
     wrapper = scan_objects(documents, ("action", "xid", "lsn", "timestamp", "message", "change"), learn=False)
     message = wrapper.column("message")
@@ -233,13 +235,13 @@ class _Changes:
     """Changes of either version, in the order of their events.
 
     Attributes:
-        op: of each; 0 for what is no change.
-        raw: the event of each.
+        op: operation of each; 0 for events that are not a change.
+        raw: raw event of each.
         parts: names of schemas and tables.
         cells: columns, old identity and primary key.
-        times: of their transactions.
-        refused: events that are no wal2json.
-        num_control: what stands around changes.
+        times: times of their transactions.
+        refused: events that are not wal2json.
+        num_control: number of events around changes.
     """
 
     op: NDArray[np.uint8]
@@ -250,8 +252,8 @@ class _Changes:
     refused: tuple[Refusal, ...]
     num_control: int
 
-    def beside(self, other: "_Changes") -> "_Changes":
-        """Both, of which no event is in common, in the order of the events."""
+    def merged_with(self, other: "_Changes") -> "_Changes":
+        """Merge with changes of other events, in the order of the events."""
         raw = np.concatenate([self.raw, other.raw])
         order = np.argsort(raw, kind="stable")
         places = pa.array(order)
@@ -259,7 +261,7 @@ class _Changes:
             op=np.concatenate([self.op, other.op])[order],
             raw=raw[order],
             parts=tuple(pa.concat_arrays(both).take(places) for both in zip(self.parts, other.parts, strict=True)),
-            cells=tuple(a.followed_by(b).take(order) for a, b in zip(self.cells, other.cells, strict=True)),
+            cells=tuple(a.concat(b).take(order) for a, b in zip(self.cells, other.cells, strict=True)),
             times=pa.concat_arrays([self.times, other.times]).take(places),
             refused=(*self.refused, *other.refused),
             num_control=self.num_control + other.num_control,
@@ -281,7 +283,7 @@ def _version_2(documents: Documents, wrapper: Members) -> _Changes:
         times=casting.from_text(times, _TIMESTAMP)[0],
         refused=(
             *broken_documents(events),
-            *refusal(unknown, "no wal2json event: action is none of I, U, D, T, B, C, M", action),
+            *refusal(unknown, "not a wal2json event: action is none of I, U, D, T, B, C, M", action),
         ),
         num_control=int((events.is_object & control).sum()),
     )
@@ -304,7 +306,7 @@ def _version_1(documents: Documents, wrapper: Members) -> _Changes:
     times = pc.coalesce(strings(transactions.column("timestamp")), strings(wrapper.column("timestamp")))
     odd = np.unique(raw_of[((op == 0) & ~message) | columns.uneven | cells[1].uneven])
     reason = (
-        "no wal2json change: kind is none of insert, update, delete, truncate, or names and values differ in number"
+        "not a wal2json change: kind is none of insert, update, delete, truncate, or names and values differ in number"
     )
     no_change = transactions.is_object & (transactions.column("change").kind != kernels.ARRAY)
     return _Changes(
@@ -315,7 +317,7 @@ def _version_1(documents: Documents, wrapper: Members) -> _Changes:
         times=casting.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
         refused=(
             *broken_documents(transactions),
-            *refusal(no_change, "no wal2json transaction: change is missing"),
+            *refusal(no_change, "not a wal2json transaction: change is missing"),
             *refusal(np.isin(np.arange(len(documents)), odd), reason),
         ),
         num_control=int(message.sum()),
@@ -357,9 +359,9 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
 def _declared(
     table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, ...], dates: Encoding
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """What the events say about columns and key, together per table and key as long as no type contradicts another.
+    """Declarations of columns and key, merged per table and key as long as no types conflict.
 
-    The mask: changes that name a column of the key twice.
+    The mask marks changes that name a key column twice.
     """
     parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in cells)]
     encoded = pc.binary_join_element_wise(*parts, "\x1d").dictionary_encode()
@@ -372,13 +374,13 @@ def _declared(
         table, own, old, keys = signature.split("\x1d")
         if any(len({n for n, _ in _pairs(part)}) < len(_pairs(part)) for part in (own, old, keys)):
             repeated.append(code)
-            own = old = keys = ""  # its event is refused: it must declare nothing for others
+            own = old = keys = ""  # its event is rejected and must not declare anything for others
         types = {name: postgres_type(text, dates) for name, text in _pairs(own) + _pairs(old) if text}
-        # Without a primary key the replica identity is the best there is, unless it is the whole row.
+        # Without a primary key the replica identity is the best choice, unless it is the whole row.
         names = tuple(n for n, _ in _pairs(keys)) or tuple(
             n for n, _ in _pairs(old) if len(_pairs(old)) < len(_pairs(own)) or not own
         )
-        # Events that lack a key or a type take none from those with which they are decoded: see `assemble`.
+        # Events that lack a key or a type do not take one from those decoded with them: see `assemble`.
         group = table, names, all(text for _, text in _pairs(own) + _pairs(old))
         at = latest.get(group)
         if at is None or any(groups[at].types.get(name, t) != t for name, t in types.items()):

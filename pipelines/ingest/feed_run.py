@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog
 
 RARELY = 1_000
-"""Collections of the middle generation per full one: some millions of new objects."""
+"""Collections of the middle generation per full one: after some millions of new objects."""
 
 
 def freeze_imports() -> None:
@@ -207,11 +207,11 @@ class _Reading:
 
     @property
     def config(self) -> FeedConfig:
-        """What the decoder is told of the feed as it is now."""
+        """The decoder's config of the feed as it is now."""
         return self.feed.config([*self.running, *self.late], self.decided)
 
     def scanned(self, batch: FileBatch) -> ScannedFeed:
-        """The events of a batch."""
+        """Scan the events of a batch."""
         return scan(batch.raw, self.config)
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
@@ -249,7 +249,7 @@ def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIn
 
 
 def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
-    """Spill the largest tables until all together are within a memory limit; returns those that did not fail."""
+    """Spill the largest tables until all together are within a memory limit; return those that did not fail."""
     alive = list(tables)
     held = {id(table): table.held_bytes for table in alive}
     for table in sorted(tables, key=lambda t: -held[id(t)]):
@@ -296,9 +296,9 @@ def run_once(
         config: which tables, from where.
         progress: called after each commit of a table.
         tables: only these; None for all.
-        log_only: fill change logs and leave the mirrors to `apply_logs`.
+        log_only: write change logs and leave the mirrors to `apply_logs`.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
-        listings: what `found_nothing_new` has listed just before.
+        listings: files that `found_nothing_new` has just listed.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.
@@ -321,7 +321,7 @@ def run_once(
 def ingest_once(
     config: Config, progress: Progress | None = None, tables: Collection[str] | None = None
 ) -> IngestReport:
-    """`run_once` for a new process: PyIceberg, whose import takes longer than such a run, is not loaded if nothing is new."""
+    """Run once in a new process: PyIceberg, which is slow to import, is not loaded if nothing is new."""
     listings: Listings = {}
     return found_nothing_new(config, tables, listings) or run_once(config, progress, tables, listings=listings)
 
@@ -329,12 +329,12 @@ def ingest_once(
 def found_nothing_new(
     config: Config, tables: Collection[str] | None = None, listings: Listings | None = None
 ) -> IngestReport | None:
-    """The report of a run that has nothing to do, after every check of such a run; None if `run_once` is needed.
+    """Report a run that has nothing to do, after all checks of a run; None if `run_once` is needed.
 
     Args:
         config: which tables, from where.
         tables: only these; None for all.
-        listings: gets the files that were listed.
+        listings: receives the files that were listed.
     """
     began = time.monotonic()
     try:
@@ -472,6 +472,6 @@ def run_continuously(
         entries = {**config.tables, **config.patterns}
         interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
         due[turn] = began + interval
-        gc.collect()  # now, while nobody waits
+        gc.collect()  # now, while nothing waits for it
         rounds += 1
     return rounds

@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
 READ_SHARE = 16
-"""Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
+"""Share of the memory limit of a feed's smallest table that raw events of a batch may take."""
 ORDER_SHARE = 8
-"""The same where a run's events must be put in order before any is applied."""
+"""The same where a run's events must be sorted before any is applied."""
 MAX_ORDERED_ROWS = 50_000_000
 
 
 Listings = dict[tuple[str, ...], Listing]
-"""By the patterns of their source."""
+"""The known tables of patterns, by the patterns of their source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A source, all tables that the config fills from it, and those that this run is to bring up to date.
+    """A source, all tables that the config fills from it, and those that this run updates.
 
     Attributes:
         source: where the events are.
-        tables: by name, those that patterns stand for included as far as they are known.
-        wanted: names of tables, and of patterns whose tables this run is to find.
+        tables: settings by name, including known tables of patterns.
+        wanted: names of tables to update, and of patterns whose tables to find.
         listing: the files of the source.
         patterns: entries `namespace.*` of the config for this source.
-        found_for: table of the feed by the name of the table that a pattern made of it.
+        found_for: table of the feed by the name of the mirror that a pattern created for it.
     """
 
     source: FilesSource
@@ -62,7 +62,7 @@ class Feed:
 
     @property
     def settings(self) -> list[TableConfig]:
-        """Of what is wanted."""
+        """Settings of the wanted tables and patterns."""
         return [self.patterns[name] if name in self.patterns else self.tables[name] for name in self.wanted]
 
     @property
@@ -75,24 +75,24 @@ class Feed:
         """How files are read: no batch larger than the smallest table can take."""
         options, _ = FileOptions.split(self.source.options)
         if any(settings.order_by != POSITION for settings in self.settings):
-            # What is to be sorted is read at once, as far as memory allows.
+            # Everything that has to be sorted is read at once, as far as memory allows.
             most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
             return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most)
         return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
 
     @property
     def memory_limit_bytes(self) -> int:
-        """What the tables that are read together may hold in memory: the least that one of them allows."""
+        """Memory for all tables that are read together: the smallest limit among them."""
         return min(settings.memory_limit_bytes for settings in self.settings)
 
     @property
     def format_options(self) -> dict[str, Any]:
-        """What the format is told."""
+        """Options for the format."""
         _, options = FileOptions.split(self.source.options)
         return options
 
     def check(self) -> None:
-        """Refuse unknown formats and options, and one table of the feed for two, before anything is read."""
+        """Refuse unknown formats and options, and two tables for one table of the feed, before anything is read."""
         taken: dict[str, str] = {}
         for name, source in ((name, table.source_table) for name, table in self.tables.items()):
             if source is not None and (first := taken.setdefault(source, name)) != name:
@@ -111,9 +111,9 @@ class Feed:
         return f"{namespace}.feed_of_{name}"
 
     def config(self, running: Sequence[TableIngest], decided: Decided) -> FeedConfig:
-        """What the decoder is told: all tables of the feed, so that no table takes the events of another.
+        """The decoder's config, with all tables of the feed, so that no table takes the events of another.
 
-        `decided` is that of the position that is read from, or of the batch before.
+        `decided` comes from the position where reading starts, or from the previous batch.
         """
         active = {table.name: table for table in running}
         return FeedConfig(
@@ -128,7 +128,7 @@ class Feed:
         )
 
     def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:
-        """Settings, and name in the feed, of mirrors for tables of the feed that a wanted pattern stands for."""
+        """Settings, and name in the feed, of new mirrors for tables of the feed that match a wanted pattern."""
         patterns = {name: settings for name, settings in self.patterns.items() if name in self.wanted}
         known = {name: table.source_table or self.found_for.get(name) for name, table in self.tables.items()}
         return {
@@ -137,7 +137,7 @@ class Feed:
         }
 
     def with_tables(self, found: Mapping[str, tuple[TableConfig, str]]) -> "Feed":
-        """The feed with more tables, wanted ones, as `found` tells them."""
+        """The feed with more wanted tables, as returned by `found`."""
         tables = {name: settings for name, (settings, _) in found.items()}
         sources = {name: source for name, (_, source) in found.items()}
         return replace(
@@ -148,7 +148,7 @@ class Feed:
         )
 
     def remembering(self, catalog: "Catalog | LightCatalog", started: Sequence[TableIngest] = ()) -> "Feed":
-        """The feed with what the change logs of its patterns' tables remember, those that this run leaves out included."""
+        """The feed with all tables recorded by the change logs of its patterns, wanted or not."""
         settings = list(self.patterns.values())
         known = {table.name: table.source_table for table in started}
         found = {
@@ -165,8 +165,8 @@ class Feed:
 
         Args:
             position: to continue from.
-            tables: whose change logs know how far files were read.
-            on_skipped: called with the reason and number of what is not read.
+            tables: tables whose change logs record how far files were read.
+            on_skipped: called with the reason and number of skipped items.
         """
 
         def applied_lines(files: Sequence[str]) -> dict[str, int]:
@@ -206,7 +206,7 @@ class Feed:
 
 
 def decided_in(position: str | None) -> Decided:
-    """What was decided up to a position."""
+    """Decisions recorded in a position."""
     if position is None:
         return Decided()
     known = FilePosition.from_json(position)
@@ -235,7 +235,7 @@ def feeds_of(config: Config, chosen: Sequence[str], listings: Listings | None = 
 
 
 def _located(source: FilesSource, folder: Path) -> FilesSource:
-    """The source with the paths among its options, like all paths of a config, relative to the config file."""
+    """The source with paths among its options made relative to the config file, like all paths of a config."""
     paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
@@ -276,13 +276,13 @@ def snapshot_batches(
     """The rows of a full load, as snapshot reads.
 
     Args:
-        table: whose state it is.
-        config: of the table.
-        paths: files or patterns.
-        kind: format of them; None is that of the table's feed.
+        table: the table of which this is the full load.
+        config: settings of the table.
+        paths: files or patterns of files.
+        kind: their format; None is that of the table's feed.
 
     Raises:
-        SourceError: no files, an event that cannot be decoded, or one that is no row.
+        SourceError: no files, an event that cannot be decoded, or one that is not a row.
     """
     source = config.source if kind is None else FilesSource(path=paths, format=kind)
     options = dict(source.options)
@@ -295,8 +295,8 @@ def snapshot_batches(
     decided = Decided()
     types = table.known_types
     for files in feed.batches(None, [], _refuse_gaps):
-        told = feed.config([table], decided)
-        decoded = decode(files.raw, replace(told, tables=(replace(told.tables[0], known_types=types),)))
+        decoding = feed.config([table], decided)
+        decoded = decode(files.raw, replace(decoding, tables=(replace(decoding.tables[0], known_types=types),)))
         decided = decoded.decided
         if decoded.rejected.num_rows:
             first = decoded.rejected.table.slice(0, 1).to_pylist()[0]

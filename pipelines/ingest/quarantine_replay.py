@@ -1,6 +1,6 @@
 """Decodes the events of a quarantine again, after a config, type or key was corrected.
 
-Events that can be decoded now are logged and applied.
+Events that can now be decoded are logged and applied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,18 +48,18 @@ _Schema = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Run:
-    """Events of one shape, from event `first` of the quarantine on; each has its number in the run for a place."""
+    """Events of one shape, from event `first` of the quarantine on; each has its number in the run as its place."""
 
     first: int
     raw: RawEvents
 
 
 def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
-    """The events, as many at a time as are of one shape.
+    """Group consecutive events of one shape.
 
     Args:
-        events: of a quarantine, in order.
-        options: of the source: they tell the columns of CSV without a header.
+        events: events of a quarantine, in order.
+        options: options of the source, which include the columns of CSV without a header.
     """
     documents = events.column("raw").to_pylist()
     shapes: list[tuple[_Schema | None, pa.Table | None]] = [_shape(document, options) for document in documents]
@@ -78,7 +78,7 @@ def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
 
 
 def _messages(documents: pa.BinaryArray, options: FileOptions) -> RawEvents:
-    """Documents; whole lines among them, which lacked their separator when they were read, with their keys."""
+    """Documents; lines that were quarantined because they lacked their separator are split from their keys."""
     raw = _raw(documents)
     if options.layout != Layout.KEYED_LINES.value:
         return raw
@@ -91,7 +91,7 @@ def _messages(documents: pa.BinaryArray, options: FileOptions) -> RawEvents:
 
 
 def _shape(document: bytes | None, options: FileOptions) -> tuple[_Schema | None, pa.Table | None]:
-    """The schema of a row; or the row of a CSV record, where the config tells its columns and it has as many."""
+    """The schema of a row; or the row of a CSV record, where the config has its columns and it has as many."""
     schema = schema_of(document)
     if schema is not None or not document or not options.columns or document.lstrip()[:1] in {b"{", b"["}:
         return schema, None
@@ -114,7 +114,7 @@ def _raw(events: pa.Table | pa.BinaryArray) -> RawEvents:
     count = len(events)
     is_rows = isinstance(events, pa.Table)
     return RawEvents(
-        # Two events may come from one place, if a file was replaced: for now each has its number for a place.
+        # Two events may come from one place if a file was replaced, so here each has its number as its place.
         source_file=pa.repeat("", count).dictionary_encode(),
         source_offset=pa.array(np.arange(count)),
         documents=None if is_rows else events,
@@ -131,15 +131,15 @@ _REJECTED, _SUPERSEDED, _APPLIED, _KNOWN, _NUM_OUTCOMES = range(5)
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReplayed:
-    """What became of the events of a quarantine.
+    """Result of replaying a quarantine.
 
     Attributes:
         table: the mirror.
-        applied: now in log and mirror.
-        known: were in the log already, from an earlier replay; only taken out of quarantine.
-        superseded: stay, because their key has changed since.
-        rejected: stay, because they cannot be decoded or applied yet.
-        snapshot_id: of the mirror afterwards.
+        applied: events now in log and mirror.
+        known: events already in the log from an earlier replay, only removed from quarantine.
+        superseded: events that stay because their key has changed since.
+        rejected: events that stay because they still cannot be decoded or applied.
+        snapshot_id: snapshot of the mirror afterwards.
     """
 
     table: str
@@ -174,8 +174,10 @@ def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> Quaranti
         end = run.first + run.raw.num_events
         part = tried.slice(run.first, end - run.first)
         table = TableIngest(catalog, name, settings, report)
-        told = feed.remembering(catalog).config([table], decided_in(log.position))
-        outcome[run.first : end] = _replayed(log, settings, part, *_decoded(run.raw, told, part, name), report=report)
+        feed_config = feed.remembering(catalog).config([table], decided_in(log.position))
+        outcome[run.first : end] = _replayed(
+            log, settings, part, *_decoded(run.raw, feed_config, part, name), report=report
+        )
     TableIngest(catalog, name, settings, report).start()
     done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))
     retry_conflicts(lambda: _take_out(held, done))
@@ -193,7 +195,7 @@ def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> Quaranti
 def _replayed(
     log: ChangeLog, settings: TableConfig, tried: pa.Table, batch: ChangeBatch, event_of: Rows, *, report: TableReport
 ) -> Rows:
-    """What becomes of some events, whose changes `batch` are logged where they may be."""
+    """Log the changes `batch` of some events where possible; return the outcome of each event."""
     known = _is_logged(log, batch)
     ordered = order_text(settings) is not None
     old = (
@@ -213,7 +215,7 @@ def _replayed(
 
 
 def _outcome(event_of: Rows, known: Mask, old: Mask, num_events: int) -> Rows:
-    """What becomes of each event: the least that becomes of one of its changes."""
+    """The outcome of each event: the worst outcome among its changes."""
     outcome = np.full(num_events, _KNOWN, np.int64)
     outcome[np.setdiff1d(np.arange(num_events), event_of)] = _REJECTED
     np.minimum.at(outcome, event_of, np.where(old, _SUPERSEDED, np.where(known, _KNOWN, _APPLIED)))
@@ -221,16 +223,16 @@ def _outcome(event_of: Rows, known: Mask, old: Mask, num_events: int) -> Rows:
 
 
 def _is_own_rejection(log: ChangeLog, events: pa.Table) -> Mask:
-    """Which were decoded and logged, but the mirror could not take: their bytes are the change, not the event."""
+    """Events that were decoded and logged but rejected by the mirror: their bytes are the change, not the event."""
     looks_so = np.asarray(pc.match_substring_regex(events.column("raw"), r'^\{"op":"[rcudt]","key":'), np.bool_)
     logged = KeySet(_logged(log, events, PLACE).columns).find(events.select(PLACE).columns) >= 0
     return looks_so & logged
 
 
 def _is_logged(log: ChangeLog, batch: ChangeBatch) -> Mask:
-    """Which changes the log has, from the same place: an earlier replay ended before it took them out of quarantine.
+    """Changes that the log has from the same place: an earlier replay stopped before it removed them from quarantine.
 
-    A place alone says nothing: a file may have been replaced by another of its name.
+    The place alone is not enough: a file may have been replaced by another of the same name.
     """
     columns = [*PLACE, *_CONTENT]
     if batch.num_rows == 0 or not set(columns) <= set(log.schema.names if log.schema else ()):
@@ -245,7 +247,7 @@ def _is_logged(log: ChangeLog, batch: ChangeBatch) -> Mask:
 
 
 def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
-    """What each change says, as JSON with all columns of the rows."""
+    """The content of each change, as JSON with all columns of the rows."""
     names = [row_type.field(i).name for i in range(row_type.num_fields)]
     documents = []
     for row in changes.select(list(_CONTENT)).to_pylist():
@@ -256,13 +258,13 @@ def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
 
 
 def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """What the log has from the files of these events."""
+    """The log's changes from the files of these events."""
     files = pc.unique(events.column("source_file")).drop_null().to_pylist()
     return open_current(log.table).scan().select(*columns).where(col("source_file").is_in(files)).to_table()
 
 
 def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> tuple[ChangeBatch, Rows]:
-    """What decodes now, and of which event each change is."""
+    """Changes that can now be decoded, and the event of each."""
     batch = decode(raw, feed).tables[name]
     changes, number = batch.table, batch.table.column("source_offset")
     for column in PLACE:
@@ -272,10 +274,10 @@ def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> t
 
 
 def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> Mask:
-    """Which changes have a later one of the same key, or a later truncate, in the log.
+    """Changes that have a later one of the same key, or a later truncate, in the log.
 
-    Later is what stands behind them in the source, and what was read after they were quarantined (`since`): files that
-    come late or take the place of others of their name are applied when they come.
+    Later changes are those after them in the source, and those read after they were quarantined (`since`): files that
+    come late or replace others of the same name are applied when they come.
     """
     key = batch.key
     if batch.num_rows == 0 or log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):

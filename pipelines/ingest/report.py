@@ -1,6 +1,6 @@
-"""The report of an ingest run: what it did for each table, and its exit code.
+"""The report of an ingest run: its work per table, and its exit code.
 
-Also warns about columns that the config names and neither the events nor the mirror have.
+Also warns about configured columns that exist neither in the events nor in the mirror.
 """
 
 from collections import Counter
@@ -73,20 +73,21 @@ class TableReport:
         table: name of the mirror.
         events: changes logged, by op.
         quarantined: events newly rejected.
-        rejected: events rejected, those already in quarantine included.
+        rejected: events rejected, including those already in quarantine.
         superseded: changes skipped because they are older than a truncate already applied.
-        missed_removals: deletes, and updates that move a row, whose old row was not in the mirror: all of them with `identity:
+        missed_removals: deletes, and updates that move a row, whose old row was not in the mirror: all of them with
+            `identity:
             full`, otherwise as far as known without reading the table for it.
         log_commits: snapshots of the change log.
         mirror_commits: snapshots of the mirror.
-        log_snapshot_id: of the change log after the run.
-        snapshot_id: of the mirror after the run.
-        data_files: written to the mirror.
-        data_rows: in them.
+        log_snapshot_id: snapshot of the change log after the run.
+        snapshot_id: snapshot of the mirror after the run.
+        data_files: data files written to the mirror.
+        data_rows: rows in them.
         delete_files: equality-delete files written.
-        delete_rows: in them.
-        written_bytes: of data and delete files.
-        position: of the source, as text.
+        delete_rows: rows in them.
+        written_bytes: size of data and delete files.
+        position: position in the source, as text.
         unmet_columns: columns of the config that exist neither in the events of the run nor in the mirror.
         error: why the table failed, None if it did not.
         exit_code: the exit code of the error.
@@ -150,11 +151,11 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """A whole run.
+    """Report of a whole run.
 
     Attributes:
-        tables: in the order of the config.
-        skipped: number of what was not read on purpose, by reason.
+        tables: reports of tables, in the order of the config.
+        skipped: number of items skipped on purpose, by reason.
         seconds: wall time.
         unassigned: events newly quarantined that belong to none of the tables of their feed.
         untaken_tables: the first tables with changes in the feeds that no table or pattern of the config selects.

@@ -46,7 +46,7 @@ class PendingChanges:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes` is the memory for a part of it."""
+        """`limit_bytes` is the memory limit for one part of the changes."""
         self._limit_bytes = limit_bytes
         self._reset()
 
@@ -217,7 +217,7 @@ class TableIngest:
         Changes that end within a transaction are committed only together with the rest of it.
 
         Raises:
-            PipelineError: a transaction that cannot be committed as one.
+            PipelineError: a transaction cannot be committed as a whole.
         """
         self._sent |= batch.sent
         can_add, is_within = self._pending.can_add(batch), end is BatchEnd.WITHIN_TRANSACTION
@@ -250,13 +250,13 @@ class TableIngest:
         self._pending.run.spill()
 
     def drop_unfinished(self) -> None:
-        """Drop the beginning of a transaction whose end has not come: it will be read again."""
+        """Drop the beginning of an unfinished transaction: it will be read again."""
         if self._is_within_transaction:
             self._pending.clear()
             self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
 
     def report_unmet_columns(self) -> None:
-        """Report columns of the config that do not exist, if whole rows came, which would have them."""
+        """Report configured columns that do not exist, if whole rows came, which would have them."""
         if self.report.events["c"] or self.report.events["r"]:
             declared = (partition_field(text)[1] for text in self.config.partition_by)
             self.report.unmet_columns = tuple(unmet_columns(self.config, self._sent, {*self.known_types, *declared}))
@@ -270,7 +270,7 @@ class TableIngest:
     def flush(self) -> None:
         """Commit the changes: rejected ones to the quarantine, then the change log with the position, then the mirror.
 
-        A crash in between loses nothing: what is only logged is applied by the next `start`, and quarantined events are
+        A crash in between loses nothing: changes that are only logged are applied by the next `start`, and quarantined events are
         recognised when they are read again. The beginning of an unfinished transaction is dropped.
 
         Raises:
@@ -309,7 +309,7 @@ class TableIngest:
             self._progress(self.report)
 
     def _in_order(self, changes: ChangeRun) -> ChangeRun:
-        """The changes, late ones together with what belongs after them."""
+        """The changes in order; late ones together with those that belong after them."""
         # Rows without a key are counted: their order makes no difference, but repeating a change does.
         if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
             return changes

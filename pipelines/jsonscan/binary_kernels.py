@@ -14,7 +14,7 @@ Mask = NDArray[np.bool_]
 
 @callee
 def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
-    """Refuse texts that do not lie one behind the other in `data`, and masks that are shorter."""
+    """Refuse texts that are not contiguous in `data`, and masks that are too short."""
     require(len(offsets) > len(valid) and len(bad) >= len(valid) and offsets[0] >= 0)
     for row in range(len(valid)):
         require(offsets[row] <= offsets[row + 1])
@@ -38,7 +38,7 @@ def _sextet(c: int) -> int:
 
 @kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
 def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Bytes of base64 texts (standard or URL-safe, padded or not), one after the other; marks what is none in `bad`."""
+    """Decode base64 texts (standard or URL-safe, padded or not) one after the other; marks invalid ones in `bad`."""
     _require_rows(offsets, data, valid, bad)
     require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
@@ -114,7 +114,7 @@ def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, o
 
 @kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
 def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Bytes of texts whose characters stand for one byte each; marks characters above U+00FF in `bad`."""
+    """Encode texts as Latin-1, one byte per character; marks characters above U+00FF in `bad`."""
     _require_rows(offsets, data, valid, bad)
     require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
@@ -144,7 +144,7 @@ def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places
 
 @kernel("i32[] u8[] bool[] u8[][]= bool[]=")
 def widen_integers(offsets: Places, data: Bytes, valid: Mask, out: Bytes, bad: Mask) -> None:
-    """Big-endian two's complement numbers as 16 little-endian bytes each; marks empty and longer ones in `bad`."""
+    """Extend big-endian two's complement numbers to 16 little-endian bytes; marks empty and longer ones in `bad`."""
     _require_rows(offsets, data, valid, bad)
     require(out.shape[0] >= len(valid) and out.shape[1] >= 16)
     for row in range(len(valid)):

@@ -40,7 +40,7 @@ def scan_elements(
     fill: bool,
     stack: Bytes,
 ) -> None:
-    """Count (fill False) or write (fill True) the elements of one array per row, at `offsets[row]` on.
+    """Count (fill False) or write (fill True) the elements of one array per row, from `offsets[row]` on.
 
     Raises:
         IndexError: a document or an element lies outside of its array.
@@ -94,7 +94,7 @@ def scan_elements(
 def split_documents(
     data: Bytes, start: int, stop: int, out: NDArray[np.int64], stack: Bytes, separated: bool
 ) -> tuple[int, int]:
-    """The JSON values that follow each other in data[start:stop], with white space or (`separated`) commas between.
+    """Find the consecutive JSON values in data[start:stop], separated by white space or (`separated`) commas.
 
     Writes (begin, end) pairs to `out` and returns (pairs written, position reached): the end, or where a value is
     broken or unfinished, or `out` is full.
@@ -123,18 +123,18 @@ def split_documents(
 
 @kernel("u8[] i64 i64 u8[]=")
 def find_document_line(data: Bytes, start: int, stop: int, stack: Bytes) -> int:
-    """Where the next line in data[start:stop] begins that a whole object begins, behind a document that is broken.
+    """Find the next line in data[start:stop], after a broken document, that begins with a complete object.
 
-    Behind a colon, a bracket or a comma that object may be a part of the broken document; but inside one, no other
-    object follows without a comma. `stop` if there is none. An object that nests too deeply counts as broken, which
-    bounds what is looked at twice.
+    After a colon, a bracket or a comma that object may be part of the broken document; but inside one, no other
+    object follows without a comma. Returns `stop` if there is none. An object that nests too deeply counts as broken, which
+    limits how much is scanned twice.
 
     Raises:
         IndexError: `start` or `stop` lies outside of the data.
     """
     require(start >= 0 and stop >= 0 and stop <= len(data) and len(stack) >= MAX_DEPTH)
     first, end = np.uint64(start), np.uint64(stop)
-    before = np.uint8(0)  # the last byte that is no white space
+    before = np.uint8(0)  # the last byte that is not white space
     for k in range(first, end):
         c = data[k]
         if c != 0x0A or k + ONE >= end or data[k + ONE] != 0x7B:
@@ -155,10 +155,10 @@ def find_document_line(data: Bytes, start: int, stop: int, stack: Bytes) -> int:
 def find_separators(
     data: Bytes, offsets: Places, separator: Bytes, stack: Bytes, out: NDArray[np.int64], line_end: NDArray[np.int64]
 ) -> None:
-    """Where in each line data[offsets[k]:offsets[k + 1]] its key ends and the separator begins; -1 if nowhere.
+    """Find the end of the key in each line data[offsets[k]:offsets[k + 1]], where the separator begins; -1 if none.
 
-    A key that begins like a JSON object, list or string ends where that ends: a separator inside is part of it. Writes
-    to `line_end` where the line ends without its newline. The separator must not be empty.
+    A key that begins like a JSON object, list or string ends with it: a separator inside is part of the key. Writes
+    the end of the line without its newline to `line_end`. The separator must not be empty.
 
     Raises:
         IndexError: a line lies outside of its array.
@@ -200,7 +200,7 @@ _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 @kernel("u8[] u64[] i32[]=")
 def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
-    """Positions behind the newlines of `data`, of which `words` are the whole eights of bytes; returns their number.
+    """Find the positions after newlines in `data`, whose complete 8-byte words are `words`; returns their number.
 
     Stops when `out` is full.
     """
@@ -228,7 +228,7 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
 
 @kernel("u8[] i64[][]=")
 def split_frames(data: Bytes, spans: Places) -> tuple[int, int, bool]:
-    """(messages found, bytes up to the end of the last, whether all lengths are valid): begin and end, or -1 for NULL."""
+    """(messages found, end of the last in bytes, whether all lengths are valid): begin and end, or -1 for NULL."""
     require(spans.shape[1] >= 2)
     position = 0
     size = len(data)

@@ -16,11 +16,11 @@ from scan_core.native import callee, kernel
 SMALLEST, LARGEST = -342, 308
 """Powers of ten beyond which every number of 19 digits is zero or infinite."""
 MOST_DIGITS = 19
-"""Significant ones: more do not fit 64 bits."""
+"""Maximum of significant digits: more do not fit 64 bits."""
 
 
 def _powers_of_five() -> NDArray[np.uint64]:
-    """The upper 128 bits of 5**q, as high and low half; rounded up below zero, as the proof asks."""
+    """The upper 128 bits of 5**q, as high and low half; rounded up for negative q, as the proof requires."""
     table = []
     for q in range(SMALLEST, LARGEST + 1):
         if q >= 0:
@@ -39,7 +39,7 @@ _FIVES = _powers_of_five()
 _63 = np.uint64(63)
 SIGN = np.uint64(1) << _63
 _PRECISION = np.uint64(0x1FF)
-"""The bits below the 55 that decide a mantissa of 52, its hidden bit, and two to round by."""
+"""The bits below the 55 that determine a mantissa: 52, its hidden bit, and two for rounding."""
 _HIDDEN = np.uint64(1) << np.uint64(52)
 _NO_BITS = np.uint64(0)
 
@@ -136,7 +136,7 @@ def parse_doubles(
     bits: NDArray[np.uint64],
     slow: NDArray[np.bool_],
 ) -> None:
-    """The bits of the doubles of the wanted spans; those that were not found are marked slow."""
+    """Compute the bits of the doubles of the wanted spans; those that are not certain are marked slow."""
     count = len(start)
     require(len(end) >= count and len(wanted) >= count and len(bits) >= count and len(slow) >= count)
     for row in range(count):

@@ -21,15 +21,15 @@ from pipelines.jsonscan.spans import Bytes, Documents, Elements, Kinds, Members,
 from scan_core import Mask
 
 _PADDING = 8
-"""Bytes behind the names: kernels compare eight at a time."""
+"""Bytes after the names: kernels compare eight at a time."""
 
 _MAX_ODD_NAMES = 100
 _SEARCHED_BYTES = 1024 * 1024
-"""At once: what is made while looking for escapes stays in the processor's cache."""
+"""Rows searched for escapes at once: intermediate arrays stay in the processor's cache."""
 _ESCAPED_NAME = r'\\u[0-9A-Fa-f]{4}(?:[^"\\]|\\.)*"\s*:'
 _STRING = re.compile(rb'"((?:[^"\\\n]|\\.)*)"(\s*:)?', re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_$.@-]+")
-"""Names that need no escape in any spelling: all that formats give a meaning to are such."""
+"""Characters that need no escape in any spelling; all names with a meaning in formats consist of them."""
 
 
 def with_plain_names(documents: pa.BinaryArray) -> pa.BinaryArray:
@@ -51,11 +51,11 @@ def with_plain_names(documents: pa.BinaryArray) -> pa.BinaryArray:
         try:
             name = json.loads(b'"' + raw + b'"')
         except (ValueError, UnicodeError):
-            continue  # no JSON: decoding refuses its event
+            continue  # not JSON: decoding rejects its event
         if _PLAIN.fullmatch(name):
             plain[b'"' + raw + b'"'] = b'"' + name.encode() + b'"'
     if len(plain) > _MAX_ODD_NAMES:
-        raise SourceError(f"more than {_MAX_ODD_NAMES} names of members are written with escapes that they do not need")
+        raise SourceError(f"more than {_MAX_ODD_NAMES} member names are written with unnecessary escapes")
     for raw, replacement in plain.items():
         documents = pc.replace_substring(documents, raw, replacement)
     return documents
@@ -66,7 +66,8 @@ def _has_escapes(documents: pa.BinaryArray) -> bool:
     view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     for first in range(0, len(view), _SEARCHED_BYTES):
         is_backslash = view[first : first + _SEARCHED_BYTES] == ord("\\")
-        if not is_backslash.any():  # most events have none: one comparison of each byte, an eleventh of searching pairs
+        # most events have none: one comparison per byte costs an eleventh of searching pairs
+        if not is_backslash.any():
             continue
         after = np.flatnonzero(is_backslash) + first + 1
         if (view[after[after < len(view)]] == ord("u")).any():
@@ -88,16 +89,16 @@ class MemberNames:
                 self._add(raw, name)
 
     def __len__(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return len(self._columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns, unescaped."""
+        """Names of the columns, unescaped."""
         return tuple(self._columns)
 
     def learn(self, raw: bytes) -> bool:
-        """Know `raw` from now on; False if it is no text or one too many."""
+        """Add the name `raw`; False if it is not text or exceeds the limit."""
         try:
             name = json.loads(b'"' + raw + b'"')
             name.encode()
@@ -109,7 +110,7 @@ class MemberNames:
         return True
 
     def learn_members(self, value: Any) -> None:
-        """Know the names of a whole object at once, where it is one: the next unknown name costs another call."""
+        """Learn all names of an object at once, because each unknown name costs another call."""
         for name in value if isinstance(value, dict) else ():
             if name not in self._columns and len(self._columns) < self._limit and name.isprintable():
                 self._add(json.dumps(name, ensure_ascii=False).encode()[1:-1], name)
@@ -119,16 +120,16 @@ class MemberNames:
         self._slots.append(self._columns.setdefault(name, len(self._columns)))
 
     def tables(self) -> tuple[Bytes, Places, Places]:
-        """For a kernel: raw names joined, their offsets, the column of each."""
+        """Arguments of a kernel: raw names joined, their offsets, the column of each."""
         lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
         joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
         return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
 
 
 def _spellings(name: str) -> list[bytes]:
-    """The ways in which serializers write a name: as it is, in ASCII with small or large digits, with escaped slashes.
+    """The spellings of a name by serializers: plain, in ASCII with lower- or upper-case digits, with escaped slashes.
 
-    Names that are learned are known in every spelling that occurs; those that are looked for only in these.
+    Learned names are known in every spelling that occurs; names that are looked for only in these.
     """
     plain = json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1]
     if name.isalnum() and name.isascii():
@@ -140,15 +141,15 @@ def _spellings(name: str) -> list[bytes]:
 
 
 MAX_COLUMNS = 2_000
-"""A feed with more distinct member names has data in its names; the events with still more are rejected."""
+"""A feed with more distinct member names has data in its names; the events with further ones are rejected."""
 LEAST_CELLS = 2**22
-"""Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
+"""Columns x rows that are always allowed; beyond it, a batch may have one per byte (a member takes at least 5)."""
 
 
 def scan_objects(
     documents: Documents, names: Sequence[str] = (), *, learn: bool = True, max_depth: int = kernels.MAX_DEPTH
 ) -> Members:
-    """The members of each document that is an object.
+    """Find the members of each document that is an object.
 
     Args:
         documents: one per row.
@@ -177,7 +178,7 @@ def scan_objects(
             else:
                 status[row] = kernels.TOO_MANY
                 row += 1
-        if len(known) > capacity:  # by any number: all names of an object are learned at once
+        if len(known) > capacity:  # in any number: all names of an object are learned at once
             capacity = max(len(known), 2 * capacity)
             start, end, kind = (_grown(array, capacity) for array in (start, end, kind))
             numbers = Numbers(_grown(numbers.bits, capacity), _grown(numbers.odd, capacity))
@@ -192,9 +193,9 @@ def scan_nested(
     row_images: Sequence[str],
     origin: tuple[str, Sequence[str]],
 ) -> Nested | None:
-    """Documents and their row images (members with names to be learned) and origin, in one pass.
+    """Scan documents, their row images (whose names are learned) and origin in one pass.
 
-    None if the images have so many distinct members that their columns would take more memory than the bytes.
+    Returns None if the images have so many distinct members that columns would take more memory than the bytes.
     """
     count = len(documents)
     known = MemberNames((), _column_limit(documents))
@@ -251,7 +252,7 @@ def _column_limit(documents: Documents, at_least: int = 0) -> int:
 
 
 def scan_arrays(documents: Documents) -> Elements:
-    """The elements of each document that is an array; other rows have none."""
+    """Find the elements of each document that is an array; other rows have none."""
     count = len(documents)
     lengths = np.zeros(count, np.int32)
     status = np.full(count, kernels.ABSENT, np.int8)
@@ -272,7 +273,7 @@ def scan_arrays(documents: Documents) -> Elements:
 
 
 def first_member_is(documents: Documents, *names: str) -> Mask:
-    """Rows whose document is an object that begins with a member of one of these names."""
+    """Rows whose document is an object whose first member has one of these names."""
     found = np.zeros(len(documents), np.bool_)
     joined, offsets, _ = MemberNames(names, len(names)).tables()
     object_kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
@@ -280,7 +281,7 @@ def first_member_is(documents: Documents, *names: str) -> Mask:
 
 
 def _loaded(documents: Documents, row: int) -> Any:
-    """One document, None if it is broken: what stands in it is told by the kernels."""
+    """Parse one document, None if it is broken: the kernels report the error."""
     try:
         return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes())
     except (ValueError, RecursionError):
@@ -288,7 +289,7 @@ def _loaded(documents: Documents, row: int) -> Any:
 
 
 def _grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
-    """The array with zeros behind its columns, so that it has `capacity` of them."""
+    """The array with zeros appended to its columns up to `capacity`."""
     grown = np.zeros((capacity, *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown

@@ -49,7 +49,7 @@ _LONGEST_EXPONENT = 100_000
 
 @inlined
 def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[int, int, int, int]:
-    """(position after point and digits, BAD if there are none; value; digits that count; power of ten), from a point on."""
+    """(position after point and digits, BAD without digits; value; number of significant digits; power of ten)."""
     point = p + ONE
     p, value = run_of_digits(data, point, end, value)
     if p == point:
@@ -66,7 +66,7 @@ def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[i
 
 @inlined
 def _exponent(data: Bytes, p: int, end: int) -> tuple[int, int]:
-    """(position after the exponent whose letter is at p, BAD if it has no digits; the exponent)."""
+    """(position after the exponent whose letter is at p, BAD without digits; the exponent)."""
     p += ONE
     negative = p < end and data[p] == 0x2D
     if negative or (p < end and data[p] == 0x2B):
@@ -85,7 +85,7 @@ def _exponent(data: Bytes, p: int, end: int) -> tuple[int, int]:
 
 @callee
 def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
-    """What `value_at` returns, of the number at p."""
+    """Scan the number at p; returns what `value_at` returns."""
     negative = data[p] == 0x2D
     if negative:
         p += ONE
@@ -101,7 +101,7 @@ def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
     has_exponent = p < end and (data[p] | 0x20) == 0x65
     if not has_exponent and (p >= end or data[p] != 0x2E):
         fits = digits <= MOST_DIGITS and value <= _MAX + _u(negative)
-        # -0 is a number that doubles have and integers lack
+        # doubles have -0, integers do not
         return p, INT, (_NONE - value if negative else value), fits and not (negative and is_zero)
     power = 0
     if not has_exponent:
@@ -127,8 +127,8 @@ def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
 def value_at(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int, int, bool]:
     """(position after the value at p, its kind, the bits of a number, whether they are certain).
 
-    INT has the bits of an integer of 64 bits, FLOAT those of the nearest double. Numbers that these hold not or not
-    surely, and -0 written as an integer, are not certain; nor is what is no number.
+    INT has the bits of a 64-bit integer, FLOAT those of the nearest double. Numbers that these cannot hold or not
+    with certainty, and -0 written as an integer, are not certain; nor are other values.
     """
     c = data[p]
     if c == 0x22:
@@ -218,7 +218,7 @@ def require_spans(
     status: Kinds,
     stack: Bytes,
 ) -> None:
-    """Refuse arrays that do not have a place for each document, or for each in each column of `out_kind`."""
+    """Refuse arrays without room for each document, or for each document in each column of `out_kind`."""
     count = len(starts)
     require(first_row >= 0 and len(ends) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
     columns = out_kind.shape[0]
@@ -368,7 +368,7 @@ def scan_nested(
     `bases` has per slot of `names` the first output column of its own members; 0 for members not looked into. The one
     with `origin_base` has members `origin_names`, others are row images, whose names are learned. The other arguments
     and the result are those of `object_kernels.scan_members`; an unknown name is one of a row image. Rows of names that
-    are unknown are begun again, so the columns of row images need a place for all names that are known.
+    are unknown are restarted, so the columns of row images need room for all known names.
     """
     count = len(starts)
     nothing = np.uint64(0)

@@ -1,6 +1,6 @@
-"""Compiled kernels that look at many columns at once, those that decode them in one pass over the rows.
+"""Compiled kernels for many columns at once, including those that decode them in one pass over the rows.
 
-Documents lie one behind the other, so a pass per column fetches all of their bytes from memory once per column.
+Documents are stored row by row, so a pass per column would read all of their bytes from memory once per column.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
@@ -16,7 +16,7 @@ from scan_core.native import kernel
 
 TEXT, INTEGER, DOUBLE = range(3)
 BLOCK_ROWS = 64
-"""Rows whose documents stay in the cache while all columns are taken from them."""
+"""Rows whose documents stay in the cache while all columns are decoded."""
 
 
 @kernel("i8[][] i64[][]=")
@@ -27,7 +27,7 @@ def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
     for column in range(kind.shape[0]):
         c = np.uint64(column)
         highest = np.uint8(0)
-        for row in range(kind.shape[1]):  # a loop of its own is SIMD
+        for row in range(kind.shape[1]):  # a separate loop is compiled to SIMD
             highest = max(highest, np.uint8(kind[c, np.uint64(row)]))
         require(highest < kinds)
         for row in range(kind.shape[1]):
@@ -46,7 +46,7 @@ def find_patterns(
     pattern_kinds: Kinds,
     found: NDArray[np.bool_],
 ) -> None:
-    """Mark those of the columns `asked` in which a value of a pattern's kind is that pattern."""
+    """Mark those of the columns `asked` in which a value has the kind and bytes of a pattern."""
     columns, count = kind.shape
     require(start.shape[0] >= columns and start.shape[1] >= count and end.shape[0] >= columns and end.shape[1] >= count)
     require(len(asked) >= columns and len(found) >= columns and len(pattern_offsets) > len(pattern_kinds))

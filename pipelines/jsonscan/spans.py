@@ -46,7 +46,7 @@ class Documents:
 
 
 def no_documents(count: int) -> Documents:
-    """`count` rows without a document."""
+    """Make `count` rows without a document."""
     return Documents(np.zeros(0, np.uint8), np.full(count, -1, np.int32), np.zeros(count, np.int32))
 
 
@@ -68,15 +68,15 @@ Kinds = NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Ready:
-    """What has been made of a column's values already (`decode/image.py`).
+    """Values of a column that are already decoded (`decode/image.py`).
 
     Attributes:
         what: TEXT, INTEGER or DOUBLE of `row_kernels`.
-        kinds: of the values that were decoded: all that the column has.
-        bits: of integers or doubles, 0 where there is none.
-        offsets: of each row's text.
-        text: of all rows.
-        bad: what is no such value, or none that the quick way finds.
+        kinds: kinds of the decoded values, which are all that the column has.
+        bits: bits of integers or doubles, 0 where there is none.
+        offsets: offsets of each row's text.
+        text: text of all rows.
+        bad: mask of values of another kind, and of those that the fast path cannot decode.
     """
 
     what: int
@@ -99,9 +99,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class SpanColumn:
-    """One member of many objects: `kind` is one of the kinds of `json_kernels`; strings are without their quotes.
+    """One member of many objects: `kind` is a kind of `json_kernels`; strings exclude their quotes.
 
-    `ready` holds its values where they are decoded already, `counts` the number of rows of each kind where it is known.
+    `ready` holds its values if they are already decoded, `counts` the number of rows of each kind if known.
     """
 
     data: Bytes
@@ -116,7 +116,7 @@ class SpanColumn:
 
     @cached_property
     def has_value(self) -> Mask:
-        """Rows where the member is given and not null."""
+        """Rows where the member exists and is not null."""
         mask: Mask = self.kind > kernels.NULL
         return mask
 
@@ -134,7 +134,7 @@ class SpanColumn:
         return mask
 
     def documents(self, *kinds: int) -> Documents:
-        """The values of these kinds (any but null when none is named) as documents of their own."""
+        """The values of these kinds (any but null by default) as separate documents."""
         wanted = self.of_kind(*kinds) if kinds else self.has_value
         quote = self.of_kind(kernels.STRING, kernels.ESCAPED).astype(np.int32)
         return Documents(self.data, np.where(wanted, self.start - quote, np.int32(-1)), self.end + quote)
@@ -150,10 +150,10 @@ class SpanColumn:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the numbers among the members are, taken while they were found (`value_kernels.value_at`).
+    """Numbers among the members, computed while they were found (`value_kernels.value_at`).
 
     Attributes:
-        bits: [column, row] of an integer or a double, as its kind says; 0 where there is no number.
+        bits: [column, row] bits of an integer or a double, depending on its kind; 0 where there is no number.
         odd: [column, row] numbers whose bits are not certain.
     """
 
@@ -162,11 +162,11 @@ class Numbers:
 
     @classmethod
     def zeros(cls, columns: int, count: int) -> "Numbers":
-        """None so far."""
+        """Numbers before anything is known."""
         return cls(np.zeros((columns, count), np.uint64), np.zeros((columns, count), np.bool_))
 
     def of_columns(self, columns: slice | Mask) -> "Numbers":
-        """Those of these columns."""
+        """The numbers of these columns."""
         return Numbers(self.bits[columns], self.odd[columns])
 
 
@@ -176,8 +176,8 @@ class Members:
 
     Attributes:
         status: per row, OK or why there is no object.
-        names: of the columns, unescaped.
-        numbers: among the values, where they are known; rows without a number may have that of a former one.
+        names: names of the columns, unescaped.
+        numbers: numbers among the values, where known; rows without a number may have stale ones.
     """
 
     data: Bytes
@@ -198,7 +198,7 @@ class Members:
         return mask
 
     def where(self, mask: Mask) -> "Members":
-        """The same objects, with none where `mask` is false."""
+        """The same objects, removed where `mask` is false."""
         kind = np.where(mask, self.kind, np.int8(kernels.MISSING))
         return replace(self, kind=kind, status=np.where(mask, self.status, np.int8(kernels.ABSENT)))
 
@@ -233,7 +233,7 @@ class Members:
         return Members(self.data, kept, *spans, self.status, numbers)
 
     def of_names(self, names: Collection[str]) -> Mask:
-        """Rows whose object has members of these names only."""
+        """Rows whose objects have only members with these names."""
         others = np.array([name not in names for name in self.names], np.bool_)
         mask: Mask = self.is_object & ~(self.kind[others] != kernels.MISSING).any(axis=0)
         return mask
@@ -256,7 +256,7 @@ class Nested:
 
     Attributes:
         top: members of the documents.
-        rows: members of the row images, in the order asked for.
+        rows: members of the row images, in the requested order.
         origin: members of the object that describes the origin.
     """
 
@@ -267,7 +267,7 @@ class Nested:
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of one array per row: a span column of all elements, and where each row's begin (offsets)."""
+    """The elements of one array per row: a span column of all elements, and the offset of each row's first one."""
 
     values: SpanColumn
     offsets: NDArray[np.int32]

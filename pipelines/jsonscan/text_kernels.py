@@ -26,7 +26,7 @@ def _hex4(data: Bytes, p: int) -> int:
 def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate.
 
-    It never gets longer. A broken escape, which scanning refuses, is -1 as well.
+    The result is never longer. A broken escape, which scanning rejects, also returns -1.
     """
     while p < end:
         c = data[p]
@@ -100,7 +100,7 @@ def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -
     first, to = np.uint64(p), np.uint64(at)
     length = np.uint64(q - p)
     done = np.uint64(0)
-    # eight bytes at a time, beyond the end as well: what follows in `out` is written later, or padding
+    # eight bytes at a time, even past the end: the rest of `out` is written later, or padding
     if first + length + EIGHT <= np.uint64(len(data)) and to + length + EIGHT <= np.uint64(len(out)):
         while done < length:
             put_word(out, to + done, word_at(data, first + done))
@@ -197,7 +197,7 @@ _BLOCK = np.uint64(256)
 
 @callee
 def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
-    """Whether data[p + first : p + last] differs from pattern[first : last]; without a branch, so that it is SIMD."""
+    """Whether data[p + first : p + last] differs from pattern[first : last]; branch-free, so that it is SIMD."""
     difference = np.uint8(0)
     for k in range(first, last):
         difference |= data[p + k] ^ pattern[k]
@@ -228,7 +228,7 @@ def match_affixes(
     out_end: Places,
     out: Mask,
 ) -> None:
-    """Mark the wanted spans that begin with `prefix` and, white space apart, end with `suffix`; write what is between."""
+    """Mark the wanted spans with `prefix` and, before white space, `suffix`; write the span between."""
     a = np.uint64(len(prefix))
     b = np.uint64(len(suffix))
     count = len(start)

@@ -20,38 +20,38 @@ MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(1
 """Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
 
 OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY, REPEATED, TOO_DEEP = range(9)
-"""Status of a document: ABSENT has no span, EMPTY holds only white space, BROKEN is no JSON, REPEATED gives a member twice."""
+"""Status of a document: ABSENT has no span, EMPTY is only white space, BROKEN is not JSON, REPEATED has a member twice."""
 
 MAX_DEPTH = 256
-"""Levels of objects and arrays in one document. Deeper ones are refused: no feed has them, and hostile input must end."""
+"""Maximum nesting of objects and arrays in a document. Deeper ones are hostile: no real feed has them."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
 Kinds = NDArray[np.int8]
 
 _ENDS_RUN = np.zeros(256, np.bool_)
-"""Bytes at which a run of plain characters of a string ends: quote, backslash, control characters."""
+"""Bytes that end a run of plain characters in a string: quote, backslash, control characters."""
 _ENDS_RUN[:0x20] = True
 _ENDS_RUN[[0x22, 0x5C]] = True
 
-# Positions are unsigned: Numba checks signed indexes for negative ones at every access, which doubles the time.
+# Positions are unsigned: Numba checks signed indexes for negative values at every access, which doubles the time.
 ONE = np.uint64(1)
 _3, _4, _5, _8 = np.uint64(3), np.uint64(4), np.uint64(5), np.uint64(8)
 BAD = np.uint64(2**64 - 1)
-"""In place of a position: the value there is broken. Greater than every end, as DEEP is."""
+"""Position that marks a broken value. Greater than every end, as DEEP is."""
 DEEP = np.uint64(2**64 - 2)
-"""In place of a position: the value there nests too deeply."""
+"""Position that marks a value that nests too deeply."""
 
 
 @inlined
 def require(holds: bool) -> None:
-    """Refuse arrays that do not hold what a kernel reads and writes in them.
+    """Refuse arrays that are too short for what a kernel reads and writes.
 
-    Kernels index without checks. So those that Python calls prove first, once per call or row, that every index lies
-    inside; checks at every access take 25 to 50 % more time.
+    Kernels index without checks. So kernels called from Python prove first, once per call or row, that every index is
+    valid; checks at every access take 25 to 50 % more time.
 
     Raises:
-        IndexError: they do not.
+        IndexError: they are too short.
     """
     if not holds:
         raise IndexError("an array given to a compiled kernel is too short or points outside of another")
@@ -59,7 +59,7 @@ def require(holds: bool) -> None:
 
 @inlined
 def skip_space(data: Bytes, p: int, end: int) -> int:
-    """Position of the next byte that is no white space."""
+    """Position of the next byte that is not white space."""
     while p < end and data[p] <= 0x20 and (data[p] == 0x20 or data[p] == 0x0A or data[p] == 0x0D or data[p] == 0x09):
         p += ONE
     return p
@@ -192,7 +192,7 @@ def _skip_key(data: Bytes, p: int, end: int) -> int:
 def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
     """(position after the value at p, its kind); DEEP if it has more levels than `stack` has bytes.
 
-    Kernels that look into a document hand on a stack without the levels above the value, so that the limit is one of
+    Kernels that scan inside a document pass on a stack without the levels above the value, so that the limit applies to
     the whole document, whichever kernel scans it.
     """
     if p >= end:
@@ -206,7 +206,7 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
     kind = OBJECT if c == 0x7B else ARRAY
     depth = -1
     while True:
-        # At the begin of a value.
+        # At the beginning of a value.
         if p >= end:
             return BAD, kind
         c = data[p]
@@ -214,7 +214,7 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
             depth += 1
             if depth >= len(stack):
                 return DEEP, kind
-            stack[depth] = c + 2  # the bracket that closes it
+            stack[depth] = c + 2  # its closing bracket
             p = skip_space(data, p + ONE, end)
             if p >= end:
                 return BAD, kind
@@ -226,7 +226,7 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
             p, _ = skip_string(data, p + ONE, end)
         else:
             p, _ = _skip_scalar(data, p, end)
-        # Behind a value, or before the bracket of an empty container.
+        # After a value, or before the bracket of an empty container.
         while True:
             if p >= end:
                 return BAD, kind
@@ -250,7 +250,7 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
 def skip_document(data: Bytes, p: int, end: int, stack: Bytes) -> int:
     """Position after the value at p; a value that nests too deeply ends where its brackets are balanced.
 
-    Files are split into documents by this: one that is too deep is still one document, which decoding refuses.
+    Files are split into documents by this: one that is too deep is still one document, which decoding rejects.
     """
     q, _ = skip_value(data, p, end, stack)
     if q != DEEP:
@@ -280,7 +280,7 @@ def status_at(data: Bytes, p: int, end: int) -> int:
 
 @callee
 def _status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
-    """Status of a document that does not begin with the bracket that is asked for."""
+    """Status of a document that does not begin with the expected bracket."""
     if p >= end:
         return EMPTY
     p, kind = skip_value(data, p, end, stack)
@@ -310,7 +310,7 @@ def begin_container(data: Bytes, start: int, stop: int, bracket: int, stack: Byt
 _u = np.uint64
 EIGHT = _u(8)
 _BITS = _u(3)
-"""A shift by these turns bytes into bits."""
+"""A shift by this many turns bytes into bits."""
 _TENS = np.array([10**n for n in range(9)], np.uint64)
 _QUOTES, _BACKSLASHES = _u(0x2222222222222222), _u(0x5C5C5C5C5C5C5C5C)
 _ONES, _BLANKS, _HIGH_BITS = _u(0x0101010101010101), _u(0x2020202020202020), _u(0x8080808080808080)
@@ -332,7 +332,7 @@ def high_product(_context: Any, _a: Any, _b: Any) -> Any:
 
 @intrinsic
 def leading_zeros(_context: Any, _word: Any) -> Any:
-    """How many of the upper bits are zero."""
+    """Number of leading zero bits."""
     from llvmlite import ir
     from numba import types
 
@@ -344,7 +344,7 @@ def leading_zeros(_context: Any, _word: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(_context: Any, _word: Any) -> Any:
-    """How many of the lower bits are zero."""
+    """Number of trailing zero bits."""
     from llvmlite import ir
     from numba import types
 
@@ -356,7 +356,7 @@ def trailing_zeros(_context: Any, _word: Any) -> Any:
 
 @inlined
 def word_at(data: Bytes, p: int) -> int:
-    """Eight bytes, little-endian; one load, as LLVM knows this form."""
+    """Eight bytes, little-endian; a single load, as LLVM recognises this form."""
     low = _u(data[p]) | (_u(data[p + _u(1)]) << _u(8))
     low |= (_u(data[p + _u(2)]) << _u(16)) | (_u(data[p + _u(3)]) << _u(24))
     high = _u(data[p + _u(4)]) | (_u(data[p + _u(5)]) << _u(8))
@@ -373,7 +373,7 @@ def put_word(out: Bytes, p: int, word: int) -> None:
 
 @inlined
 def _number_of(word: int) -> int:
-    """The number that eight digits are; zero bytes count as zeros."""
+    """The number formed by eight digits; zero bytes count as zeros."""
     word = (word & _u(0x0F0F0F0F0F0F0F0F)) * _u(2561) >> _u(8)
     word = (word & _u(0x00FF00FF00FF00FF)) * _u(6553601) >> _u(16)
     return (word & _u(0x0000FFFF0000FFFF)) * _u(42949672960001) >> _u(32)
@@ -381,7 +381,7 @@ def _number_of(word: int) -> int:
 
 @inlined
 def _first_other(word: int) -> int:
-    """A word whose lowest bit stands in the first byte that is no digit; 0 if all are."""
+    """A word whose lowest set bit is in the first byte that is not a digit; 0 if all are."""
     offset = word ^ _u(0x3030303030303030)
     return ((offset + _u(0x7676767676767676)) | offset) & _HIGH_BITS
 
@@ -445,7 +445,7 @@ def same_bytes(data: Bytes, p: int, end: int, pattern: Bytes, first: int, length
 
 @callee
 def require_names(names: Bytes, name_offsets: Places) -> None:
-    """Refuse names that do not lie, with 8 bytes of padding behind them, where their offsets say."""
+    """Refuse names that are not at their offsets, followed by 8 bytes of padding."""
     require(len(name_offsets) > 0 and name_offsets[0] >= 0)
     for k in range(1, len(name_offsets)):
         require(name_offsets[k - 1] <= name_offsets[k])
@@ -454,7 +454,7 @@ def require_names(names: Bytes, name_offsets: Places) -> None:
 
 @callee
 def require_columns(name_offsets: Places, slots: Places, base: int, columns: int) -> None:
-    """Refuse names one of which has no column, or one beyond `columns`."""
+    """Refuse names without a column, or with one beyond `columns`."""
     require(len(slots) == len(name_offsets) - 1 and base >= 0)
     for k in range(len(slots)):
         require(slots[k] >= 0 and base + np.int64(slots[k]) < columns)
@@ -462,7 +462,7 @@ def require_columns(name_offsets: Places, slots: Places, base: int, columns: int
 
 @inlined
 def expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets: Places, expected: int) -> int:
-    """Length of name `expected` plus 1 if that is the name that begins at `first`, quote included; else 0."""
+    """Length of name `expected` plus 1 if that name begins at `first`, including the quote; else 0."""
     if expected >= len(name_offsets) - 1:
         return np.uint64(0)
     offset = np.uint64(name_offsets[expected])
@@ -474,7 +474,7 @@ def expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets:
 
 @callee
 def _find_name(data: Bytes, first: int, last: int, names: Bytes, name_offsets: Places, expected: int) -> int:
-    """Index of the name data[first:last], searched from `expected` on and around; -1 if unknown."""
+    """Index of the name data[first:last], searched from `expected` outwards; -1 if unknown."""
     count = len(name_offsets) - 1
     length = last - first
     for step in range(count):

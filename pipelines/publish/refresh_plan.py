@@ -112,7 +112,7 @@ def _plan_reached(
         try:
             between = _changes_since(scans[table], before.snapshot_id)
         except ScanError as error:
-            return MakeAll(f"the changes of {table} cannot be found any more: {error}")
+            return MakeAll(f"what changed in {table} can no longer be found: {error}")
         if between is None:
             continue
         of_table = [reach for reach in reaches if reach.table == query.view_names[table]]

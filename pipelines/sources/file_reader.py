@@ -288,11 +288,11 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
             [np.zeros(len(lines), np.bool_), *(np.asarray(pc.starts_with(raw, p)) for p in options.comments)], axis=0
         )
         asked = is_asked_for(lines)
-        told = dict(piece.skipped)
+        skipped = dict(piece.skipped)
         if (comments & asked).any():
-            told["comment"] = told.get("comment", 0) + int((comments & asked).sum())
+            skipped["comment"] = skipped.get("comment", 0) + int((comments & asked).sum())
         piece = replace(
-            piece, rejected=Rejected(piece.rejected.table.filter(pa.array(asked & ~comments))), skipped=told
+            piece, rejected=Rejected(piece.rejected.table.filter(pa.array(asked & ~comments))), skipped=skipped
         )
     skipped = dict(piece.skipped)
     for prefix in options.comments:

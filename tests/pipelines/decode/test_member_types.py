@@ -50,7 +50,7 @@ def test_member_that_does_not_fit_its_type_rejects_the_event() -> None:
 
 @pytest.mark.parametrize("path", ["id.x", "a.sums.x", "a.zip.x"])
 def test_path_into_nothing_is_an_error_that_says_what_is_there(path: str) -> None:
-    with pytest.raises(ConfigError, match=rf"types: {path}: .* inside which there is"):
+    with pytest.raises(ConfigError, match=rf"types: {path}: .* which contains"):
         read(ROW, types={path: "int"})
 
 

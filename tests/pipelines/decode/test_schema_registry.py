@@ -154,7 +154,7 @@ def test_credentials_are_sent(server: Server) -> None:
 
 
 def test_nobody_there_is_an_error_that_names_the_address() -> None:
-    with pytest.raises(SourceError, match="cannot be asked for schema 7"):
+    with pytest.raises(SourceError, match="cannot fetch schema 7 from the schema registry"):
         SchemaRegistry(RegistryConfig("http://127.0.0.1:9", retries=0)).document(7)
 
 

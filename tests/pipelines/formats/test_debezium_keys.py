@@ -20,7 +20,7 @@ def test_key_comes_from_the_messages_where_none_is_configured() -> None:
 
 def test_without_any_key_events_are_rejected_aloud() -> None:
     decoded = read(event("c", {"a": 1}), key=())
-    assert reasons(decoded) == [(1, "no key: the feed names none, declare it in the config (key: [...])")]
+    assert reasons(decoded) == [(1, "no key: the feed declares none; set it in the config (key: [...])")]
 
 
 def test_identity_of_a_table_without_key_is_the_whole_row() -> None:

@@ -39,7 +39,7 @@ def test_maxwell_types_and_old_values_decode() -> None:
         maxwell("new-kind", {"id": 3}),
         key=(),
     )
-    assert {r.split(":")[0] for r in reasons(decoded)} == {"no key", "no Maxwell change"}
+    assert {r.split(":")[0] for r in reasons(decoded)} == {"no key", "not a Maxwell change"}
     assert decoded.skipped == {"control event": 2}
     decoded = read(
         "maxwell-json",
@@ -98,7 +98,7 @@ def test_format_in_doubt_is_an_error_that_shows_the_event() -> None:
 def test_maxwell_events_that_are_encrypted_are_refused_and_say_so() -> None:
     event = {"database": "d", "table": "products", "type": "insert", "ts": 1}
     decoded = read("maxwell-json", event | {"data": {"id": 1}}, event | {"encrypted": {"iv": "a", "bytes": "b"}})
-    assert reasons(decoded) == ["encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"]
+    assert reasons(decoded) == ["encrypted: only Maxwell's own key can decrypt it; run Maxwell without encryption"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_reasons_show_the_value_of_each_event_shortened() -> None:
     found = reasons(read("rows", *rows, {"op": "?", "id": 3}, {"id": 4}))
     assert found == [
         "no operation that is known in op: '?'",
-        "no column that says what happened",
+        "no column with the operation",
         "column n: text 'a b' is no long",
         f"column n: text '{'x' * 60}...' is no long",
         "column n: list '[1]' is no long",

@@ -211,7 +211,7 @@ def test_rename_to_the_name_of_another_column_is_refused(project: Project) -> No
     project.land("1.jsonl", [event("c", {"id": 1, "name": "x"})])
     (table,) = project.run().tables
     assert table.error is not None
-    assert "rename: the columns id and name of the feed would both be id" in table.error
+    assert "rename: columns id and name of the feed would both become id" in table.error
     project.write({"shop.products": {"key": ["id"], "rename": {"name": "title"}}})
     project.run()
     assert project.rows() == [{"id": 1, "title": "x"}]

@@ -126,7 +126,7 @@ def test_all_is_made_again_when_a_snapshot_has_expired_and_the_reason_is_told(co
     mirror.maintenance.expire_snapshots().by_id(first).commit()
     report = publish(config, NAME)
     assert report.partitions is None
-    assert "shop.orders cannot be found any more" in report.reason
+    assert "shop.orders can no longer be found" in report.reason
     assert_is_what_all_gives(config)
 
 

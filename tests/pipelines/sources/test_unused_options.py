@@ -116,5 +116,5 @@ def test_formats_of_json_alone_refuse_files_of_columns(name: str) -> None:
 
 
 def test_debezium_avro_has_no_option_for_undeclared_objects() -> None:
-    with pytest.raises(ConfigError, match="objects means nothing for debezium-avro"):
+    with pytest.raises(ConfigError, match="objects has no effect for debezium-avro"):
         read("debezium-avro", LINE, options={"objects": "text"})
