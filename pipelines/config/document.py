@@ -228,7 +228,7 @@ class _Counting:
         self._total = 0
 
     def fault_with(self, event: yaml.Event) -> str | None:
-        """What this event makes wrong with the text; None if nothing."""
+        """What is wrong with the text at this event; None if nothing."""
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
             return f"*{anchor} refers to a value that contains it"

@@ -129,7 +129,7 @@ class PublishedPartition:
         return self.column if self.transform == "identity" else f"{self.transform}({self.column})"
 
     def fits(self, kind: Type) -> bool:
-        """Whether a column of this type can be partitioned so."""
+        """Whether a column of this type can be partitioned this way."""
         if not isinstance(kind, PrimitiveType):
             return False
         match self.unit:

@@ -31,9 +31,11 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
 }
-"""Of every table that the pipelines create: old metadata files are removed, and other writers delete as we do."""
+"""Properties of every table that the pipelines create: obsolete metadata files are deleted, and other writers use
+merge-on-read.
+"""
 OPENING_ATTEMPTS = 4
-"""How often a catalog is opened that others create at the same time: either of its two tables may be theirs."""
+"""Attempts to open a catalog while other processes create its two tables."""
 
 
 def open_catalog(config: Config) -> "Catalog":
@@ -59,7 +61,7 @@ def open_catalog(config: Config) -> "Catalog":
 def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
     """Open the catalog of a config for reading, an SQLite one without PyIceberg; None if it does not exist yet.
 
-    `find_table`, `table_names`, `all_table_names` and `expanded` accept it; tables found in it cannot be written.
+    `find_table`, `table_names`, `all_table_names` and `expanded` accept it; its tables are read-only.
 
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
@@ -70,7 +72,7 @@ def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
 
 
 def open_light(config: Config) -> "LightCatalog | None":
-    """Open the catalog of a config for reading without PyIceberg; None where only PyIceberg can open it."""
+    """Open the catalog of a config for reading without PyIceberg; None if only PyIceberg can open it."""
     file = sqlite_file(config)
     plain = None if file is None else sqlite_catalog(config.catalog.name, file, config.catalog.properties)
     if plain is None:
@@ -78,27 +80,27 @@ def open_light(config: Config) -> "LightCatalog | None":
     try:
         plain.table_names()
     except UnusualError:
-        return None  # PyIceberg reports what is wrong with it, or accepts it
+        return None  # PyIceberg reports the error, or accepts the catalog
     return LightCatalog(plain, config)
 
 
 @dataclass(frozen=True)
 class LightCatalog:
-    """An SQLite catalog read without PyIceberg, and the whole catalog for whatever is unusual in it."""
+    """An SQLite catalog read without PyIceberg; `whole` is the same catalog for unusual cases."""
 
     plain: SqliteCatalog
     config: Config
 
     @cached_property
     def whole(self) -> "Catalog":
-        """The same catalog, opened by PyIceberg."""
+        """The same catalog opened by PyIceberg."""
         return open_catalog(self.config)
 
 
 def _ask(
     catalog: "Catalog | LightCatalog", read: Callable[[SqliteCatalog], Found], load: Callable[["Catalog"], Found]
 ) -> Found:
-    """What a catalog answers: read without PyIceberg where possible, loaded by PyIceberg where not."""
+    """Ask a catalog, without PyIceberg if possible, otherwise by `load`."""
     if isinstance(catalog, LightCatalog):
         try:
             return read(catalog.plain)
@@ -120,15 +122,15 @@ def metadata_location(catalog: "Catalog | LightCatalog", name: str) -> str | Non
 
 
 def _others_create_it(error: BaseException) -> bool:
-    """Whether an SQL catalog could not be opened because another process created its tables at the same time."""
+    """Whether an SQL catalog could not be opened because another process was creating its tables."""
     return "already exists" in str(error)
 
 
 def check_catalog(config: Config) -> None:
-    """Refuse a config whose catalog does not exist: nearly always it is the wrong config.
+    """Refuse a config whose catalog does not exist, which usually means that it is the wrong config.
 
     Raises:
-        SourceError: where it was looked for.
+        SourceError: the catalog does not exist; names the expected file.
     """
     if not has_catalog(config):
         raise SourceError(
@@ -138,7 +140,7 @@ def check_catalog(config: Config) -> None:
 
 
 def has_catalog(config: Config) -> bool:
-    """Whether there is a catalog to open: `open_catalog` creates an SQLite one, which readers must not do."""
+    """Whether there is a catalog to open: `open_catalog` would create an SQLite one, which readers must not do."""
     return (file := sqlite_file(config)) is None or file.exists()
 
 
@@ -153,10 +155,10 @@ def find_table(catalog: "Catalog", name: str) -> "Table | None": ...
 @overload
 def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None: ...
 def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None:
-    """The table called `namespace.table`, or None. Tables of a `LightCatalog` can only be read.
+    """Find the table `namespace.table`; None if it does not exist. Tables of a `LightCatalog` are read-only.
 
     Raises:
-        CatalogMismatchError: the metadata file that the catalog names is missing, or is none.
+        CatalogMismatchError: the metadata file that the catalog names is missing or invalid.
     """
     if not _can_exist(name):
         return None
@@ -179,7 +181,7 @@ def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
         return None
     except (FileNotFoundError, MalformedError) as error:
         location = current_location(catalog, identifier(name)) or "the metadata file"
-        what = "is missing" if isinstance(error, FileNotFoundError) else "is not whole"
+        what = "is missing" if isinstance(error, FileNotFoundError) else "is incomplete"
         raise CatalogMismatchError(
             f"{name}: the catalog names {location}, which {what}; `nevermore recover` finds the newest metadata that is whole, "
             "also in a project that was moved"
@@ -187,7 +189,7 @@ def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
 
 
 def table_names(catalog: "Catalog | LightCatalog", namespace: str) -> list[str]:
-    """The names of the tables of a namespace, without the namespace; none if there is no such namespace."""
+    """Names of the tables in a namespace, without the namespace; empty if the namespace does not exist."""
 
     def load(whole: "Catalog") -> list[str]:
         from pyiceberg.exceptions import NoSuchNamespaceError
@@ -220,7 +222,7 @@ def create_table(
     partition_by: Sequence[tuple[str, str]] = (),
     properties: Mapping[str, str] | None = None,
 ) -> "Table":
-    """Create an empty table; if another process was faster, its table is returned.
+    """Create an empty table, or return the table that another process has created in the meantime.
 
     Args:
         catalog: from `open_catalog`.

@@ -1,6 +1,6 @@
 """Commits one Iceberg snapshot per batch: files, schema, partition spec, position and summary in one step.
 
-Also finds out whether a commit has happened when the catalog's answer does not tell. Making snapshots of branches current
+Also determines whether a commit has happened when the catalog's answer leaves that open. Making snapshots of branches current
 is part of publishing (`publish/publish_commit.py`).
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
-"""Before the second attempt, doubled before each one after it."""
+"""Pause before the second attempt, doubled before each later one."""
 Outcome = Literal["happened", "lost", "pending", "unknown"]
-"""What the table shows of a commit: its snapshot is there; it can never be; it may still come; nothing."""
+"""Evidence of a commit in the table: it has happened; it can no longer happen; it may still happen; unknown."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,17 +44,18 @@ def request_until_known(
     """Ask the catalog for a commit until its outcome is known.
 
     A request whose outcome is unknown is repeated. Each requires that the table's current snapshot is the base, so at most
-    one succeeds; and once the table has another snapshot, none that is still in flight can succeed any more. A conflict
-    while the table is still at the base says nothing about an earlier attempt: catalogs lock their tables, and it may have
-    met the lock of that very attempt.
+    one succeeds; and once the table has another snapshot, no request in flight can succeed any more. A conflict
+    while the table is still at the base does not mean that an earlier attempt failed: catalogs lock tables, and it may have
+    been caused by the lock of that very attempt.
 
     Args:
-        table: from the catalog; shows the snapshot afterwards.
+        table: table from the catalog; updated to show the snapshot.
         base_id: the snapshot that the commit builds upon.
         snapshot_id: the snapshot that the commit makes.
-        request: the commit. It raises `CommitConflictError` if another writer is known to have been faster, and
+        request: sends the commit. It raises `CommitConflictError` if another writer is known to have committed first,
+            and
             whatever the catalog's client raises.
-        is_staged: the snapshot exists already, and the commit makes it the current one.
+        is_staged: whether the snapshot already exists, and the commit makes it the current one.
 
     Raises:
         CommitConflictError: the commit has not happened and never will.
@@ -72,20 +73,20 @@ def request_until_known(
             last = error
         else:
             return
-        # The first request met another snapshot: nothing is in flight, and the table need not be asked.
+        # The first request found another snapshot: nothing is in flight, so the table need not be loaded.
         if attempt == 0 and isinstance(last, CommitConflictError):
             raise last
         outcome = _outcome(table, base_id, snapshot_id, is_staged=is_staged)
         if outcome == "happened":
             _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
             return
-        # A conflict proves that this request failed; any other error may hide one that is still being worked on.
+        # A conflict proves that this request failed; after any other error the request may still be in progress.
         is_conflict = _is_conflict(last)
         is_in_flight |= not is_conflict
         is_known = isinstance(last, CommitConflictError) or not is_in_flight
         if outcome == "lost" or (outcome == "pending" and is_known):
             raise CommitConflictError(f"another writer changed {name}: {last}") from last
-        # Neither a conflict nor trouble of the catalog: the request itself is refused, and would be again.
+        # Neither a conflict nor a temporary failure: the catalog rejects the request, and would do so again.
         if not is_conflict and not _is_transient(last):
             raise last
         _log.warning("%s: whether the commit has happened is not known yet: %s", name, last)
@@ -96,14 +97,14 @@ def request_until_known(
 
 
 def _outcome(table: "Table", base_id: int | None, snapshot_id: int, *, is_staged: bool) -> Outcome:
-    """What the table, as the catalog has it now, shows of a commit."""
+    """The evidence of a commit in the table as the catalog has it now."""
     try:
         now = table.catalog.load_table(table.name())
     except Exception as error:  # noqa: BLE001 - a catalog that does not answer tells nothing
         _log.warning("%s cannot be loaded: %s", ".".join(table.name()), error)
         return "unknown"
     line = list(ancestors(now))
-    # A staged snapshot is in the table already: what counts is whether it is current, or an ancestor of what is.
+    # A staged snapshot is already in the table: what counts is whether it is the current one or its ancestor.
     if snapshot_id in {snapshot.snapshot_id for snapshot in (line if is_staged else now.metadata.snapshots)}:
         table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
         return "happened"
@@ -111,7 +112,7 @@ def _outcome(table: "Table", base_id: int | None, snapshot_id: int, *, is_staged
         return "pending"
     if base_id in {snapshot.parent_snapshot_id for snapshot in line}:
         return "lost"
-    return "unknown"  # the way back to the base has expired or was rolled back: the snapshot may have been on it
+    return "unknown"  # the path back to the base has expired or was rolled back: the snapshot may have been on it
 
 
 def _is_conflict(error: Exception) -> bool:
@@ -121,7 +122,7 @@ def _is_conflict(error: Exception) -> bool:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether catalogs, or proxies in front of them, fail like this while they are overloaded or restarting."""
+    """Whether catalogs, or proxies in front of them, fail this way while they are overloaded or restarting."""
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from requests import RequestException
 
@@ -172,7 +173,7 @@ def _summarise(
         summary["changed-partition-count"] = str(len(partitions))
     for total, plus, minus in _TOTALS:
         before = "0" if previous is None else previous.get(total)
-        if before is not None:  # a parent without a total leaves it unknown
+        if before is not None:  # a parent without a total leaves the total unknown
             summary[total] = str(int(before) + counts[plus] - counts[minus])
     return {**summary, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
 
@@ -211,16 +212,16 @@ Result = TypeVar("Result")
 
 MAIN = "main"
 _AFTER_SNAPSHOT = frozenset({"remove-snapshot-ref", "remove-snapshots"})
-"""Updates that are only valid after the snapshot of the commit was added."""
+"""Updates that are valid only after the snapshot of the commit was added."""
 CONFLICT_ATTEMPTS = 10
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
-"""Pauses are random, up to a bound that doubles with each attempt: several seconds in all, longer than commits take."""
+"""Pauses are random, up to a bound that doubles each time: several seconds in total, longer than commits take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A snapshot that is now the table's."""
+    """A snapshot that was committed to the table."""
 
     snapshot_id: int
     sequence_number: int
@@ -248,7 +249,7 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
 class RowDelta:
     """A commit under construction: schema and specs first, then files, then `commit`, once.
 
-    It is bound to the snapshot that was current at its start; if the table has changed since, `commit` fails and the caller
+    It is bound to the snapshot that was current at its start; if the table has changed since, `commit` fails, and the caller
     decides whether to start again.
     """
 
@@ -267,7 +268,7 @@ class RowDelta:
 
     @property
     def target(self) -> WriteTarget:
-        """Where files of this commit go, in the schema of this commit."""
+        """Location and schema for files of this commit."""
         return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
 
     @property
@@ -276,7 +277,7 @@ class RowDelta:
         return [f.name for f in self.table.schema().fields]
 
     def evolve(self, schema: Schema) -> None:
-        """Make `schema` the table's current one, with this commit. Its new fields have ids above all others.
+        """Make `schema` the table's current one with this commit. Its new fields have ids above all others.
 
         If called again, only the last schema is committed.
         """
@@ -295,11 +296,11 @@ class RowDelta:
         ]
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set properties of the table, with this commit."""
+        """Set table properties with this commit."""
         self._updates.append({"action": "set-properties", "updates": dict(properties)})
 
     def unpartitioned_spec(self) -> PartitionSpec:
-        """A spec under which deletes are global (rule 4): the table's own, or one added with this commit."""
+        """A spec under which deletes are global (rule 4): one of the table, or one added with this commit."""
         found = next((s for s in self.specs.values() if s.is_unpartitioned), None)
         if found is not None:
             return found
@@ -322,13 +323,13 @@ class RowDelta:
 
         Args:
             added: new files, under specs of this table.
-            properties: for the snapshot's summary: positions.
-            remove: selects the live files that leave the table.
-            operation: of the snapshot; None derives it from the files.
+            properties: entries for the snapshot's summary, such as positions.
+            remove: selects the live files to remove from the table.
+            operation: operation of the snapshot; None derives it from the files.
 
         Raises:
             CommitConflictError: the table has changed since this commit was started; nothing of it is visible.
-            CommitUnknownError: the catalog does not tell whether the commit happened.
+            CommitUnknownError: it is unknown whether the commit happened.
         """
         snapshot, committed = self._snapshot(added, properties, remove, operation)
         self._swap(snapshot)
@@ -360,7 +361,7 @@ class RowDelta:
         return tuple(self._written)
 
     def also(self, updates: Sequence[Mapping[str, Any]], requirements: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Add changes of the table to this commit, in the form of the REST catalog specification."""
+        """Add changes to this commit, in the form of the REST catalog specification."""
         self._updates += [dict(update) for update in updates]
         self._requirements += [dict(requirement) for requirement in requirements]
 
@@ -371,7 +372,7 @@ class RowDelta:
         remove: Selection | None,
         operation: Operation | None,
     ) -> tuple[dict[str, Any], Committed]:
-        """Write the manifests; the snapshot as table metadata has it."""
+        """Write the manifests; return the snapshot in the form of table metadata."""
         storage.reached("after-files")
         metadata = cast("TableMetadataV2", self.table.metadata)
         snapshot_id = metadata.new_snapshot_id()
@@ -410,7 +411,7 @@ class RowDelta:
     def _swap(self, snapshot: dict[str, Any]) -> None:
         """Make the snapshot the table's current one, with all other changes of this commit.
 
-        In SQL catalogs a snapshot alone is a new metadata file and a swapped pointer, which costs much less than the way
+        In SQL catalogs, adding only a snapshot takes a new metadata file and a swapped pointer, which costs much less than the way
         through PyIceberg that other catalogs and changes of schema or specs take.
         """
         is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
@@ -450,10 +451,10 @@ class RowDelta:
 def request_commit(
     table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Ask the catalog for a commit, in the form of the REST catalog specification; `table` shows it afterwards.
+    """Send a commit to the catalog, in the form of the REST catalog specification, and update `table`.
 
     Raises:
-        CommitConflictError: another snapshot was added meanwhile, possibly on another branch.
+        CommitConflictError: another snapshot was added in the meantime, possibly on another branch.
         CommitFailedException: a requirement is not met. The client of the catalog may raise other errors.
     """
     from pyiceberg.exceptions import BadRequestError
@@ -482,10 +483,10 @@ def request_commit(
 def request_or_conflict(
     table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
 ) -> None:
-    """As `request_commit`, for changes that do no harm if they happened although the catalog answered otherwise.
+    """Send a commit that does no harm if it is applied despite an error of the catalog; see `request_commit`.
 
     Raises:
-        CommitConflictError: another writer was faster.
+        CommitConflictError: another writer committed first.
     """
     from pyiceberg.exceptions import CommitFailedException
 
@@ -496,9 +497,9 @@ def request_or_conflict(
 
 
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
-    """The result of `attempt`, which is repeated after a conflict, with a growing pause.
+    """Run `attempt`, again after each conflict, with growing pauses.
 
-    Each attempt loads the table again and decides whether its change is still right.
+    Each attempt must load the table again and decide whether its change is still right.
     """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 

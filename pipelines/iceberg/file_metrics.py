@@ -1,4 +1,4 @@
-"""The facts that a manifest records about a written file: path, partition, counts and column bounds."""
+"""The metrics that a manifest records about a written file: path, partition, counts and column bounds."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -13,9 +13,9 @@ from pipelines.iceberg.row_shape import member
 from scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 BOUND_LENGTH = 16
-"""Characters or bytes of a bound: Iceberg's `truncate(16)`."""
+"""Length of a bound in characters or bytes: Iceberg's `truncate(16)`."""
 KEY_BOUND_LENGTH = 64
-"""Bounds of key columns prune deletes, and keys often share a long prefix."""
+"""Bounds of key columns are longer: they prune deletes, and keys often share a long prefix."""
 
 _PACKED: Mapping[str, str] = {
     "boolean": "<?",
@@ -40,7 +40,7 @@ def single_value(value: Any, kind: Type) -> bytes:
 
 
 def lower_bound(value: Any, kind: PrimitiveType, length: int) -> bytes:
-    """The bound, cut to `length` characters or bytes."""
+    """The lower bound, truncated to `length` characters or bytes."""
     if kind.name == "string":
         return bytes(value.decode(errors="ignore")[:length].encode())
     if kind.name == "binary":
@@ -49,7 +49,7 @@ def lower_bound(value: Any, kind: PrimitiveType, length: int) -> bytes:
 
 
 def upper_bound(value: Any, kind: PrimitiveType, length: int) -> bytes | None:
-    """The bound, rounded up if it is cut; None if no value of that length is above all values."""
+    """The bound, rounded up if it is truncated; None if no value of that length is above all values."""
     if kind.name == "string":
         text = value.decode(errors="ignore")
         if len(text) <= length:
@@ -144,7 +144,7 @@ def parquet_metrics(
         footer: the file's footer.
         schema: the table schema; leaves are matched by field id, others are ignored.
         nan_counts: NaN values by field id, which Parquet footers do not have.
-        key_ids: columns whose bounds are not cut short.
+        key_ids: columns whose bounds are not truncated.
     """
     columns: dict[int, _Column] = {}
     leaves = list(_leaves(footer.schema.to_arrow_schema(), schema))

@@ -1,19 +1,19 @@
-"""What the pipelines read of a table: PyIceberg's tables have it, and those of `sqlite_catalog.py`, which need no PyIceberg.
+"""The part of a table's interface that reading needs, shared by PyIceberg's tables and those of `sqlite_catalog.py`.
 
-Functions that only read take a `ReadableTable`; whatever commits takes PyIceberg's `Table`.
+Functions that only read take a `ReadableTable`; functions that commit take PyIceberg's `Table`.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:  # the names that other packages use, which do not import PyIceberg
+if TYPE_CHECKING:  # names for other packages, which do not import PyIceberg
     from pyiceberg.catalog import Catalog as Catalog  # noqa: PLC0414 - exported
     from pyiceberg.table import Table as Table  # noqa: PLC0414 - exported
 
 
 class ReadableSummary(Protocol):
-    """The summary of a snapshot; items are its properties, None where there is none."""
+    """The summary of a snapshot; items are its properties, None for missing ones."""
 
     @property
     def operation(self) -> Enum: ...  # noqa: D102 - the specification's word
@@ -47,14 +47,14 @@ class ReadableMetadata(Protocol):
 
 
 class ReadableIO(Protocol):
-    """How files of a table are reached."""
+    """Access to the files of a table."""
 
     @property
     def properties(self) -> Mapping[str, Any]: ...  # noqa: D102 - of PyIceberg's FileIO
 
 
 class ReadableTable(Protocol):
-    """A table as a catalog has it."""
+    """A table from a catalog."""
 
     @property
     def metadata(self) -> ReadableMetadata: ...  # noqa: D102 - these are PyIceberg's words

@@ -39,7 +39,7 @@ def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> Table:
 
 
 def refresh(table: "CatalogTable") -> None:
-    """Load the current metadata of a table, unless the catalog says that it has not changed."""
+    """Load the current metadata of a table, unless the catalog shows that it has not changed."""
     if current_location(table.catalog, table.name()) != table.metadata_location:
         table.refresh()
 
@@ -89,7 +89,7 @@ def metadata_location(table: "CatalogTable") -> str:
 
 
 def check_writable(table: ReadableTable) -> None:
-    """Refuse tables whose format version the writer does not know.
+    """Refuse tables whose format version the writer does not support.
 
     Raises:
         SourceError: tables of version 1 have no delete files, those of version 3 need row ids.

@@ -79,7 +79,7 @@ def manifest_list_schema() -> Any:
 def entry_schema(layout: PartitionLayout) -> Record:
     """The schema of manifest entries whose partitions have this layout.
 
-    PyIceberg's own is not used: it names two decimals of one type alike, and field ids of keys as 64-bit numbers.
+    PyIceberg's schema is not used: it gives two decimals of one type the same name, and writes key field ids as longs.
     """
     partition = {
         "type": "record",
@@ -159,12 +159,12 @@ def _avro_type(kind: PrimitiveType, field: PartitionField) -> Any:
 
 
 def decimal_width(precision: int) -> int:
-    """Least bytes that hold every unscaled value of this precision."""
+    """Minimum number of bytes for every unscaled value of this precision."""
     return int(10**precision).bit_length() // 8 + 1
 
 
 def _encode_partition(values: Record, layout: PartitionLayout) -> Record:
-    """Physical values as fastavro writes them."""
+    """Convert physical values to the form that fastavro writes."""
     encoded = dict(values)
     for f, kind in zip(layout.spec.fields, layout.types, strict=True):
         if kind.name == "decimal" and values[f.name] is not None:
@@ -176,7 +176,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time without zone
 
 
 def _physical(value: Any) -> Any:
-    """The value that manifests hold for a value that fastavro decoded by its logical type."""
+    """Convert a value that fastavro decoded by its logical type to the physical value in manifests."""
     match value:
         case datetime():
             wall = value.replace(tzinfo=None) if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
@@ -204,7 +204,7 @@ def _member(schema: Any, field_id: int) -> Any:
 
 
 def _names_by_id(written: Any, wanted: Any) -> dict[str, str]:
-    """Wanted name by the name that another writer uses; fields of other ids are left out, those without id keep theirs."""
+    """Wanted names by another writer's names; fields with other ids are dropped, those without id keep their names."""
     by_id = {f["field-id"]: f["name"] for f in wanted["fields"]}
     known = set(by_id.values())
     pairs = ((f["name"], by_id.get(f["field-id"]) if "field-id" in f else f["name"]) for f in written["fields"])
@@ -232,7 +232,7 @@ class ManifestContent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A row of a manifest. `data_file` is the specification's record, by its names, in physical values."""
+    """A row of a manifest. `data_file` is the record of the specification, with its names and physical values."""
 
     status: EntryStatus
     snapshot_id: int | None
@@ -246,12 +246,12 @@ class ManifestEntry:
         return str(self.data_file["file_path"])
 
     def with_status(self, status: EntryStatus, snapshot_id: int | None) -> "ManifestEntry":
-        """The entry for another manifest; its sequence numbers stay."""
+        """The entry for another manifest, with the same sequence numbers."""
         return replace(self, status=status, snapshot_id=snapshot_id)
 
 
 def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) -> ManifestEntry:
-    """The ADDED entry of a new file; its sequence numbers are inherited from the manifest list."""
+    """The ADDED entry of a new file; it inherits its sequence numbers from the manifest list."""
     metrics = file.metrics
     record: Record = {
         "content": int(file.content),
@@ -273,7 +273,7 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
 def manifest_bytes(
     entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, schema: Schema
 ) -> bytes:
-    """A manifest file of a table with this schema."""
+    """Encode a manifest file of a table with this schema."""
     rows = (
         {
             "status": int(e.status),
@@ -341,7 +341,7 @@ def manifest_record(
 def manifest_list_bytes(
     records: Sequence[Record], snapshot_id: int, parent_id: int | None, sequence_number: int
 ) -> bytes:
-    """A manifest list file."""
+    """Encode a manifest list file."""
     metadata = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
@@ -352,7 +352,7 @@ def manifest_list_bytes(
 
 
 def read_manifest_list(data: bytes, path: str) -> list[Record]:
-    """The entries of a manifest list by any writer, by the names of format version 2.
+    """Decode a manifest list of any writer to entries with the names of format version 2.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any manifest list.
@@ -405,11 +405,11 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """A manifest or manifest list as it is written.
+    """A manifest or manifest list before encoding.
 
     Attributes:
-        schema: of the writer, as JSON.
-        metadata: texts of the header, without those of Avro.
+        schema: the writer's schema, as JSON.
+        metadata: texts of the header, except Avro's own.
         rows: the records, by the writer's names.
     """
 
@@ -419,7 +419,7 @@ class AvroFile:
 
 
 def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
-    """An Avro file with a checksum, in the codec that every engine reads."""
+    """Encode an Avro file with a checksum, in the codec that every engine reads."""
     sink = io.BytesIO()
     parsed = _parse_schema(orjson.dumps(schema))[1]
     fastavro.writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
@@ -427,7 +427,7 @@ def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str])
 
 
 def read_avro(data: bytes, path: str) -> AvroFile:
-    """A whole manifest or manifest list, decoded by fastavro after its container was verified.
+    """Decode a manifest or manifest list by fastavro after verifying its container.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any file of table metadata.
@@ -454,7 +454,7 @@ def read_avro(data: bytes, path: str) -> AvroFile:
 
 @lru_cache(maxsize=64)
 def _parse_schema(schema: bytes) -> tuple[Any, Any]:
-    """A schema as JSON, and in fastavro's form, which lacks the field ids of lists."""
+    """A schema as JSON and in fastavro's form, which lacks the field ids of lists."""
     document = orjson.loads(schema)
     return document, fastavro.parse_schema(document)
 
@@ -479,15 +479,17 @@ def _summary(values: list[Any], kind: Type) -> Record:
 
 FAN_IN = 8
 MAX_ENTRIES = 300
-"""Of one merge: some tens of milliseconds."""
+"""Maximum of entries in one merge, which takes some tens of milliseconds."""
 MAX_MANIFESTS = 100
-"""Beyond this, as Iceberg's `commit.manifest.min-count-to-merge`, readers matter more than one slow commit."""
+"""Minimum of manifests to merge, as Iceberg's `commit.manifest.min-count-to-merge`: from there on, readers matter more
+than one slow commit.
+"""
 TARGET_BYTES = 8 * 1024**2
-"""As Iceberg's `commit.manifest.target-size-bytes`: manifests of half of it are not merged."""
+"""Target size, as Iceberg's `commit.manifest.target-size-bytes`: manifests of half of it are not merged."""
 
 
 def to_merge(manifests: Iterable[Record]) -> list[list[Record]]:
-    """Groups of manifests to merge, each of one content and spec; all others stay as they are."""
+    """Group the manifests to merge, each group of one content and spec; all others are kept unchanged."""
     groups: dict[tuple[int, int], list[Record]] = {}
     for manifest in manifests:
         if manifest["manifest_length"] < TARGET_BYTES // 2:
@@ -496,9 +498,9 @@ def to_merge(manifests: Iterable[Record]) -> list[list[Record]]:
 
 
 def _chosen(group: Sequence[Record]) -> list[Record]:
-    """The manifests to merge of a group: the newest of its lowest full tier.
+    """Choose the manifests of a group to merge: the newest of its lowest full tier.
 
-    Tier n holds manifests of 8**n to 8**(n + 1) entries, so that each entry is rewritten once per tier and no more.
+    Tier n holds manifests of 8**n to 8**(n + 1) entries, so that each entry is rewritten at most once per tier.
     """
     tiers: dict[int, list[Record]] = {}
     for manifest in group:
@@ -524,12 +526,12 @@ def _tier(entries: int) -> int:
 
 
 Selection = Callable[[ManifestEntry, PartitionSpec], bool]
-"""Whether a commit removes a live file, given its manifest entry and spec."""
+"""Selects live files to remove, by manifest entry and spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a snapshot takes over from its parent: manifest-list entries; and removed files with their spec ids."""
+    """What a snapshot inherits from its parent: manifest-list entries, and removed files with their spec ids."""
 
     records: tuple[Record, ...] = ()
     removed: tuple[tuple[int, ManifestEntry], ...] = ()
@@ -537,9 +539,9 @@ class Carried:
 
 @dataclass(slots=True)
 class SnapshotManifests:
-    """Writes manifests for a snapshot of a table, whose schema and specs may be those of the same commit.
+    """Writes manifests for a snapshot of a table, whose schema and specs may be new in the same commit.
 
-    `written` are the paths of all files written, to be removed if the commit does not happen.
+    `written` holds the paths of all files written, which must be removed if the commit does not happen.
     """
 
     table: "Table"
@@ -562,7 +564,7 @@ class SnapshotManifests:
             yield self._manifest([added_entry(f, self.snapshot_id, layout) for f in group], content, layout)
 
     def carried(self, base: "Snapshot | None", remove: Selection | None) -> Carried:
-        """Manifests of the parent snapshot: as they are, merged where there are many small ones, or without removed files."""
+        """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files."""
         if base is None:
             return Carried()
         listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
@@ -589,7 +591,7 @@ class SnapshotManifests:
         return Carried((*rewritten, *kept), tuple(removed))
 
     def write(self, name: str, data: bytes) -> str:
-        """Write a file beside the table's metadata; its path."""
+        """Write a file to the table's metadata folder; return its path."""
         path = f"{metadata_location(self.table)}/{name}"
         self.storage.write(path, data)
         self.written.append(path)
@@ -609,7 +611,7 @@ class SnapshotManifests:
         return [*merged, *(m for m in live if m["manifest_path"] not in gone)]
 
     def _live_entries(self, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
-        """The live entries of a manifest, for another one."""
+        """The live entries of a manifest, for another manifest."""
         entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
         live = (e for e in entries if e.status is not EntryStatus.DELETED)
         return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
@@ -638,5 +640,5 @@ class SnapshotManifests:
 
 
 def _has_live_files(manifest: Record) -> bool:
-    """Whether a manifest has live files, or does not tell."""
+    """Whether a manifest has live files or does not record their number."""
     return any(manifest[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))

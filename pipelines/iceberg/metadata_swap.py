@@ -1,6 +1,6 @@
 """Adds a snapshot to the metadata of a table and makes it current in a SQL catalog.
 
-It edits the JSON of the metadata, so that the cost hardly grows with the number of snapshots. If another writer was
+It edits the JSON of the metadata, so the cost hardly grows with the number of snapshots. If another writer was
 faster, nothing is changed; retries are in `commit.py`.
 """
 
@@ -77,7 +77,7 @@ DEFAULT_PREVIOUS_VERSIONS = 100
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 SUFFIX = ".metadata.json"
 CACHED_DOCUMENTS = 64
-"""A process writes two tables per mirror; a document of a thousand snapshots is a megabyte."""
+"""Documents kept in memory: a process writes two tables per mirror, and a thousand snapshots are a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class _Document:
     snapshots: Mapping[int, bytes]
 
     def text(self) -> bytes:
-        """The whole document, joined once: a thousand snapshots are a megabyte."""
+        """The whole document, joined once, since it may be a megabyte."""
         head = orjson.dumps({**self.rest, "snapshots": []}).removesuffix(b"]}")
         return b"".join((head, b",".join(self.snapshots.values()), b"]}"))
 
 
 _documents: OrderedDict[str, _Document] = OrderedDict()
 _lock = threading.Lock()
-"""Tables are committed by several threads."""
+"""Protects the documents: several threads commit tables."""
 
 
 def supports(table: "Table") -> bool:
@@ -105,13 +105,13 @@ def supports(table: "Table") -> bool:
 
 
 def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
-    """Add a snapshot as the new head of `main` and update `table`; False if another writer was faster.
+    """Add a snapshot as the new head of `main` and update `table`; False if another writer committed first.
 
     Args:
-        table: with the metadata that the snapshot builds upon.
-        snapshot: as the metadata JSON has it.
-        storage: of the table.
-        folder: for metadata files.
+        table: the table, with the metadata that the snapshot builds upon.
+        snapshot: the snapshot in the form of the metadata JSON.
+        storage: storage of the table.
+        folder: folder for metadata files.
     """
     base = str(table.metadata_location)
     document = _document(base, storage)
@@ -155,7 +155,7 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, 
     refs = rest.get("refs") or {}
     main = {"type": "branch", **refs.get("main", {}), "snapshot-id": number}
     history = [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time}]
-    if expired:  # a history with a gap would be wrong: it is kept only from behind the last expired snapshot on
+    if expired:  # a history with a gap would be wrong, so it is kept only after the last expired snapshot
         last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
         history = history[last + 1 :]
     changes = {
@@ -173,7 +173,7 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, 
 
 
 def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
-    """The metadata log of the version that follows a document, which is in the file `base`."""
+    """The metadata log of the version that follows a document stored in the file `base`."""
     properties = document.get("properties") or {}
     kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
     newest = {"metadata-file": base, "timestamp-ms": document["last-updated-ms"]}
@@ -183,7 +183,7 @@ def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
 def _expired(document: _Document, table: "Table", snapshot: Mapping[str, Any]) -> frozenset[int]:
     """The oldest snapshots beyond the number to keep.
 
-    Heads of branches and tags stay, and so does the last snapshot that has a position with all between it and the head:
+    Heads of branches and tags stay, and so do the last snapshot that has a position and all between it and the head:
     positions are looked up from parent to parent.
     """
     wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
@@ -215,7 +215,7 @@ def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) 
 def _shown(
     metadata: "TableMetadata", document: _Document, snapshot: Mapping[str, Any], expired: frozenset[int]
 ) -> "TableMetadata":
-    """The new metadata as PyIceberg has it, sharing whatever has not changed."""
+    """PyIceberg's form of the new metadata, sharing everything that has not changed."""
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 
@@ -243,6 +243,6 @@ def _shown(
 
 
 def next_version(location: str) -> int:
-    """The number of the metadata file that follows the one at `location`; 0 if its name has none, as PyIceberg counts."""
+    """The number of the metadata file after the one at `location`; 0 if its name has no number, as PyIceberg counts."""
     digits = location.rpartition("/")[2].removeprefix("v").partition("-")[0].partition(".")[0]
     return int(digits) + 1 if digits.isdigit() else 0

@@ -31,15 +31,17 @@ from scan_core.files import (
 
 SAMPLE_RUNS = 16
 SAMPLE_RUN_ROWS = 64
-"""Runs rather than single rows, as slices cost no copy. Columns whose rows repeat their neighbours keep a dictionary."""
+"""Sampled rows per run: runs instead of single rows, as slices are not copied. Columns whose rows repeat their
+neighbours keep a dictionary.
+"""
 MIN_ROWS = 4 * SAMPLE_RUNS * SAMPLE_RUN_ROWS
-"""Smaller files are not sampled."""
+"""Minimum rows of a file to be sampled."""
 MIN_VALUES = 32
-"""Fewer values in a sample mean nothing."""
+"""Minimum values in a sample to be meaningful."""
 MIN_REPEATS = 4
-"""Average number of occurrences of a value: its index in the dictionary takes up to half of its own bytes."""
+"""Minimum average number of occurrences of a value: its index in a dictionary takes up to half of its own bytes."""
 MAX_DICTIONARY_BYTES = 1024**2
-"""Size at which Parquet's writer gives up a dictionary."""
+"""Size at which Parquet's writer abandons a dictionary."""
 
 _GOLDEN = 0.6180339887
 
@@ -49,7 +51,7 @@ def dictionary_columns(rows: pa.Table) -> list[str] | bool:
     if rows.num_rows < MIN_ROWS:
         return True
     step = rows.num_rows // SAMPLE_RUNS
-    # At uneven distances, so that values that recur at regular intervals are neither always nor never in the sample.
+    # At irregular distances, so that values that recur at regular intervals are sampled neither always nor never.
     starts = (int((number + number * _GOLDEN % 1) * step) for number in range(SAMPLE_RUNS))
     sample = pa.concat_tables([rows.slice(start, SAMPLE_RUN_ROWS) for start in starts]).combine_chunks()
     share = rows.num_rows / sample.num_rows
@@ -95,12 +97,12 @@ def _repeats(sample: pa.Array, share: float) -> bool:
 
 
 DEFAULT_FILE_BYTES = 256 * 1024**2
-"""Arrow bytes per file: a quarter of that on disk, near Iceberg's split size."""
+"""Arrow bytes per file: about a quarter of that on disk, near Iceberg's split size."""
 DEFAULT_ROW_GROUP_ROWS = 1_000_000
 DEFAULT_PAGE_ROWS = 10_000
-"""Small pages let readers skip rows that no filter and no delete matches."""
+"""Small pages let readers skip rows that no filter and no delete selects."""
 _TRAILER_BYTES = 8
-"""After the footer: its length, and the magic."""
+"""Bytes after the footer: its length, and the magic number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class WriterOptions:
         sort_by: columns by which the rows of a data file are sorted.
         encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
             faster and smaller, but not every reader knows these encodings.
-        sample_dictionaries: no Parquet dictionary for columns whose values rarely repeat; otherwise all columns try one.
+        sample_dictionaries: write no Parquet dictionary for columns whose values rarely repeat; otherwise every column
+            tries one.
     """
 
     file_bytes: int = DEFAULT_FILE_BYTES
@@ -153,7 +156,7 @@ def number_encodings(schema: pa.Schema, dictionaries: Collection[str]) -> dict[s
 
 
 def _members(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Columns that are not below a list or map."""
+    """Columns that are not inside a list or map."""
     if not pa.types.is_struct(kind):
         yield path, kind
         return
@@ -177,7 +180,7 @@ def write_parquet(
     column_encoding: dict[str, str] | None,
     bloom_filter_options: dict[str, dict[str, float]] | None,
 ) -> tuple[pq.FileMetaData, int]:
-    """Write a file; its footer and size."""
+    """Write a file; return its footer and size."""
     output = ParquetOutput(
         storage.open_output(path),
         rows.schema,
@@ -196,12 +199,12 @@ def write_parquet(
 
 
 class ParquetOutput:
-    """A Parquet file that is being written. All bytes get checksums: pages by Parquet, the rest by entries of our own.
+    """A Parquet file being written. All bytes get checksums: pages from Parquet, the rest in our own footer entries.
 
     Args:
         sink: the file; closed by `finish` and `abandon`.
-        schema: of the rows.
-        options: of `pyarrow.parquet.ParquetWriter`.
+        schema: schema of the rows.
+        options: options of `pyarrow.parquet.ParquetWriter`.
     """
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, **options: Any) -> None:
@@ -223,7 +226,7 @@ class ParquetOutput:
         self._num_row_groups += max(-(-rows.num_rows // row_group_rows), 1)
 
     def finish(self) -> tuple[pq.FileMetaData, int]:
-        """Complete the file; its footer and size."""
+        """Complete the file; return its footer and size."""
         self._sink.hold()
         self._writer.add_key_value_metadata(blank_entries(self._num_row_groups * self._num_leaves))
         self._writer.close()
@@ -250,7 +253,7 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> bytes:
-    """The end of the file, after the last page, with checksums in its footer.
+    """Add checksums to the footer in the end of the file, which follows the last page.
 
     Args:
         ending: page index, Bloom filters and footer.
@@ -283,7 +286,7 @@ def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> 
 
 
 class _WatchedSink:
-    """A file that pyarrow writes to. It records the first bytes of pages, and holds the end of the file back."""
+    """A file that pyarrow writes to. It records the first bytes of pages, and holds back the end of the file."""
 
     closed = False
 

@@ -1,6 +1,6 @@
 """Positions in snapshot summaries: how much of its source a table contains.
 
-Commits write them and every part of the pipelines reads them here.
+All other modules write and read them by these functions and names.
 """
 
 import uuid
@@ -10,21 +10,21 @@ from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.storage import Storage
 
 POSITION = "nevermore.position"
-"""Of a change log: how far its source is in it, in the source's own text."""
+"""Key of a change log: the position in its source up to which it is complete, in the source's own text."""
 POSITION_FILE = "nevermore.position-file"
-"""The same in a file, where the text is long."""
+"""The same, stored in a file because the text is long."""
 LAST_ORDINAL = "nevermore.last-ordinal"
-"""Of a change log: the highest ordinal it holds."""
+"""Key of a change log: its highest ordinal."""
 LOG_SNAPSHOT = "nevermore.change-log-snapshot"
-"""Of a mirror: the snapshot of its change log that is applied."""
+"""Key of a mirror: the snapshot of its change log that is applied."""
 LOG_ORDINAL = "nevermore.change-log-ordinal"
-"""Of a mirror: the last ordinal applied."""
+"""Key of a mirror: the last ordinal applied."""
 ATOMIC = "nevermore.atomic"
-"""Of a change log: the changes of the snapshot end with a transaction of the source, and are applied as a whole."""
+"""Key of a change log: the snapshot's changes end with a transaction of the source, and are applied as a whole."""
 ORDER_REACHED = "nevermore.order-reached"
-"""Of a change log whose changes are ordered by payload columns: their highest value in it."""
+"""Key of a change log whose changes are ordered by payload columns: their highest value in it."""
 ORDER_BY = "nevermore.order-by"
-"""Of such a log: the columns."""
+"""Key of such a log: those columns."""
 POSITION_PROPERTIES = (
     POSITION,
     POSITION_FILE,
@@ -34,10 +34,10 @@ POSITION_PROPERTIES = (
     ORDER_REACHED,
     ORDER_BY,
 )
-"""What maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
+"""Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
 
 MAX_INLINE = 4096
-"""Characters of a position in a summary: metadata files repeat every summary."""
+"""Maximum characters of a position in a summary: metadata files repeat every summary."""
 
 
 def position_properties(position: str, folder: str, storage: Storage) -> dict[str, str]:
@@ -50,16 +50,16 @@ def position_properties(position: str, folder: str, storage: Storage) -> dict[st
 
 
 def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
-    """The position that a summary carries, or None."""
+    """The position in a summary; None if there is none."""
     if (path := summary.get(POSITION_FILE)) is not None:
         return storage.read(path).decode()
     return summary.get(POSITION)
 
 
 def ancestors(table: ReadableTable) -> Iterator[ReadableSnapshot]:
-    """The current snapshot and its ancestors, as far as the table still has them, newest first.
+    """Yield the current snapshot and its ancestors that the table still has, newest first.
 
-    Reading only the newest costs little, however many are kept, as parents come before their children.
+    Reading only the newest is cheap, however many there are, because parents precede their children.
     """
     wanted = table.metadata.current_snapshot_id
     passed: dict[int, ReadableSnapshot] = {}
@@ -75,12 +75,12 @@ def ancestors(table: ReadableTable) -> Iterator[ReadableSnapshot]:
 
 
 def current_snapshot(table: ReadableTable) -> ReadableSnapshot | None:
-    """The current snapshot; PyIceberg itself would search for it from the oldest on."""
+    """The current snapshot, found from the newest on; PyIceberg searches from the oldest."""
     return next(ancestors(table), None)
 
 
 def summary_properties(snapshot: ReadableSnapshot | None) -> Mapping[str, str]:
-    """The properties in a snapshot's summary; none for no snapshot, or one without summary."""
+    """The properties in a snapshot's summary; empty without a snapshot or summary."""
     return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
 
 

@@ -39,7 +39,7 @@ _DELETED = 2
 """Status of manifest entries."""
 _METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
 _CREATED = 0
-"""Version of a table's first metadata file: a table that the catalog never learned of has nothing else to lose."""
+"""Version of a table's first metadata file: a table with only this one has nothing to lose."""
 
 Action = Literal["unchanged", "registered", "brought forward", "moved here"]
 
@@ -54,15 +54,15 @@ class MetadataFile:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was done for one table.
+    """Result for one table.
 
     Attributes:
         table: `namespace.table`.
-        action: what was done, or would be.
+        action: what was done, or would be done.
         metadata: the metadata file that the catalog names now.
-        before: the metadata file that it named before; None for a table that it did not know.
+        before: the metadata file that it named before; None for a table that it did not have.
         snapshot_id: the table's current snapshot; None if it has none.
-        passed_over: newer metadata files that cannot be used, with the reason.
+        passed_over: newer metadata files that are unusable, with the reason.
     """
 
     table: str
@@ -141,7 +141,7 @@ def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
         stored = next(_metadata_files(warehouse.joinpath(*identifier(name))), None)
         if stored is None or stored.version == _CREATED:
             continue
-        # Asked after the listing, so that a commit made meanwhile does not look as if the warehouse were ahead.
+        # Checked after the listing, so that a concurrent commit does not look as if the warehouse were ahead.
         location = metadata_location(catalog, name)
         if location is None:
             unknown.append(name)
@@ -150,7 +150,8 @@ def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
         elif path is not None and path.parent == stored.path.parent and (lead := _lead(path, stored)) > 0:
             ahead.append((name, lead))
     if any(name.startswith(change_log_name("")) for name in unknown):
-        # Only change logs count: a dropped mirror is rebuilt from its log, a published table from mirrors, without loss.
+        # Only change logs count: a dropped mirror can be rebuilt from its log and a published table from mirrors,
+        # without loss.
         raise CatalogMismatchError(
             f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; going on would start "
             "them anew. `nevermore recover` registers them; if they are not wanted, move their folders away"
@@ -158,14 +159,14 @@ def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
     if elsewhere and config.tables_elsewhere == "refuse":
         name, path = elsewhere[0]
         raise CatalogMismatchError(
-            f"{name} of this catalog lies in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
+            f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
             "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "
-            "`tables_elsewhere: allow` in the config goes on with the others"
+            "`tables_elsewhere: allow` in the config keeps using the other files"
         )
     lost = {name for name, lead in ahead if lead > 1} | _lost_in_pairs({name for name, _ in ahead})
     if lost:
         raise CatalogMismatchError(
-            f"the warehouse {warehouse} has newer metadata than the catalog names: {', '.join(sorted(lost))}; was the catalog "
+            f"the warehouse {warehouse} has newer metadata than the catalog: {', '.join(sorted(lost))}; was the catalog "
             "restored from an older copy? `nevermore recover` brings it forward to the newest commit of each table"
         )
 
@@ -176,13 +177,13 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
     Tables whose metadata names another location get new metadata, manifest lists and manifests with the paths of this one.
 
     Args:
-        config: of the project.
-        catalog: to register tables in.
+        config: config of the project.
+        catalog: catalog in which to register tables.
         names: only these tables; all of the warehouse if none.
         is_dry: change nothing.
 
     Raises:
-        SourceError: no local warehouse, no such table in it, or one whose files are not all there.
+        SourceError: the warehouse is not local, lacks a table, or some files of a table are missing.
     """
     warehouse = _local_warehouse(config)
     if warehouse is None:
@@ -205,7 +206,7 @@ def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Re
     newest: int | None = None
     for stored in _metadata_files(folder):
         newest = stored.version if newest is None else newest
-        # The last commit may have died half way. Going back further would drop commits that somebody has seen.
+        # The last commit may have been interrupted. Going back further would drop commits that readers have seen.
         if stored.version < newest - 1:
             break
         try:
@@ -214,7 +215,7 @@ def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Re
             move = _Move(location, folder)
             move.check_files(document)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            reasons.append(f"{stored.path.name} is not whole ({type(error).__name__})")
+            reasons.append(f"{stored.path.name} is incomplete ({type(error).__name__})")
             continue
         except (SourceError, MalformedTableError) as error:
             reasons.append(f"{stored.path.name}: {error}")
@@ -245,9 +246,11 @@ def _register(catalog: "Catalog", name: str, before: str | None, location: str) 
         return
     swapped = swap_location(catalog, identifier(name), before, location)
     if swapped is False:
-        raise SourceError(f"{name} was committed to meanwhile; run `nevermore recover` again while nothing else writes")
+        raise SourceError(
+            f"{name} was changed in the meantime; run `nevermore recover` again while nothing else writes"
+        )
     if swapped is None:
-        raise SourceError(f"{name} is in a catalog that only its own tools can point to {location}")
+        raise SourceError(f"{name} is in a catalog that only its own tools can change to {location}")
 
 
 def _names(config: Config, warehouse: Path) -> Iterator[str]:
@@ -262,7 +265,7 @@ def _names(config: Config, warehouse: Path) -> Iterator[str]:
 
 
 def _metadata_files(folder: Path) -> Iterator[MetadataFile]:
-    """The metadata files of a table, newest version first; files of the same version latest first."""
+    """Metadata files of a table, newest version first; files of the same version latest first."""
     versions: dict[int, list[Path]] = defaultdict(list)
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in (folder / "metadata").iterdir():
@@ -270,22 +273,22 @@ def _metadata_files(folder: Path) -> Iterator[MetadataFile]:
                 versions[int(match[1])].append(path)
     for version in sorted(versions, reverse=True):
         paths = versions[version]
-        if len(paths) > 1:  # commits that collided; a look at every file would cost more than the listing
+        if len(paths) > 1:  # commits that collided; opening every file would cost more than the listing
             paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
         yield from (MetadataFile(path, version) for path in paths)
 
 
 def _lead(registered: Path, stored: MetadataFile) -> int:
-    """By how many commits the newest metadata file is ahead of the one that the catalog names."""
+    """Number of commits by which the newest metadata file is ahead of the one in the catalog."""
     match = _METADATA_NAME.fullmatch(registered.name)
     return 0 if match is None else stored.version - int(match[1])
 
 
 def _lost_in_pairs(ahead: Iterable[str]) -> set[str]:
-    """Mirrors that are ahead by one commit together with their logs.
+    """Find mirrors that are one commit ahead, together with their logs.
 
-    A commit that died before the catalog learned of it leaves a metadata file too, one ahead, and the next run repeats the
-    commit. But a mirror is committed after its log, so both cannot have died in one run.
+    A commit that was interrupted before the catalog was updated also leaves a metadata file that is one ahead, and the next run repeats the
+    commit. But a mirror is committed after its log, so both cannot be interrupted in one run.
     """
     names = set(ahead)
     return {name for pair in ((n, change_log_name(n)) for n in names) if names.issuperset(pair) for name in pair}
@@ -296,7 +299,7 @@ def _local_warehouse(config: Config) -> Path | None:
 
 
 def _local(location: str) -> Path | None:
-    """The path of a local file or folder; None for one elsewhere."""
+    """The path of a local file or folder; None for remote ones."""
     if location.startswith("file:"):
         return Path(location.removeprefix("file://").removeprefix("file:"))
     return None if "://" in location else Path(location)
@@ -304,13 +307,13 @@ def _local(location: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """The move of a table from the location that its metadata names to a local folder, which may be the same place."""
+    """The move of a table from the location in its metadata to a local folder, which may be the same."""
 
     location: str
     folder: Path
 
     def check_files(self, document: Mapping[str, Any]) -> None:
-        """Refuse a metadata file whose current snapshot names files that are not there.
+        """Refuse a metadata file whose current snapshot names missing files.
 
         Raises:
             SourceError: names the first file that is missing.
@@ -323,7 +326,7 @@ class _Move:
                         raise SourceError(f"its snapshot {current} needs {path}, which is not there")
 
     def check_movable(self, document: Mapping[str, Any]) -> None:
-        """Refuse, before anything is written, a table that new metadata alone cannot move.
+        """Refuse, before anything is written, a table that cannot be moved by new metadata alone.
 
         Raises:
             SourceError: some snapshot has position-delete files, whose rows name data files by path.
@@ -341,7 +344,7 @@ class _Move:
                     )
 
     def write_copy(self, document: Mapping[str, Any], version: int) -> Path:
-        """Write all metadata of a table for its new place; the new metadata file, of this version."""
+        """Write all metadata of a table for its new location; return the new metadata file, of this version."""
         written: dict[str, tuple[str, int]] = {}
         moved = self._moved(document)
         for snapshot, old in zip(moved.get("snapshots", ()), document.get("snapshots", ()), strict=True):
@@ -352,7 +355,7 @@ class _Move:
         return target
 
     def _write_list(self, path: str, written: dict[str, tuple[str, int]]) -> str:
-        """Write a manifest list and those of its manifests that are not written yet; its location."""
+        """Write a manifest list and those of its manifests that are not written yet; return its location."""
         old = self._read(path)
         rows = []
         for row in old.rows:
@@ -370,7 +373,7 @@ class _Move:
         return self._write(old, old.rows)
 
     def _files(self, snapshot: Mapping[str, Any]) -> Iterator[Path]:
-        """All files that a snapshot needs, where they are now; each is read only after it was yielded."""
+        """All files that a snapshot needs, at their present location; each is read only after it was yielded."""
         if "manifest-list" not in snapshot:
             return
         yield self._here(snapshot["manifest-list"])
@@ -384,7 +387,7 @@ class _Move:
         return Path(self._moved(path).removeprefix("file://"))
 
     def _moved(self, value: Any) -> Any:
-        """A value in which every text that is a path at the old location is one at the new location."""
+        """Rewrite every text in a value that is a path at the old location to the new location."""
         match value:
             case str():
                 old = self.location.rstrip("/")
@@ -402,7 +405,7 @@ class _Move:
         return read_avro(here.read_bytes(), str(here))
 
     def _write(self, old: AvroFile, rows: list[Record]) -> tuple[str, int]:
-        """Write rows to an Avro file of the same schema and header; its location and size."""
+        """Write rows to an Avro file with the same schema and header; return its location and size."""
         data = write_avro(old.schema, rows, old.metadata)
         path = self.folder / "metadata" / f"{uuid.uuid4()}-moved.avro"
         path.write_bytes(data)

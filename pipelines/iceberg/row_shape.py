@@ -33,7 +33,7 @@ def parquet_schema(schema: Schema) -> pa.Schema:
 
 
 def conform(rows: pa.Table, schema: Schema) -> pa.Table:
-    """`rows` with the columns of `schema`, found by name, and nothing else.
+    """Reduce `rows` to the columns of `schema`, found by name and cast to its types.
 
     Raises:
         SchemaConflictError: a value that does not fit the column's type, or NULL in a required column.
@@ -48,28 +48,28 @@ def conform(rows: pa.Table, schema: Schema) -> pa.Table:
             chunks = [_shaped(chunk, f.type, f.name) for chunk in rows.column(f.name).chunks]
             arrays.append(pa.chunked_array([_relabelled(c, target.type) for c in chunks], target.type))
         if f.required and arrays[-1].null_count:
-            raise SchemaConflictError(f"column {f.name!r} is required, yet a row has NULL in it")
+            raise SchemaConflictError(f"column {f.name!r} is required, but a row has NULL in it")
     return pa.table(arrays, schema=wanted)
 
 
 def member(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """A member of structs by its name. It is found by index, as Arrow reads a name that begins with a dot as a path."""
+    """A member of structs by name. It is found by index, as Arrow takes a name that begins with a dot for a path."""
     return pc.struct_field(structs, [structs.type.get_field_index(name)])
 
 
 def distinct_rows(rows: pa.Table) -> pa.Table:
-    """Each row once. Columns are renamed meanwhile, as Arrow reads a name that begins with a dot as a path."""
+    """Remove duplicate rows. Columns are renamed meanwhile, as Arrow treats a name that begins with a dot as a path."""
     labels = [f"c{i}" for i in range(rows.num_columns)]
     return rows.rename_columns(labels).group_by(labels).aggregate([]).rename_columns(rows.column_names)
 
 
 def single_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; `combine_chunks` gives a chunked one for structs that are empty or large."""
+    """A column as one array; `combine_chunks` returns a chunked one for structs that are empty or large."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def without_extensions(rows: pa.Table) -> pa.Table:
-    """`rows` with uuid as 16 bytes, at every depth: how values are held between reading and writing."""
+    """Store uuids as 16 bytes at every depth: the form of values between reading and writing."""
     wanted = pa.schema([f.with_type(_storage_type(f.type)) for f in rows.schema])
     if wanted.equals(rows.schema):
         return rows
@@ -113,7 +113,7 @@ def _parquet_type(kind: Type) -> pa.DataType:
 
 
 def _shaped(array: pa.Array, kind: Type, path: str) -> pa.Array:
-    """`array` in the engine's Arrow type of `kind`, struct members matched by name."""
+    """Convert `array` to the engine's Arrow type of `kind`, with struct members matched by name."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -138,9 +138,9 @@ def _shaped(array: pa.Array, kind: Type, path: str) -> pa.Array:
             try:
                 return array.cast(wanted)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise SchemaConflictError(f"column {path!r}: a {array.type} does not fit {kind}: {error}") from error
+                raise SchemaConflictError(f"column {path!r}: {array.type} does not fit {kind}: {error}") from error
         case _:
-            raise SchemaConflictError(f"column {path!r}: {array.type} is no {kind}")
+            raise SchemaConflictError(f"column {path!r}: {array.type} is not {kind}")
 
 
 def _shaped_struct(array: pa.StructArray, members: tuple[NestedField, ...], path: str) -> pa.StructArray:
@@ -189,10 +189,10 @@ def _zero_based(offsets: pa.Array) -> pa.Array:
 
 
 def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
-    """Refuse columns that do not exist, or that have no order.
+    """Refuse columns that do not exist or cannot be sorted by.
 
     Raises:
-        SchemaConflictError: names the columns that may be chosen.
+        SchemaConflictError: there is such a column; names the possible ones.
     """
     for name in names:
         if name not in rows.column_names or not isinstance(schema.find(name).type, PrimitiveType):
@@ -202,18 +202,18 @@ def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
 
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows sorted by these columns."""
+    """Sort the rows by these columns."""
     keys = rows.select(list(names))
     if keys.num_columns == 1 and _is_ascending(keys.column(0)):
         return rows
-    # Renamed, as Arrow reads a name that begins with a dot as a path.
+    # Renamed, as Arrow treats a name that begins with a dot as a path.
     plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
     labels = [f"c{i}" for i in range(keys.num_columns)]
     return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
 
 
 def _is_ascending(column: pa.ChunkedArray) -> bool:
-    """Whether integers are sorted already, as ascending keys of a source are; False for all other types."""
+    """Whether integers are already sorted, as ascending keys of a source are; False for all other types."""
     if column.null_count or not pa.types.is_integer(column.type):
         return False
     values = column.to_numpy()
@@ -226,7 +226,7 @@ def _sortable(kind: pa.DataType) -> pa.DataType:
 
 _WIDE = Context(prec=76)
 _MAX_FOLDER_NAME = 80
-"""Characters of a partition value; longer ones are cut, as folders mean nothing to Iceberg."""
+"""Maximum characters of a partition value in a folder; longer ones are cut, as folders have no meaning in Iceberg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[Pri
     """Result types of the fields of a spec; `types` gives the type of each source column by field id."""
     found = []
     for f in spec.fields:
-        source = types.get(f.source_id, PrimitiveType("string"))  # of a dropped column, only void is left
+        source = types.get(f.source_id, PrimitiveType("string"))  # of a dropped column, only a void field is left
         result = parse_transform(f.transform).result_type(source)
         if not isinstance(result, PrimitiveType):
             raise TypeError(f"partition field {f.name} of type {result}")
@@ -251,7 +251,7 @@ def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[Pri
 
 
 def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[PartitionedRows]:
-    """The rows of each partition of `spec`, in the order in which partitions occur first; row order is kept."""
+    """Split rows by partition of `spec`, in the order of first occurrence; the order of rows is kept."""
     if not spec.fields:
         yield PartitionedRows((), "", rows)
         return

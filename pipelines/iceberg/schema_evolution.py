@@ -64,9 +64,9 @@ def _type_document(kind: Type) -> Any:
 
 _INTEGER_DIGITS = {"int": 10, "long": 19}
 _PROMOTIONS = frozenset({("int", "long"), ("float", "double")})
-"""Of Iceberg v2, in addition to wider decimals."""
+"""Type promotions of Iceberg v2, in addition to wider decimals."""
 _LOSSLESS = frozenset({("int", "double")}) | _PROMOTIONS
-"""Values of the first type fit exactly in a column of the second."""
+"""Type promotions for which every value of the first type fits exactly in a column of the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The schema that a table needs for the columns of a feed, which may be the old one, and all clashes."""
+    """The schema that a table needs for the columns of a feed, which may be unchanged, and all clashes."""
 
     schema: Schema
     changed: bool
@@ -122,7 +122,7 @@ def iceberg_type(kind: pa.DataType) -> Type:
 
 
 def _has_values(kind: pa.DataType) -> bool:
-    """False for type null, and for lists, maps and structs of nothing else."""
+    """False for type null, and for lists, maps and structs that contain nothing else."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _has_values(kind.value_type)
     if pa.types.is_struct(kind):
@@ -199,7 +199,7 @@ def takes(have: PrimitiveType, feed: PrimitiveType) -> bool:
                 feed.parameters[1] <= have.parameters[1] and feed.parameters[0] - feed.parameters[1] <= integer_digits
             )
         return _INTEGER_DIGITS.get(feed.name, integer_digits + 1) <= integer_digits
-    if feed.name == "uuid":  # how the engine holds 16 bytes of either type
+    if feed.name == "uuid":  # the engine stores both types as 16 bytes
         return have in {PrimitiveType("fixed", (16,)), PrimitiveType("binary")}
     return have.name == "binary" and feed.name == "fixed"
 

@@ -1,6 +1,6 @@
 """Reads tables of an SQLite catalog without PyIceberg, whose import costs more than most commands that only read.
 
-Whatever is unusual (another layout of the catalog, a locked or damaged file, PyIceberg's own settings, metadata that is
+Anything unusual (another layout of the catalog, a locked or damaged file, PyIceberg's own settings, metadata that is
 remote, compressed or malformed) raises `UnusualError`, and the caller asks PyIceberg, which reports what is wrong with it.
 The classes have the names and members of PyIceberg's, as `interfaces.py` describes them.
 """
@@ -25,15 +25,15 @@ _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata
 _OWN_SETTINGS = ".pyiceberg.yaml"
 _PLAIN = ("type", "uri", "warehouse")
 _LOCK_SECONDS = 5.0
-"""As long as PyIceberg waits."""
+"""Timeout for locks, as long as PyIceberg's."""
 
 
 class UnusualError(Exception):
-    """Something that PyIceberg must be asked about; never shown to a user."""
+    """Something that requires PyIceberg; never shown to a user."""
 
 
 class Operation(Enum):
-    """What a snapshot did."""
+    """The operation of a snapshot."""
 
     APPEND = "append"
     REPLACE = "replace"
@@ -49,7 +49,7 @@ class Summary:
     additional_properties: Mapping[str, str]
 
     def __getitem__(self, name: str) -> str | None:
-        """A property, None if there is none."""
+        """The value of a property, None if it does not exist."""
         return self.additional_properties.get(name)
 
 
@@ -79,8 +79,8 @@ class StoredTable:
     Attributes:
         metadata_location: the metadata file that the catalog names.
         metadata: its content.
-        io: with the FileIO properties.
-        facts: the metadata as scans need it.
+        io: FileIO properties.
+        facts: the metadata in the form that scans need.
         identifier: namespace and name.
     """
 
@@ -109,9 +109,9 @@ class SqliteCatalog:
     """An SQLite catalog, for reading.
 
     Attributes:
-        name: of the catalog; one file may hold several.
-        file: of the database, which exists.
-        properties: of the catalog, as the config has them.
+        name: name of the catalog; one file may hold several.
+        file: file of the database, which exists.
+        properties: properties of the catalog from the config.
     """
 
     name: str
@@ -119,7 +119,7 @@ class SqliteCatalog:
     properties: Mapping[str, str]
 
     def table(self, identifier: tuple[str, ...]) -> StoredTable | None:
-        """A table; None if the catalog does not have it.
+        """Find a table; None if the catalog does not have it.
 
         Raises:
             UnusualError: ask PyIceberg.
@@ -170,7 +170,7 @@ class SqliteCatalog:
         conditions = [f"{column} = ?" for column in where]
         if "iceberg_type" in self._columns:
             conditions.append("(iceberg_type = 'TABLE' OR iceberg_type IS NULL)")
-        # names of columns are those of this module
+        # column names are those of this module
         statement = f"SELECT {columns} FROM iceberg_tables WHERE {' AND '.join(conditions)}"
         return self._rows(statement, tuple(where.values()))
 
@@ -193,12 +193,12 @@ class SqliteCatalog:
 
 
 def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """The catalog in an SQLite file; None where PyIceberg might read another one, or would create it.
+    """Open the catalog in an SQLite file; None if PyIceberg might read another one, or would create it.
 
     Args:
-        name: of the catalog.
-        file: of the database.
-        properties: as a config has them.
+        name: name of the catalog.
+        file: file of the database.
+        properties: properties from the config.
     """
     is_plain = properties.get("type") == "sql" and all(n in _PLAIN or "." in n for n in properties)
     if not is_plain or not file.is_file() or _has_own_settings():
@@ -207,7 +207,7 @@ def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> Sqli
 
 
 def _has_own_settings() -> bool:
-    """Whether PyIceberg has settings of its own, in a file or the environment."""
+    """Whether PyIceberg has its own settings, in a file or the environment."""
     folders = filter(None, (os.environ.get("PYICEBERG_HOME"), str(Path.home()), "."))
     return any(name.upper().startswith("PYICEBERG_") for name in os.environ) or any(
         Path(folder, _OWN_SETTINGS).exists() for folder in folders

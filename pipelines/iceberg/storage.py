@@ -1,6 +1,6 @@
 """Writes, reads and removes whole files of a table: local ones directly, all others through their file system.
 
-Also names the places at which tests end a run, chosen with NEVERMORE_CRASH_AT.
+Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 """
 
 import os
@@ -23,7 +23,7 @@ _reached: Counter[str] = Counter()
 
 
 def reached(point: CrashPoint) -> None:
-    """End the process if NEVERMORE_CRASH_AT asks for it at this point."""
+    """End the process if NEVERMORE_CRASH_AT names this point."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return
@@ -66,15 +66,15 @@ class Storage:
             sink.write(data)
 
     def read(self, path: str) -> bytes:
-        """All bytes of a file."""
+        """Read all bytes of a file."""
         return read_bytes(path, self.io)
 
     def files_in(self, folder: str) -> list[str]:
-        """Paths of the files directly in a folder; none if it does not exist."""
+        """Paths of the files directly in a folder; empty if it does not exist."""
         return self._list(folder, recursive=False)
 
     def files_below(self, folder: str) -> list[str]:
-        """Paths of the files in a folder and in all folders in it; none if it does not exist."""
+        """Paths of the files in a folder and its subfolders; empty if it does not exist."""
         return self._list(folder, recursive=True)
 
     def _list(self, folder: str, *, recursive: bool) -> list[str]:
@@ -87,7 +87,7 @@ class Storage:
         return [folder + info.path.removeprefix(inner) for info in found if info.is_file]
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files that no commit names; one that is gone already is no error."""
+        """Remove files that no commit names; missing files are not an error."""
         for path in paths:
             location = parse_location(path)
             with suppress(FileNotFoundError):

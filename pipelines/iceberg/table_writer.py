@@ -41,7 +41,7 @@ _ILLEGAL_KEYS = frozenset({"float", "double"})
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where and how files are written."""
+    """Location and layout of written files."""
 
     schema: Schema
     data_location: str
@@ -53,7 +53,7 @@ def check_key(schema: Schema, key: Sequence[str]) -> tuple[int, ...]:
     """Field ids of the key columns, sorted.
 
     Raises:
-        SchemaConflictError: a column that does not exist, or of a type that cannot identify a row (rule 25).
+        SchemaConflictError: a column does not exist, or its type cannot identify a row (rule 25).
     """
     ids = []
     for name in key:
@@ -117,7 +117,7 @@ def describe_parquet(
     key_ids: frozenset[int] = frozenset(),
     content: FileContent = FileContent.DATA,
 ) -> WrittenFile:
-    """The facts that a commit needs of a file with field ids; of delete files, `key_ids` are the equality ids."""
+    """The facts about a file with field ids that a commit needs; `key_ids` of delete files are equality ids."""
     return WrittenFile(
         path=path,
         content=content,
@@ -204,7 +204,7 @@ def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") 
 __all__ = ["FileLayout", "RollingWriter", "WriteTarget", "WriterOptions", "check_key", "write_deletes", "write_rows"]
 
 MAX_OPEN_FILES = 32
-"""Partitions that a task writes at a time; the file that was written to least recently is finished first."""
+"""Maximum of partitions that a task writes at a time; beyond it, the least recently used file is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +244,9 @@ class RollingWriter:
     Args:
         target: schema and location of the files.
         spec: partition spec of the files.
-        layout: of the files.
-        prefix: of their names, which identifies the files of one run.
-        key_ids: columns whose bounds are not cut short.
+        layout: layout of the files.
+        prefix: prefix of their names, which identifies the files of one run.
+        key_ids: columns whose bounds are not truncated.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class RollingWriter:
                 self._add(part)
 
     def _groups(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Batches combined to row groups."""
+        """Combine batches to row groups."""
         held: list[pa.Table] = []
         held_bytes = held_rows = 0
         for batch in batches:
@@ -305,7 +305,7 @@ class RollingWriter:
 
     def _add(self, part: PartitionedRows) -> None:
         file = self._open.pop(part.values, None) or self._begin(part)
-        self._open[part.values] = file  # the newest last
+        self._open[part.values] = file  # the most recently used last
         file.output.write(part.rows, self._layout.row_group_rows)
         file.nans.update(nan_counts(part.rows, self._target.schema))
         if file.output.num_bytes >= self._layout.target_file_bytes:

@@ -1,6 +1,6 @@
 """Packs our code for the workers of a Spark cluster.
 
-Builds a zip that Spark puts on their path, and an archive of the libraries that it needs. Equal code gives equal
+Builds a zip that Spark puts on their path, and an archive of the libraries that it needs. The same code gives the same
 bytes. This module does not import pyspark.
 """
 
@@ -30,11 +30,11 @@ REQUIREMENTS = (
     "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
     "sqlglot", "xxhash",
 )  # fmt: skip
-"""What tasks import of others: pandas is Spark's own wish, pyiceberg opens object stores."""
+"""Libraries that tasks import: pandas is required by Spark itself, pyiceberg opens object stores."""
 
 _FACTS = "nevermore-package.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Of every member, so that the same code gives the same bytes."""
+"""Timestamp of every member, so that the same code gives the same bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class SparkPackage:
     """An archive for `spark.submit.pyFiles`.
 
     Attributes:
-        path: of the zip, named by version and code.
-        requirements: pinned as installed here, for the environment of the workers.
+        path: path of the zip, named by version and code.
+        requirements: libraries for the workers, pinned to the installed versions.
     """
 
     path: Path
@@ -74,7 +74,7 @@ def build_package(folder: Path) -> SparkPackage:
 
 
 def check_package(path: str) -> None:
-    """Refuse an archive of other code than this; one on a remote file system is not looked into.
+    """Refuse an archive of other code than this; an archive on a remote file system is not checked.
 
     Raises:
         ConfigError: no such archive, not one of ours, or of other code.
@@ -88,7 +88,7 @@ def check_package(path: str) -> None:
     except FileNotFoundError as error:
         raise ConfigError(f"spark.package: no archive {path}; {build}") from error
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"spark.package: {path} is no archive of this product ({error}); {build}") from error
+        raise ConfigError(f"spark.package: {path} is not an archive of this product ({error}); {build}") from error
     if facts.get("code") != code_digest():
         raise ConfigError(
             f"spark.package: {path} holds other code ({facts.get('version')}) than runs here; workers must run the code "
@@ -98,7 +98,7 @@ def check_package(path: str) -> None:
 
 @cache
 def code_digest() -> str:
-    """Which code this is."""
+    """A digest that identifies this code."""
     digest = hashlib.sha256()
     for name, content in sorted(_sources()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -106,7 +106,7 @@ def code_digest() -> str:
 
 
 def pinned_requirements() -> tuple[str, ...]:
-    """`name==version` as installed here."""
+    """`name==version` of the installed library."""
     return tuple(f"{name}=={version(name)}" for name in REQUIREMENTS)
 
 
@@ -133,11 +133,11 @@ def _write(path: Path, members: dict[str, bytes]) -> None:
 
 _LEFT_OUT = frozenset({"__pycache__", "tests"})
 _FROM_SPARK = frozenset({"pyspark", "py4j"})
-"""Comes with Spark itself."""
+"""Libraries that come with Spark itself."""
 
 
 def dependencies_path(folder: Path) -> Path:
-    """Named by what the machines of the workers must be."""
+    """Path of the archive, named by the platform that the workers need."""
     platform = re.sub(r"\W+", "_", sysconfig.get_platform())
     return folder / f"nevermore-dependencies-cp{sys.version_info.major}{sys.version_info.minor}-{platform}.tar.gz"
 
@@ -164,7 +164,7 @@ def pack_dependencies(folder: Path) -> Path:
 
 
 def required_distributions() -> list[Distribution]:
-    """What tasks import, and what that requires in turn, as installed here."""
+    """Libraries that tasks import and their requirements, as installed here."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -191,10 +191,10 @@ def installed_files(one: Distribution) -> Iterator[tuple[str, Path]]:
     """(place below site-packages, file) of one library, without its scripts and tests.
 
     Raises:
-        ConfigError: it does not tell its files.
+        ConfigError: it does not list its files.
     """
     if one.files is None:
-        raise ConfigError(f"{one.metadata['Name']} does not tell its files; install it from a wheel")
+        raise ConfigError(f"{one.metadata['Name']} does not list its files; install it from a wheel")
     for file in one.files:
         if ".." not in file.parts and not _LEFT_OUT & set(file.parts) and (path := Path(str(file.locate()))).is_file():
             yield str(file), path

@@ -1,4 +1,4 @@
-"""Creates the Spark session that a config asks for, and registers mirrors as views in a session.
+"""Creates the Spark session of a config, and registers mirrors as views in a session.
 
 This module imports pyspark. The code for the workers is packed in `package.py`.
 """
@@ -19,10 +19,10 @@ from scan_core.spark import NativeLimits, Reader, ReaderChoice, choice_of, dataf
 
 
 def project_session(spark: SparkConfig) -> Any:
-    """A session at the place that `spark` names, or the one that already runs.
+    """Create a session for the settings `spark`, or return the one that is already running.
 
     Raises:
-        ConfigError: an archive that is missing or of other code, or a session of another kind runs.
+        ConfigError: an archive is missing or of other code, or a session of another kind is running.
         MissingRuntimeError: no Java.
     """
     from scan_core import OptionError
@@ -60,8 +60,8 @@ class MirrorView:
     Attributes:
         table: its name in the config.
         view: its name in the session.
-        snapshot_id: what it shows; None for a mirror without snapshots.
-        frame: the same rows as a DataFrame; `reports_of` it tells what was read.
+        snapshot_id: the snapshot that it shows; None for a mirror without snapshots.
+        frame: the same rows as a DataFrame; pass it to `reports_of` to see what was read.
         choice: the reader, and why it was chosen.
     """
 
@@ -88,7 +88,7 @@ def register_views(
         config: the project.
         tables: names of some of its tables; None for all.
         reader: see `dataframe`.
-        narrow: for some tables what to change of the scan, for example `lambda scan: scan.as_of(snapshot_id)`.
+        narrow: for some tables a function that changes the scan, for example `lambda scan: scan.as_of(snapshot_id)`.
         limits: see `dataframe`.
 
     Returns:
@@ -96,13 +96,13 @@ def register_views(
 
     Raises:
         ConfigError: no config, or an unknown name of a table.
-        OptionError: "native" was asked of a table that Spark's reader would read differently.
+        OptionError: "native" was requested for a table that Spark's reader would read differently.
     """
     require_session(spark)
     if not isinstance(config, Config):
         raise ConfigError("register_views takes a config: load('nevermore.yaml') of pipelines.config.project reads one")
     if isinstance(tables, str):
-        raise ConfigError(f"tables are a sequence of names, not one text: [{tables!r}]")
+        raise ConfigError(f"tables must be a sequence of names, not a single text: [{tables!r}]")
     wanted = tuple(config.tables if tables is None else tables)
     for name in (*wanted, *(narrow or {})):
         if name not in config.tables:
@@ -126,7 +126,7 @@ def register_views(
 
 
 def view_names(tables: Collection[str]) -> dict[str, str]:
-    """For each table the name of its view: its last part, with the parts before it where two tables share it."""
+    """Name a view for each table: its last part, with the preceding parts where two tables share it."""
     short = [name.rpartition(".")[2].lower() for name in tables]
     return {
         name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")

@@ -60,7 +60,7 @@ def test_an_archive_that_is_missing_or_of_other_code_is_refused(archive: Path, t
     with pytest.raises(ConfigError, match=r"no archive .*; build it with `nevermore spark-package`"):
         check_package(str(tmp_path / "none.zip"))
     (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(ConfigError, match="is no archive of this product"):
+    with pytest.raises(ConfigError, match="is not an archive of this product"):
         check_package(str(tmp_path / "text.zip"))
     other = tmp_path / "other.zip"
     shutil.copy(archive, other)
