@@ -173,7 +173,7 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
             ("blank line", blank(rows)),
             ("tombstone", tombstones(rows)),
             ("row before an update", op == BEFORE),
-            ("skipped by ops", op == ord("x")),
+            ("left out by ops", op == ord("x")),
         ),
     )
 
@@ -203,7 +203,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
             f"no operation that is known in {column}",
             None if column is None else _single(table.column(column)),
         ),
-        skipped=counted(("row before an update", op == BEFORE), ("skipped by ops", op == ord("x"))),
+        skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
 
 
