@@ -1,7 +1,7 @@
 """The errors of the pipelines, by what the caller can do about them.
 
-One base, few children; each knows the exit code of the command that meets it. What concerns single events is no
-error: it goes to quarantine.
+One base, few children; each has the exit code of a command that fails with it. A problem of a single event is not an
+error: the event goes to quarantine.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ class PipelineError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        hide_in_error(self)  # a traceback goes on to what led to it
+        hide_in_error(self)  # a traceback also shows the causes
         return hide_secrets(Exception.__str__(self))
 
 
@@ -26,7 +26,7 @@ class ConfigError(PipelineError, ValueError):
 
 
 class SourceError(PipelineError):
-    """A source that cannot be read: no such path, unreadable file, format in doubt."""
+    """A source that cannot be read: no such path, unreadable file, ambiguous format."""
 
 
 class SchemaConflictError(PipelineError, ValueError):
@@ -50,19 +50,19 @@ class CommitConflictError(PipelineError):
 
 
 class CommitUnknownError(PipelineError):
-    """A catalog that does not tell whether a commit happened. Files of such a commit are never removed."""
+    """A catalog does not reveal whether a commit happened. Files of such a commit are never removed."""
 
 
 class PositionLostError(PipelineError):
-    """A table with rows and no source position: starting from zero would apply everything twice."""
+    """A table has rows but no source position: starting from zero would apply everything twice."""
 
 
 class CatalogMismatchError(PipelineError):
-    """A warehouse has tables that its catalog does not know, or not as they are: `nevermore recover` mends it."""
+    """A warehouse has tables that its catalog lacks or has in an older state: `nevermore recover` repairs it."""
 
 
 class AdoptedRowsError(PipelineError):
-    """Rows of an adopted table that no change log has would be lost."""
+    """An operation would lose rows of an adopted table that no change log has."""
 
     exit_code: ClassVar[int] = 2
 

@@ -1,4 +1,4 @@
-"""The changes of a batch as arrays, and where the columns come from that a change did not send (rule 26)."""
+"""The changes of a batch as arrays, and the sources of columns that a change did not send (rule 26)."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ class ChangeArrays:
     Attributes:
         key: names of the key columns.
         after: the new rows; `columns` are their members by name.
-        puts: which changes leave a row.
-        is_create: which are inserts.
-        old_key: the key that each change takes its row from.
-        new_key: the key of the row that it leaves.
-        moves: which change the key.
+        puts: mask of changes after which a row exists.
+        is_create: mask of inserts.
+        old_key: the key of the row that each change replaces or removes.
+        new_key: the key of the row that it writes.
+        moves: mask of changes of a key.
         old_code: the old key as an integer below `limit`.
-        new_code: the new key; that of a delete is its old one.
-        unsent: per column that some change did not send, which changes did not.
+        new_code: the new key likewise; for a delete the old one.
+        unsent: for each column that some change did not send, the mask of these changes.
     """
 
     def __init__(self, batch: pa.Table, key: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class ChangeArrays:
 
 
 def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
-    """Per column that some change did not send, the changes that did not."""
+    """For each column that some change did not send, the mask of these changes."""
     lists = single_chunk(unchanged)
     names = lists.flatten()
     if len(names) == 0:
@@ -80,7 +80,7 @@ UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated
 
 
 class UnsentSources:
-    """Per change and unsent column, the change that has the value; or that the mirror has it, or nobody."""
+    """For each change and unsent column, the change that has the value; or the mirror has it, or nothing does."""
 
     def __init__(self, changes: ChangeArrays, alive: Mask, absent: Mask, *, truncated: bool) -> None:
         self._absent = absent
@@ -114,7 +114,8 @@ class UnsentSources:
             pointer = jumped
         for lost, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON)):
             if lost.any():
-                # Without key changes the ones that build on a lost change are lost too; else the next round tells.
+                # Without key changes, changes that depend on a lost change are lost, too; otherwise the next round
+                # tells.
                 self._lost[reason.format(name)] = np.flatnonzero(lost if self._has_moves else unsent & lost[pointer])
         if gone.any() or missing.any():
             return
@@ -123,7 +124,7 @@ class UnsentSources:
 
 
 def _previous_touch(changes: ChangeArrays, alive: Mask) -> tuple[Rows, Mask]:
-    """Per change, the latest earlier touch of the key it takes its row from (-1: none), and whether that left a row."""
+    """For each change, the latest earlier touch of its old key (-1: none), and whether a row existed after it."""
     rows = np.flatnonzero(alive)
     moving = rows[changes.moves[rows]]
     key = np.concatenate([changes.new_code[rows], changes.old_code[moving]])
@@ -145,14 +146,14 @@ def _previous_touch(changes: ChangeArrays, alive: Mask) -> tuple[Rows, Mask]:
 
 
 def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, *, chosen: Mask) -> pa.Table:
-    """Some changes, the chosen of them with what earlier ones sent of the columns that they did not.
+    """Some changes; in the chosen ones, unsent columns are filled with values of earlier changes.
 
     Args:
-        table: rows of the change schema: those of `arrays` at `kept`.
-        arrays: all of the changes.
-        sources: where their unsent columns come from.
-        kept: which of them are wanted.
-        chosen: which of these are completed.
+        table: the changes `kept` of `arrays`, in the change schema.
+        arrays: all changes.
+        sources: sources of their unsent columns.
+        kept: indices of the wanted changes.
+        chosen: which of these to complete.
     """
     columns = {name: column.take(pa.array(kept)) for name, column in arrays.columns.items()}
     unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
@@ -172,7 +173,7 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
 
 
 def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:
-    """Per change the names of the columns that it did not send."""
+    """For each change, the names of the columns that it did not send."""
     marks = np.stack([*unsent.values()], axis=1) if unsent else np.zeros((count, 0), np.bool_)
     offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
     names = pa.array(list(unsent), pa.string()).take(pa.array(np.nonzero(marks)[1]))

@@ -60,7 +60,7 @@ def read_changes(table: "CatalogTable | None", after: int, end: int, limit_bytes
 def read_by_place(table: "CatalogTable | None", after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
     """Read the changes whose place is greater than another, in order of places, in tables of about `limit_bytes`.
 
-    Each table comes with its last place; changes of one place are in one table. Only the places are held all at once.
+    Each table is yielded with its last place; changes of one place are in one table. Only the places are held in memory.
     """
     if table is None:
         return
@@ -85,7 +85,7 @@ def last_truncate(table: "CatalogTable | None") -> int:
 
 
 def last_offsets(table: "CatalogTable | None", files: Sequence[str]) -> dict[str, int]:
-    """The highest logged offset of each of these source files that has any."""
+    """The highest logged offset of each of these source files that has one."""
     if table is None or not files:
         return {}
     scan = open_current(table).scan().select("source_file", "source_offset")
@@ -113,7 +113,7 @@ def atomic_runs(table: "CatalogTable | None", after: int) -> list[tuple[int, int
 
 
 def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows of a log as changes: with the columns, names and types of a batch."""
+    """Convert rows of a log to changes, with the columns, names and types of a batch."""
     row_type = pa.struct([pa.field(f.name, f.type) for f in logged.schema.field("after").type])  # without field ids
     schema = change_schema(row_type, key, is_ordered=True)
     columns = [
@@ -140,7 +140,7 @@ def truncate(like: ChangeBatch) -> pa.Table:
 
 
 def placed(changes: pa.Table, place: str) -> pa.Table:
-    """The changes, all of them at one place in the order of `order_by`."""
+    """Set the place in the order of `order_by` of all these changes."""
     column = pa.repeat(place, changes.num_rows)
     if ORDER in changes.column_names:
         return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
@@ -159,7 +159,7 @@ LOADED = "nevermore.loaded"
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Changes that were appended to the log; the first of them has the ordinal `first`."""
+    """Changes that were appended to the log; the first has the ordinal `first`."""
 
     changes: Changes | None
     first: int
@@ -250,14 +250,15 @@ class ChangeLog:
 
         Args:
             changes: in application order, with rows of one type.
-            position: of the source, after them.
-            key_may_grow: for tables whose whole row is the key: a new column becomes part of it.
-            is_atomic: they end where a transaction of the source ends, so the mirror must never show a part of them.
-            order_by: the columns that order them, if not the position in the source.
+            position: position in the source after them.
+            key_may_grow: whether a new column becomes part of the key, for tables whose whole row is the key.
+            is_atomic: whether they end with a transaction of the source, so that the mirror must never show a part of
+                them.
+            order_by: the columns by which they are ordered, if not by position in the source.
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
-            CommitConflictError: another ingester appended meanwhile.
+            CommitConflictError: another ingester appended in the meantime.
         """
         key = () if changes is None else key_of(changes)
         if key and self.key and not key_may_grow and set(key) != set(self.key):
@@ -265,7 +266,7 @@ class ChangeLog:
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
                 "a changed key needs a new table (`nevermore resync`)"
             )
-        # The position that this run started from: another process may create and fill the table meanwhile.
+        # The position that this run started from: another process may create and fill the table in the meantime.
         before = self.position
         self.create()
         more = {positions.ATOMIC: "true"} if is_atomic else {}
@@ -295,7 +296,7 @@ class ChangeLog:
         return Appended(changes, first + 1, committed)
 
     def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
-        """Files of changes, numbered from `first` on, in a schema that takes them."""
+        """Write files of changes, numbered from `first` on, in a schema that fits them."""
         ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
         numbered = changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
         self._evolve(delta, numbered.schema)
@@ -304,12 +305,12 @@ class ChangeLog:
     def replace_all(self, batches: Iterable[ChangeBatch]) -> int:
         """Commit a truncate followed by the rows of a full load, at the current position; returns their number.
 
-        All in one commit: from a log that ends within a load, a mirror without the other rows would be built.
+        All in one commit: a log that ended within a load would lead to a mirror without the other rows.
 
         Raises:
             PositionLostError: nothing is logged yet, so there is no position.
             SchemaConflictError: a column's type clashes with what is logged.
-            CommitConflictError: another ingester appended meanwhile.
+            CommitConflictError: another ingester appended in the meantime.
         """
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
@@ -348,20 +349,20 @@ class ChangeLog:
         """The refreshed table, if nobody else has appended since its position was read."""
         table = self.table
         if table is None:
-            raise PositionLostError(f"{self.name} has vanished")
+            raise PositionLostError(f"{self.name} no longer exists")
         known = table.metadata.current_snapshot_id
         refresh(table)
         if table.metadata.current_snapshot_id != known:
             self._read_state()
         if self.position != before:
             raise CommitConflictError(
-                f"another ingester has appended to {self.name} meanwhile; this run stops, and the next run reads its changes again",
+                f"another ingester has appended to {self.name} in the meantime; this run stops, and the next run reads its changes again",
                 may_retry=False,
             )
         return table
 
     def end_of_batch(self, after: int, most_rows: int) -> int:
-        """The last ordinal of the next batch of a mirror: at most `most_rows` changes, but no part of an atomic append."""
+        """The last ordinal of a mirror's next batch: at most `most_rows` changes, and only whole atomic appends."""
         end = min(after + most_rows, self.last_ordinal)
         for first, last in atomic_runs(self.table, after):
             if first <= end < last:

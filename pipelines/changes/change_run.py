@@ -1,7 +1,7 @@
-"""Changes that belong together, in order, however many they are.
+"""Changes in order, in any number.
 
-They stay in memory up to a limit and are spilled to local disk beyond it. They can be split by key, so that each
-part is folded alone with the same result.
+They stay in memory up to a limit and are spilled to local disk beyond it. They can be split by key, so that each part
+is folded alone with the same result.
 """
 
 import uuid
@@ -23,9 +23,10 @@ from scan_core.io import spill_folder, user_folder
 
 
 class SpilledTables:
-    """Tables in files on local disk, by part, each part in order, to be read as often as wanted.
+    """Tables in files on local disk, by part, in order within each part; they can be read repeatedly.
 
-    Each file contains tables of one schema, of any number of parts. Mutable until it is read first; `close` removes the files.
+    Each file contains tables of one schema, of any number of parts. Mutable until first read; `close` removes the
+    files.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class SpilledTables:
         self._num_batches = 0
 
     def append(self, table: pa.Table, part: int = 0) -> None:
-        """Write a table behind those of the part.
+        """Append a table to those of the part.
 
         Raises:
             PipelineError: the disk is full.
@@ -61,10 +62,10 @@ class SpilledTables:
         self.nbytes += table.nbytes
 
     def parts(self) -> Iterator[Iterator[pa.Table]]:
-        """The tables of each part that has rows, in order of the parts; one per record batch that was written.
+        """Yield the tables of each part that has rows, in order of the parts; one per record batch that was written.
 
         Raises:
-            PipelineError: the disk is full, so that the last file cannot be finished.
+            PipelineError: the disk is full, so the last file cannot be finished.
         """
         try:
             self._end_file()
@@ -76,7 +77,7 @@ class SpilledTables:
                 yield (pa.Table.from_batches([readers[file].get_batch(n)]) for file, n in self._batches[part])
 
     def tables(self) -> Iterator[pa.Table]:
-        """The tables of all parts, one after the other.
+        """Yield the tables of all parts, one after the other.
 
         Raises:
             PipelineError: as `parts`.
@@ -86,7 +87,7 @@ class SpilledTables:
 
     def close(self) -> None:
         """Remove the files."""
-        with suppress(OSError):  # a full disk takes no end of a file either, and this one goes anyway
+        with suppress(OSError):  # a full disk cannot take the end of a file either, and this one is removed anyway
             self._end_file()
         for file in self._files:
             file.remove()
@@ -119,7 +120,7 @@ class _SpillFile:
         return self._folder.read(self._name)
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the file."""
         self._folder.remove(self._name)
 
 
@@ -143,12 +144,12 @@ class Changes(Protocol):
         ...
 
     def tables(self) -> Iterator[pa.Table]:
-        """Iterate over all of them, as often as wanted."""
+        """Iterate over all of them; may be called repeatedly."""
         ...
 
 
 class ChangeRun:
-    """Tables of one schema in order. Mutable only while it is filled; `close` removes what was spilled."""
+    """Tables of one schema in order. Mutable only while it is filled; `close` removes spilled files."""
 
     def __init__(self, limit_bytes: int) -> None:
         """`limit_bytes` is the size of the tables that it reads back from disk."""
@@ -160,7 +161,7 @@ class ChangeRun:
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], limit_bytes: int) -> "ChangeRun":
-        """A run of these tables, spilled whenever it takes more than `limit_bytes`.
+        """Make a run of these tables, spilled whenever it takes more than `limit_bytes`.
 
         Raises:
             PipelineError: the disk is full.
@@ -193,7 +194,7 @@ class ChangeRun:
 
     @property
     def is_spilled(self) -> bool:
-        """Whether some of it is on the disk."""
+        """Whether part of it is on disk."""
         return self._spilled.num_rows > 0
 
     def append(self, table: pa.Table) -> None:
@@ -228,7 +229,7 @@ class ChangeRun:
 
 
 def sliced(tables: Iterable[pa.Table], first: int, count: int) -> Iterator[pa.Table]:
-    """`count` rows of consecutive tables, from `first` on."""
+    """Yield `count` rows of consecutive tables, from row `first` on."""
     at = 0
     for table in tables:
         rows = table.slice(max(0, first - at), max(0, first + count - max(at, first)))
@@ -240,7 +241,7 @@ def sliced(tables: Iterable[pa.Table], first: int, count: int) -> Iterator[pa.Ta
 
 
 def gathered(tables: Iterable[pa.Table], limit_bytes: int) -> Iterator[pa.Table]:
-    """Consecutive tables of one schema joined as long as they are no larger than a limit."""
+    """Join consecutive tables of one schema up to a size limit."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:
@@ -260,9 +261,9 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 Codes = npt.NDArray[np.int64]
 
 MAX_PARTS = 16_384
-"""With smaller parts, most of a file would be metadata of its batches."""
+"""Minimum size of parts: with smaller ones, most of a file would be metadata of its batches."""
 SPARE_PARTS = 1.25
-"""More parts than would just suffice, because keys do not spread evenly."""
+"""More parts than strictly necessary, because keys are not evenly distributed."""
 _SEED = hash_seed(0x6B657973)
 
 
@@ -316,7 +317,7 @@ def num_parts(run: ChangeRun, limit_bytes: int) -> int:
 
 
 def rows_after(run: ChangeRun, first: int) -> Iterator[pa.Table]:
-    """The changes of a run from row `first` on."""
+    """Yield the changes of a run from row `first` on."""
     yield from sliced(run.tables(), first, run.num_rows - first)
 
 
@@ -328,7 +329,7 @@ def spread(
     limit_bytes: int = 0,
     shrink: Shrink | None = None,
 ) -> Iterator[pa.Table]:
-    """Regroup the rows of tables by part through files, each part in order; beyond a limit `shrink` reduces it.
+    """Regroup the rows of tables by part through files, in order within each part; `shrink` reduces large parts.
 
     Raises:
         PipelineError: the disk is full.
@@ -354,12 +355,12 @@ def _gathered(tables: Iterator[pa.Table], limit_bytes: int, shrink: Shrink | Non
         if shrink is not None and size > most:
             held = [shrink(pa.concat_tables(held).combine_chunks())]
             size = held[0].nbytes
-            most = max(limit_bytes, 2 * size)  # what cannot be made smaller is not tried again and again
+            most = max(limit_bytes, 2 * size)  # a part that cannot be reduced is not tried again and again
     return pa.concat_tables(held)
 
 
 def hash_codes(columns: Sequence[pa.Array], count: int) -> Codes:
-    """The part of each row of key columns; equal rows have the same."""
+    """The part of each row of key columns; equal rows are in the same part."""
     hashes = hash_rows([key_column(column) for column in columns], _SEED)
     return (hashes % np.uint64(count)).astype(np.int64)
 
@@ -385,7 +386,7 @@ def _survey(run: ChangeRun, key: Sequence[str]) -> tuple[int, list[tuple[pa.Tabl
 
 
 class _TiedKeys:
-    """Keys connected by key changes: the fold of one needs the others, so that all of a group go to the same part."""
+    """Keys connected by key changes: folding one needs the others, so all keys of a group go to the same part."""
 
     def __init__(self, ties: Sequence[tuple[pa.Table, pa.Table]], count: int) -> None:
         old, new = (pa.concat_tables([pair[side] for pair in ties]) for side in (0, 1))
@@ -397,20 +398,20 @@ class _TiedKeys:
         ]
 
     def moved(self, columns: Sequence[pa.Array], codes: Codes) -> Codes:
-        """The codes, with those of connected keys replaced."""
+        """The codes, with those of connected keys replaced by a common one."""
         found = self._keys.find(columns)
         return np.where(found >= 0, self._parts[np.maximum(found, 0)], codes)
 
 
 def _groups(left: Codes, right: Codes, count: int) -> Codes:
-    """Connected components: per node, the least node that edges `left[i]` - `right[i]` connect it to."""
+    """Connected components: for each node, the smallest node connected to it by edges `left[i]` - `right[i]`."""
     label = np.arange(count)
     while True:
         least = np.minimum(label[left], label[right])
         before = label.copy()
         np.minimum.at(label, left, least)
         np.minimum.at(label, right, least)
-        # Pointer jumping: a label is a node of the same component, so its label is, too.
+        # Pointer jumping: a label is a node of the same component, and so is that node's label.
         label = label[label]
         if (label == before).all():
             return label

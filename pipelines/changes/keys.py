@@ -1,6 +1,6 @@
 """Keys of changes: equal keys as equal integers, sets of keys, and the keys that changes touch.
 
-NULL equals NULL in all of them.
+NULL equals NULL everywhere here.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
     """Encode rows of key columns as integers: (code per row, upper limit of the codes).
 
     Raises:
-        SchemaConflictError: a column of a type that no key may have (float, double, struct, list, map).
+        SchemaConflictError: a column has a type that keys cannot have (float, double, struct, list, map).
     """
     check_key_types(columns)
     codes: Codes | None = None
@@ -41,7 +41,7 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
 
 
 def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
-    """Refuse types that no key may have.
+    """Refuse types that keys cannot have.
 
     Raises:
         SchemaConflictError: float, double, struct, list or map.
@@ -58,7 +58,7 @@ def _encode_column(column: pa.ChunkedArray | pa.Array) -> tuple[Codes, int]:
     if pa.types.is_integer(arrow) and column.null_count == 0 and len(column):
         values = np.asarray(column)
         low, high = int(values.min()), int(values.max())
-        # Dense integers are their own codes: that saves the hash table of a dictionary.
+        # Dense integers are used as codes directly, which saves the hash table of a dictionary.
         if high - low < max(4 * len(values), 1024):
             return (values - low).astype(np.int64), high - low + 1
     if pa.types.is_temporal(arrow):
@@ -90,10 +90,10 @@ Positions = NDArray[np.int64]
 
 
 class KeySet:
-    """The rows of some key columns; `find` looks up equal ones."""
+    """A set of rows of key columns; `find` looks up equal ones."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
-        """`columns` have one length; of equal rows, the first is found."""
+        """`columns` have one length; the first of several equal rows is the one that is found."""
         self._values: list[pa.Array] = []
         codes: Positions = np.zeros(len(columns[0]) if columns else 0, np.int64)
         self._ranks: list[Positions] = []
@@ -142,7 +142,7 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _codes(column: pa.Array, values: pa.Array) -> Positions:
-    """Index of each value among `values`, -1 if missing; NULL is a value like any other."""
+    """Index of each value in `values`, -1 if missing; NULL is a value like any other."""
     if not column.type.equals(values.type):
         column = column.cast(values.type)
     found = pc.fill_null(pc.index_in(column, value_set=values), -1)
@@ -150,7 +150,7 @@ def _codes(column: pa.Array, values: pa.Array) -> Positions:
 
 
 def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The keys before each change, then the keys after each, which for a delete is the same."""
+    """The keys before each change, followed by the keys after each; for a delete these are the same."""
     before = [member(changes.column("key"), n) for n in key]
     gone = pc.is_null(changes.column("after"))
     after = [pc.if_else(gone, b, member(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]

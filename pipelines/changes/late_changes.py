@@ -1,7 +1,6 @@
 """Changes that arrive too late for their place in the order of `order_by`.
 
-The later changes of the same keys are logged again after them. Columns that were not sent are completed from the
-log.
+Later changes of the same keys are logged again after them. Columns that were not sent are completed from the log.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +24,12 @@ from scan_core import Scan, col
 
 
 def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The changes with the columns that they did not send, as far as the log or earlier ones of them contain the values.
+    """Fill columns that changes did not send, as far as the log or earlier changes contain the values.
 
     Args:
         log: contains everything before the first of them.
-        changes: in the order of `order_by`, without truncates, with rows of a type to which the logged ones can be cast.
+        changes: in the order of `order_by`, without truncates, with rows of a type to which the logged ones can be
+            cast.
         key: columns that identify a row.
     """
     if not changes.num_rows or not pc.any(pc.greater(pc.list_value_length(changes.column("unchanged")), 0)).as_py():
@@ -46,7 +46,7 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """What the log has of the keys of some changes before them, since the last truncate; in order."""
+    """Logged changes of the keys of some changes before them, since the last truncate; in order."""
     first = changes.column(ORDER)[0].as_py()
     scan = open_current(log.table).scan().where((col(ORDER) <= first) | col(ORDER).is_null())
     logged = _history(scan, changes, key, with_truncates=True)
@@ -60,7 +60,7 @@ def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncates: bool = False) -> pa.Table | None:
-    """Logged changes of the keys of some changes, and of the keys that their rows had before or got afterwards."""
+    """Logged changes of the keys of some changes, and of keys that their rows had earlier or later."""
     wanted = keys_touched(changes, key)
     while True:  # each key change may lead to further keys
         keys, kept = KeySet(wanted.columns), []
@@ -90,7 +90,7 @@ def _like(changes: pa.Table, logged: pa.Table, key: Sequence[str]) -> pa.Table:
 def with_later_changes(
     log: ChangeLog, changes: Changes, key: Sequence[str], limit_bytes: int, on_superseded: Callable[[int], None]
 ) -> Iterator[pa.Table]:
-    """The changes, late ones together with the logged changes of their keys that belong after them.
+    """Add to late changes the logged changes of their keys that belong after them.
 
     Args:
         log: the change log before these changes.
@@ -132,7 +132,7 @@ def check_order(name: str, config: TableConfig, log: ChangeLog) -> None:
     """Refuse a config whose `order_by` differs from that of the changes logged so far.
 
     Raises:
-        ConfigError: it does; says what to do.
+        ConfigError: it differs; says what to do.
     """
     wanted = order_text(config)
     if wanted is not None and log.order_by is not None and wanted != log.order_by:
@@ -160,7 +160,7 @@ def _after_truncates(late: pa.Table, log: ChangeLog) -> pa.Table:
 
 
 def _with_later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table:
-    """Late changes among what the log has of their keys after the first of them, in order."""
+    """Late changes merged in order with the log's changes of their keys after the first of them."""
     if late.num_rows == 0:
         return late
     later = _history(open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
@@ -168,7 +168,7 @@ def _with_later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table:
 
 
 def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: int) -> Iterator[pa.Table]:
-    """Late changes among all that the log has after the first of them, in order, in tables of bounded size."""
+    """Late changes merged in order with all the log's changes after the first, in tables of bounded size."""
     at, places = 0, late.column(ORDER)
     for rows, reached in read_by_place(log.table, places[0].as_py(), limit_bytes):
         end = int(pc.sum(pc.less_equal(places, reached)).as_py())
@@ -179,7 +179,7 @@ def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: 
 
 
 def _merged(late: pa.Table, later: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Late changes among those of the log, each once, in order."""
+    """Late changes merged with those of the log, each once, in order."""
     row_type = late.schema.field("after").type
     logged = later.sort_by(ORDINAL).drop_columns([ORDINAL])
     own = ChangeBatch(in_change_schema(logged, key), logged.schema.field("after").type, tuple(key))
@@ -188,7 +188,7 @@ def _merged(late: pa.Table, later: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Without the repetitions of changes that were logged again before."""
+    """Remove repetitions of changes that were logged again before."""
     places = [logged.column(name) for name in ("source_file", "source_offset", ORDER, "op")]
     codes, _ = encode_keys([*places, *(member(logged.column("key"), name) for name in key)])
     return logged.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))

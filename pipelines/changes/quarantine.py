@@ -36,7 +36,7 @@ FEW_CHANGES = 10
 def check_ratio(
     name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str = ""
 ) -> None:
-    """Refuse a batch of which too many events were rejected, in decoding or in applying.
+    """Refuse a batch if too many of its events were rejected, in decoding or in applying.
 
     Args:
         name: of the mirror.
@@ -99,7 +99,7 @@ def _without_known(table: "CatalogTable", events: pa.Table) -> pa.Table:
 
 
 def _comparable(events: pa.Table) -> pa.Table:
-    """The columns that identify events, without NULL, which equals nothing."""
+    """The columns that identify events, with NULL replaced, since NULL equals nothing."""
     raw = pc.fill_null(events.column("raw").cast(pa.binary()), b"")
     return events.select(_IDENTITY[:-1]).append_column("raw", raw)
 

@@ -1,6 +1,6 @@
-"""All compiled kernels of the product at once, for an environment that is being made: `python -m pipelines.cli.compile_kernels`.
+"""Compiles all kernels of the product in a new environment: `python -m pipelines.cli.compile_kernels`.
 
-Otherwise each is compiled when a command first needs it, which then takes seconds more.
+Otherwise each is compiled when a command first needs it, which then takes seconds longer.
 """
 
 import importlib
@@ -19,13 +19,13 @@ MODULES = (
     "pipelines.mirrors.partial_removals",
     "pipelines.sources.csv_kernels",
 )
-"""Those that declare kernels."""
+"""Packages that declare kernels."""
 _PROCESSES = 2
-"""More would each import Numba and compile the functions that all kernels share."""
+"""Maximum processes; each imports Numba and compiles the functions that all kernels share."""
 
 
 def compile_all() -> int:
-    """Compile what is not compiled for this machine yet; returns how many modules.
+    """Compile what is not yet compiled for this machine; return the number of modules.
 
     Raises:
         ScanError: Numba is not installed.

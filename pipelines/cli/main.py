@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if os.environ.get("NO_COLOR"):
-        os.environ["TERM"] = "dumb"  # NO_COLOR alone leaves rich and Dagster their bold and dim text
-    # every error is printed below, once; Python's handler of last resort would print what is logged, with tracebacks
+        os.environ["TERM"] = "dumb"  # NO_COLOR alone does not remove bold and dim text from rich and Dagster
+    # every error is printed below, once; Python's last-resort handler would print logged errors, with tracebacks
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
     if not isinstance(sys.stderr, HidingStream):
-        sys.stderr = HidingStream(sys.stderr)  # what libraries print there, tracebacks, progress
+        sys.stderr = HidingStream(sys.stderr)  # output of libraries, tracebacks, progress
     if not isinstance(sys.stdout, HidingStream):
-        sys.stdout = HidingStream(sys.stdout)  # text alone: rows are written as bytes, as they are
+        sys.stdout = HidingStream(sys.stdout)  # text only: rows are written as bytes
     try:
         application = _application(words)
         sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
@@ -112,7 +112,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
             raise typer.Exit
 
     known = {point.name: point for point in entry_points(group=COMMANDS)}
-    own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value names no command
+    own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value does not name a command
     wanted = next((word for word in own if not word.startswith("-")), None)
     panels = {command: panel for panel, commands in _PANELS.items() for command in commands}
     order = {command: number for number, command in enumerate(panels)}

@@ -91,8 +91,8 @@ def request_until_known(
             raise last
         _log.warning("%s: whether the commit has happened is not known yet: %s", name, last)
     raise CommitUnknownError(
-        f"{name}: the catalog does not tell whether the commit happened ({last}); nothing was removed. Run again when it "
-        "answers: what has happened is not done twice"
+        f"{name}: it is unknown whether the catalog has committed ({last}); nothing was removed. Run again when it "
+        "answers: a commit that has happened is not repeated"
     ) from last
 
 

@@ -153,8 +153,8 @@ def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
         # Only change logs count: a dropped mirror can be rebuilt from its log and a published table from mirrors,
         # without loss.
         raise CatalogMismatchError(
-            f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; going on would start "
-            "them anew. `nevermore recover` registers them; if they are not wanted, move their folders away"
+            f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; continuing would "
+            "create them again. `nevermore recover` registers them; if you do not need them, move their folders away"
         )
     if elsewhere and config.tables_elsewhere == "refuse":
         name, path = elsewhere[0]

@@ -1,6 +1,6 @@
-"""Makes an existing table a mirror: checks it, then records from which change of its log on it is maintained.
+"""Turns an existing table into a mirror: checks it, then records the change of its log from which it is maintained.
 
-Its rows, ids, specs and sort orders stay as they are. From then on it is written like any other mirror.
+Its rows, ids, specs and sort orders do not change. From then on it is written like any other mirror.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ MAX_SHOWN_KEYS = 20
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A table that is a mirror now.
+    """A table that has become a mirror.
 
     Attributes:
         table: its name.
-        num_rows: it had.
+        num_rows: its number of rows.
         key: columns that identify a row.
-        applied_ordinal: of the change log; later changes will be applied.
-        snapshot_id: of the commit that records it.
+        applied_ordinal: last ordinal of the change log that counts as applied.
+        snapshot_id: snapshot of the commit that records it.
     """
 
     table: str
@@ -49,26 +49,26 @@ class Adopted:
 def adopt(
     catalog: "Catalog", config: Config, name: str, *, skip_log: bool = False, upgrade_format: bool = False
 ) -> Adopted:
-    """Make an existing table a mirror.
+    """Turn an existing table into a mirror.
 
     Args:
-        catalog: with the table.
-        config: of the project.
-        name: of the table, and of its entry in the config.
-        skip_log: its rows hold all that the change log has by now, so only later changes are applied.
-        upgrade_format: bring a table of format version 1 to version 2.
+        catalog: catalog of the table.
+        config: config of the project.
+        name: name of the table and of its entry in the config.
+        skip_log: whether its rows contain all changes logged so far, so that only later ones are applied.
+        upgrade_format: whether to upgrade a table of format version 1 to version 2.
 
     Raises:
-        ConfigError: no such entry, or its key or partitioning is not the table's.
-        SourceError: there is no such table, it is a mirror already, of a version that is not written, its key is not
-            unique, or without a key its rows may hold changes of the log.
+        ConfigError: no such entry, or its key or partitioning differs from the table's.
+        SourceError: there is no such table, it is already a mirror or has an unsupported version, its key is not
+            unique, or without a key its rows may already contain changes of the log.
     """
     settings = config.table(name)
     table = find_table(catalog, name)
     if table is None:
-        raise SourceError(f"the catalog has no table {name} to adopt; nevermore ingest makes one")
+        raise SourceError(f"the catalog has no table {name} to adopt; nevermore ingest creates one")
     if positions.newest_property(table, positions.LOG_ORDINAL) is not None:
-        raise SourceError(f"{name} is a mirror already: {change_log_name(name)} is applied to it")
+        raise SourceError(f"{name} is already a mirror: {change_log_name(name)} is applied to it")
     _check_version(table, name, upgrade_format=upgrade_format)
     key = _key(table, name, settings)
     _check_partitioning(table, name, settings)
@@ -94,7 +94,7 @@ def adopt(
         if log.snapshot_id is not None:
             reached[positions.LOG_SNAPSHOT] = str(log.snapshot_id)
         delta = RowDelta(table)
-        # Set with this commit, so that it names the snapshot whose rows the first change applies to.
+        # Set with this commit, so that it names the snapshot on which the first change builds.
         adopted = str(table.metadata.current_snapshot_id or "")
         delta.set_properties({ADOPTED_SNAPSHOT: adopted, ADOPTED_ORDINAL: str(ordinal)})
         return delta.commit([], reached, operation="append").snapshot_id
@@ -136,12 +136,12 @@ def _check_partitioning(table: "Table", name: str, settings: TableConfig) -> Non
 
 
 def _check_rows(table: "Table", name: str, key: Sequence[str]) -> int:
-    """The number of rows. A key with several rows is refused: its next change would delete all but one of them."""
+    """Count the rows. A key shared by several rows is refused: its next change would delete all but one of them."""
     scan = open_current(table).scan()
     if not key:
         return int(scan.count())
     keys = without_extensions(scan.select(*key).to_table())
-    labels = [f"c{i}" for i in range(len(key))]  # Arrow reads a name that begins with a dot as a path
+    labels = [f"c{i}" for i in range(len(key))]  # Arrow treats a name that begins with a dot as a path
     counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
     shared = counted.filter(pc.greater(counted.column("count_all"), 1))
     if shared.num_rows:

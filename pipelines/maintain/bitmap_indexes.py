@@ -1,6 +1,6 @@
 """Builds bitmap indexes of a table's columns and commits them as statistics.
 
-A statistics file has one blob for each data file and column. Blobs that exist already are copied, never rebuilt.
+A statistics file has one blob for each data file and column. Existing blobs are copied, never rebuilt.
 """
 
 import os
@@ -82,7 +82,7 @@ class StatisticsTarget(Protocol):
 
     @property
     def folder(self) -> str:
-        """For metadata files, statistics files among them."""
+        """The folder for metadata files, including statistics files."""
         ...
 
     def load(self) -> Table:
@@ -90,10 +90,10 @@ class StatisticsTarget(Protocol):
         ...
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """Make `entry` the statistics entry of its snapshot, in place of the one that `base` has.
+        """Make `entry` the statistics entry of its snapshot, replacing that of `base`.
 
         Raises:
-            CommitConflictError: the table is no longer as in `base`.
+            CommitConflictError: the table has changed since `base`.
         """
         ...
 
@@ -133,7 +133,7 @@ class CatalogTarget:
         self._ask_catalog(base, entry)
 
     def _ask_catalog(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """Ask the catalog. No requirement of its specification covers statistics, so they are compared just before."""
+        """Ask the catalog. No requirement of the specification covers statistics, so they are compared first."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.statistics import StatisticsFile
 
@@ -146,7 +146,7 @@ class CatalogTarget:
         except CommitFailedException as error:
             now = _entry_of(self.load(), snapshot_id)
             if now is not None and now["statistics-path"] == entry["statistics-path"]:
-                return  # a proxy has repeated a request that had succeeded
+                return  # a proxy repeated a request that had succeeded
             raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}: {error}") from error
 
 
@@ -171,7 +171,7 @@ class PathTarget:
         table = scan_core.open_table(self._location)
         path = table.metadata_path
         if not parse_location(path).is_local:
-            raise SourceError(f"{path}: tables on object stores are changed through their catalog: name it there")
+            raise SourceError(f"{path}: tables on object stores are changed through their catalog: use its name there")
         if not _VERSIONED.fullmatch(path.rpartition("/")[2]):
             raise SourceError(
                 f"{path} is the metadata of a table in a catalog, which decides what is current: name the table as "
@@ -199,9 +199,9 @@ class PathTarget:
 
 
 def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """The version after a metadata document, which is in the file `base`, with `entry` for its snapshot.
+    """The metadata version after a document stored in the file `base`, with `entry` for its snapshot.
 
-    Our entries for snapshots that have expired are dropped: the file of `entry` has all indexes that are still of use.
+    Our entries for expired snapshots are dropped: the file of `entry` has all indexes that are still useful.
     """
     now = max(time.time_ns() // 1_000_000, int(document["last-updated-ms"]))
     snapshots = {snapshot["snapshot-id"] for snapshot in document.get("snapshots") or []}
@@ -224,19 +224,19 @@ def _entry_of(table: Table, snapshot_id: int) -> Mapping[str, Any] | None:
 
 
 def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bool) -> dict[str, NestedField]:
-    """The columns to index, by the names given.
+    """Look up the columns to index by name.
 
     Raises:
-        ConfigError: a column whose type cannot be indexed, or no column.
+        ConfigError: a column's type cannot be indexed, or no column was given.
     """
     if not columns:
-        raise ConfigError("name the columns to index with --columns")
+        raise ConfigError("choose the columns to index with --columns")
     found: dict[str, NestedField] = {}
     for name in columns:
         column = schema.find(name, case_sensitive=case_sensitive)
         path = schema.path(column.field_id)
         if not all(isinstance(f.type, StructType) for f in path[:-1]):
-            raise ConfigError(f"column {name!r} lies inside a list or map: index the list itself")
+            raise ConfigError(f"column {name!r} is inside a list or map: index the list itself")
         element = column.type.element.type if isinstance(column.type, ListType) else column.type
         if not is_indexable(element):
             raise ConfigError(
@@ -248,7 +248,7 @@ def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bo
 
 
 def value_type_of(column: NestedField) -> PrimitiveType:
-    """The type of the values that have bitmaps: for lists, that of their elements."""
+    """The type of the values that get bitmaps: for lists, that of their elements."""
     found = column.type.element.type if isinstance(column.type, ListType) else column.type
     assert isinstance(found, PrimitiveType)  # noqa: S101 - checked before anything was read
     return found
@@ -316,7 +316,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class KnownBlobs:
-    """Existing blobs: our indexes by data file and column, and blobs of other engines in the snapshot's statistics file."""
+    """Existing blobs: our indexes by data file and column, and those of other engines in the statistics file."""
 
     indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
     others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
@@ -326,14 +326,14 @@ class KnownBlobs:
 def find_known(
     table: Table, snapshot: Snapshot, tasks: Sequence[FileScanTask], leftover: Sequence[str], io: FileIOConfig
 ) -> KnownBlobs:
-    """The blobs that need not be built.
+    """Find the blobs that need not be built.
 
     Args:
-        table: as loaded.
-        snapshot: to index.
+        table: the loaded table.
+        snapshot: the snapshot to index.
         tasks: its data files.
-        leftover: statistics files of earlier attempts, which no metadata names.
-        io: of the table.
+        leftover: statistics files of earlier attempts that no metadata names.
+        io: FileIO of the table.
     """
     entry = _entry_of(table, snapshot.snapshot_id)
     known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
@@ -342,7 +342,7 @@ def find_known(
         try:
             blobs = cached_footer(path, io).blobs
         except (MalformedTableError, MissingFileError):
-            continue  # damaged or gone: built anew
+            continue  # damaged or missing, so it is rebuilt
         for blob in blobs:
             data_file = data_files.get(blob.properties.get(DATA_FILE, ""))
             if blob.type == BLOB_TYPE and data_file is not None and describes(blob, data_file):
@@ -367,25 +367,25 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
         if path.endswith(FILE_SUFFIX):
             return []
         raise
-    # Manifests say where deletion vectors are, and PyIceberg takes any blob in a file with one for another.
+    # Manifests tell where deletion vectors are, and PyIceberg would take any other blob in such a file for one.
     return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, _DELETION_VECTOR}]
 
 
 MAX_VALUES = 10_000
-"""Distinct values of a column in one file: with more, the directory costs more than most filters save."""
+"""Maximum distinct values of a column in one file: beyond it, the directory costs more than most filters save."""
 MAX_VALUE_BYTES = 16 * 1024**2
-"""Total size of the distinct values."""
+"""Maximum total size of the distinct values."""
 MAX_ROWS = 2**32
-"""Rows of one file, as bitmaps number them with 32 bits."""
+"""Maximum rows of one file, since bitmaps number them with 32 bits."""
 
 
 class UnsuitableColumnError(Exception):
-    """A column cannot have a bitmap index in this file; the text says why."""
+    """A column cannot have a bitmap index in this file; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedIndex:
-    """The bytes of an index: its directory, then the bitmaps in that order."""
+    """The bytes of an index: its directory, then the bitmaps in the same order."""
 
     directory: bytes
     bitmaps: Sequence[bytes]
@@ -402,7 +402,7 @@ class BitmapIndexBuilder:
 
     Args:
         value_type: type of the column, or of the elements of its lists.
-        is_list: rows have lists of values.
+        is_list: whether rows have lists of values.
         most_values: limit for distinct values; a file with more gets no index.
         memory_limit_bytes: limit for the bitmaps.
     """
@@ -482,7 +482,7 @@ class BitmapIndexBuilder:
         return found
 
     def _check_memory(self, num_rows: int) -> None:
-        """Bitmaps take at most two bytes a row, and some 200 each."""
+        """Check the memory: a bitmap takes at most two bytes a row, plus some 200 bytes."""
         if 2 * num_rows + 200 * len(self._bitmaps) > self._memory_limit_bytes:
             raise UnsuitableColumnError(f"bitmaps would hold more than {self._memory_limit_bytes} bytes")
 
@@ -499,7 +499,7 @@ def _serialized(bitmap: BitMap) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A column without index in one data file, and the reason."""
+    """A column that has no index in one data file, and the reason."""
 
     data_file: str
     column: str
@@ -508,7 +508,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What a run did. `path` is None if there was nothing to do."""
+    """Report of a run. `path` is None if there was nothing to do."""
 
     snapshot_id: int
     columns: tuple[str, ...]
@@ -538,7 +538,7 @@ def build_indexes(
         options: limits; the memory limit applies to one column of one file.
 
     Raises:
-        ConfigError: a column whose type cannot be indexed, or no column.
+        ConfigError: a column's type cannot be indexed, or no column was given.
         SourceError: the table has no snapshot.
         CommitConflictError: other writers kept changing the statistics.
     """
@@ -678,5 +678,5 @@ class _Run:
 
 
 def _without_deletes(task: FileScanTask) -> FileScanTask:
-    """The task without deletes: an index has the positions of the file, and stays right under any later delete."""
+    """The task without deletes: an index has the positions of the file, and stays valid under any later delete."""
     return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)

@@ -1,4 +1,4 @@
-"""Changes applied again: a range of the change log replayed, or a mirror rebuilt from a snapshot of its source."""
+"""Applies changes again: replays a range of the change log, or rebuilds a mirror from the log or a full load."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Quarantine:
-    """The quarantine of a table, and how many changes were added to it."""
+    """The quarantine of a table, and the number of changes added to it."""
 
     catalog: "Catalog"
     table: str
@@ -60,9 +60,9 @@ class Replayed:
         table: the mirror.
         first: first ordinal of the range.
         last: last ordinal of the range.
-        num_changes: applied, those of the same keys after the range included.
+        num_changes: applied changes, including those of the same keys after the range.
         commits: snapshots of the mirror.
-        snapshot_id: of the mirror afterwards.
+        snapshot_id: snapshot of the mirror afterwards.
         quarantined: changes newly rejected.
     """
 
@@ -79,15 +79,15 @@ def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end
     """Apply the changes of a range again.
 
     Args:
-        catalog: with the tables.
-        config: of the project.
+        catalog: catalog of the tables.
+        config: config of the project.
         name: the mirror.
         start: first ordinal, or ISO time of ingestion (UTC unless it has an offset); None is the first change.
         end: last ordinal, or time; None is the last change that the mirror has.
 
     Raises:
         ConfigError: an unknown table, or a start or end that is neither number nor time.
-        SourceError: nothing is in the range, or it holds what can only be mended by `resync`.
+        SourceError: the range is empty, or contains changes that require `resync`.
     """
     table_config = config.table(name)
     log = ChangeLog(catalog, change_log_name(name))
@@ -103,7 +103,7 @@ def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end
     last = min(_ordinal(log, end, "to", applied), applied)
     if first > last:
         asked = " ".join(f"--{side} {text}" for side, text in (("from", start), ("to", end)) if text is not None)
-        raise SourceError(f"no change of {name} lies within {asked}; its mirror has changes 1 to {applied}")
+        raise SourceError(f"no change of {name} is within {asked}; its mirror has changes 1 to {applied}")
     _refuse_truncates(log, name, first, applied)
     rejects = _Quarantine(catalog, name)
     limit = table_config.memory_limit_bytes // BATCH_SHARE
@@ -120,7 +120,7 @@ def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end
 
 
 def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> Iterator[pa.Table]:
-    """The changes up to `last`, and all later ones of the same rows, also where these change their keys."""
+    """The changes up to `last`, and all later ones of the same rows, even if these change their keys."""
     touched: list[pa.Table] = []
     for changes in logged:
         if changes.num_rows == 0:
@@ -142,7 +142,7 @@ def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> I
 
 
 def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mask:
-    """Which changes have one of these keys, before or after the change."""
+    """Mask of changes with one of these keys, before or after the change."""
     keys = KeySet(pa.concat_tables(touched, promote_options="permissive").columns)
     found = keys.find(keys_touched(changes, key).columns) >= 0
     return np.logical_or(found[: changes.num_rows], found[changes.num_rows :])
@@ -151,9 +151,7 @@ def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mas
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
     where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
     if open_current(log.table).scan().where(where).count():
-        raise SourceError(
-            f"{name} was truncated after change {first}, which concerns every row; use `nevermore resync`"
-        )
+        raise SourceError(f"{name} was truncated after change {first}, which affects every row; use `nevermore resync`")
 
 
 def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
@@ -184,9 +182,9 @@ class Resynced:
 
     Attributes:
         table: its name.
-        num_changes: of the log, all of which are now in it.
-        num_rows: it has.
-        snapshot_id: None if the log leads to no table at all.
+        num_changes: changes of the log, which are all in it now.
+        num_rows: its number of rows.
+        snapshot_id: its snapshot; None if the log results in no table at all.
         quarantined: changes that could not be applied and were not in quarantine before.
     """
 
@@ -205,17 +203,17 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
         SourceError: it has no change log.
         PositionLostError: the log does not go back to its first change.
         AdoptedRowsError: the mirror was adopted with rows that the log does not have.
-        CommitConflictError: others keep on writing to the mirror.
+        CommitConflictError: others keep writing to the mirror.
     """
     table_config = config.table(name)
     log = ChangeLog(catalog, change_log_name(name))
     if log.table is None or log.last_ordinal == 0:
-        raise SourceError(f"{name} has no change log to be made from; ingest first")
+        raise SourceError(f"{name} has no change log from which to rebuild it; ingest first")
     _check_whole(find_table(catalog, name), log)
     _check_complete(log, _start(log, table_config))
     rejects = _Quarantine(catalog, name)
     staging = f"{name}{STAGING_SUFFIX}"
-    _drop(catalog, staging)  # left over from a run that died
+    _drop(catalog, staging)  # left over from an interrupted run
     try:
         snapshot_id, num_rows = retry_conflicts(lambda: _attempt(catalog, name, staging, table_config, rejects.keep))
     finally:
@@ -232,28 +230,28 @@ def resync_from(
     changes are applied to the new rows.
 
     Args:
-        catalog: with the tables.
-        config: of the project.
+        catalog: catalog of the tables.
+        config: config of the project.
         name: the mirror.
         paths: files of the load, or patterns.
         kind: their format; None is that of the table's feed.
 
     Raises:
         ConfigError: no such table, or no such format.
-        SourceError: it was never ingested, or the load cannot be read as a whole.
-        CommitConflictError: an ingester wrote meanwhile; nothing was changed.
+        SourceError: it was never ingested, or the load cannot be read completely.
+        CommitConflictError: an ingester wrote in the meantime; nothing was changed.
     """
     settings = config.table(name)
     log = ChangeLog(catalog, change_log_name(name))
     if log.position is None:
-        raise SourceError(f"{name} has no change log yet: ingest first, the load tells no position in its feed")
+        raise SourceError(f"{name} has no change log yet: ingest first, because the load has no position in its feed")
     table = TableIngest(catalog, name, settings, TableReport(name))
     table.start()
     batches = snapshot_batches(table, settings, paths, kind)
     first = next(batches, None)
     if first is None:
         raise SourceError(
-            f"{', '.join(paths)}: no rows; an empty load would delete every row, truncate the source instead"
+            f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
     log.replace_all(chain([first], batches))
     return resync(catalog, config, name)
@@ -264,7 +262,7 @@ def _attempt(
 ) -> tuple[int | None, int]:
     log = ChangeLog(catalog, change_log_name(name))
     key = config.key or log.key
-    # What the source sent twice is in the log twice, whatever the config said about inserts at that time.
+    # Changes that the source sent twice are in the log twice, whatever the config said about inserts at that time.
     config = config.model_copy(update={"inserts": "checked"})
     if find_table(catalog, name) is None:
         mirror = Mirror(catalog, name, config, key)
@@ -295,7 +293,9 @@ def _swap_rows(
         evolution = evolve(delta.schema, current_schema(source).fields, target.metadata.last_column_id)
         if evolution.clashes:
             clashes = "; ".join(str(c) for c in evolution.clashes)
-            raise SourceError(f"{'.'.join(target.name())} has columns the log contradicts, drop it first: {clashes}")
+            raise SourceError(
+                f"{'.'.join(target.name())} has columns that contradict the log; drop it first: {clashes}"
+            )
         if evolution.changed:
             delta.evolve(evolution.schema)
         for batch in open_current(source).scan().to_batches():
@@ -316,7 +316,7 @@ def _start(log: ChangeLog, config: TableConfig) -> int:
 
 
 def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
-    """Refuse to drop adopted rows, unless the source was truncated or fully loaded since.
+    """Refuse to drop adopted rows, unless the source was truncated or fully loaded later.
 
     Raises:
         AdoptedRowsError: the mirror still has adopted rows.
@@ -329,7 +329,7 @@ def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
     if last_truncate(log.table) <= int(properties.get(ADOPTED_ORDINAL, 0)):
         name = ".".join(mirror.name())
         raise AdoptedRowsError(
-            f"{name} was adopted with rows that {log.name} does not have, so made from it alone it would lose them; take "
+            f"{name} was adopted with rows that {log.name} does not have, so rebuilding it from the log alone would lose them; take "
             f"a full load of the source: nevermore resync {name} --snapshot-source PATH"
         )
 
@@ -339,7 +339,7 @@ def _check_complete(log: ChangeLog, start: int) -> None:
     if held != log.last_ordinal - start:
         raise PositionLostError(
             f"{log.name} holds {held:,} of its {log.last_ordinal - start:,} changes: the first are gone, so no mirror can "
-            "be made from it; take a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
+            "be built from it; take a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
         )
 
 

@@ -39,16 +39,16 @@ class TableStatus:
 
     Attributes:
         table: the mirror.
-        position: how far its change log holds the source.
+        position: position in the source up to which the log is complete.
         logged: changes in the log, ever.
-        applied: the last of them that the mirror has; None if the mirror does not tell.
+        applied: the last of them in the mirror; None if the mirror does not record it.
         log_committed_at: when the log was last written.
-        rows_written: in data files, dead ones included.
-        data_files: of the mirror.
-        delete_files: of the mirror.
-        delete_rows: in its equality-delete files.
+        rows_written: rows in data files, including deleted ones.
+        data_files: data files of the mirror.
+        delete_files: delete files of the mirror.
+        delete_rows: rows in its equality-delete files.
         quarantined: events in quarantine.
-        commits: the mirror's last ones, newest first.
+        commits: last commits of the mirror, newest first.
     """
 
     table: str
@@ -65,17 +65,17 @@ class TableStatus:
 
     @property
     def place(self) -> str | None:
-        """The position, described."""
+        """Describe the position."""
         return None if self.position is None else describe_position(self.position)
 
     @property
     def waiting(self) -> int | None:
-        """Changes in the log and not in the mirror."""
+        """Number of changes in the log that are not in the mirror."""
         return None if self.applied is None else self.logged - self.applied
 
     @property
     def lag_seconds(self) -> float | None:
-        """By how much the mirror's last commit is older than the log's; 0 when nothing waits, None if unknown."""
+        """Age of the mirror's last commit relative to the log's; 0 when nothing waits, None if unknown."""
         if self.waiting == 0:
             return 0.0
         if self.log_committed_at is None or not self.commits:
@@ -84,7 +84,7 @@ class TableStatus:
 
     @property
     def delete_debt(self) -> float:
-        """Delete rows per row in data files, both as the last snapshot counts them."""
+        """Delete rows per row in data files, by the counts of the last snapshot."""
         return self.delete_rows / self.rows_written if self.rows_written else 0.0
 
 
@@ -94,12 +94,12 @@ class PublishedStatus:
 
     Attributes:
         table: its name.
-        rows: in its data files.
-        data_files: of its current snapshot.
+        rows: rows in its data files.
+        data_files: data files of its current snapshot.
         behind: mirrors that have been committed to since all rows of the table were made from them; None if the table's
-            snapshots do not say what it was made from.
-        commits: its last ones, newest first; none if it was never published.
-        error: why its entry in the config cannot be used.
+            snapshots do not record this.
+        commits: its last commits, newest first; empty if it was never published.
+        error: why its entry in the config is unusable.
     """
 
     table: str
@@ -113,7 +113,7 @@ class PublishedStatus:
 def published_status(
     catalog: "Catalog | LightCatalog | None", config: Config, names: Sequence[str] | None = None
 ) -> list[PublishedStatus]:
-    """The status of the published tables of a config, in its order; None for a catalog that is not there yet."""
+    """The status of the published tables of a config, in its order; `catalog` is None if it does not exist yet."""
     return [_published_status(catalog, config, name) for name in config.published if names is None or name in names]
 
 
@@ -153,7 +153,7 @@ def _published_status(catalog: "Catalog | LightCatalog | None", config: Config, 
 def status(
     catalog: "Catalog | LightCatalog | None", config: Config, tables: Sequence[str] | None = None
 ) -> list[TableStatus]:
-    """The status of the tables of a config, in its order; None for a catalog that is not there yet.
+    """The status of the tables of a config, in its order; `catalog` is None if it does not exist yet.
 
     Raises:
         ConfigError: an unknown table.
@@ -164,7 +164,7 @@ def status(
 
 
 def describe_position(text: str) -> str:
-    """Describe a position; one of an unknown source is shown as it is."""
+    """Describe a position; one of an unknown source is shown unchanged."""
     try:
         position = FilePosition.from_json(text)
     except PositionLostError:

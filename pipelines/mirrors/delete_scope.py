@@ -24,9 +24,9 @@ from scan_core.io import BoundedCache
 from scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
 
 MAX_FILES = 20_000
-"""With more files the bounds are not read: that would cost more than the delete rows."""
+"""Maximum files whose bounds are read: for more, that would cost more than the delete rows."""
 CACHED_RANGES = 100_000
-"""A few dozen manifests per table; a range is a few hundred bytes."""
+"""Ranges in memory: there are a few dozen manifests per table, and a range is a few hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class LiveKeys:
-    """Facts of the live data files.
+    """Facts about the live data files.
 
     Attributes:
-        num_files: how many there are.
+        num_files: their number.
         spec_ids: the specs under which they were written.
-        ranges: per key column; a missing one means anything.
+        ranges: range of each key column; a missing one means any value.
     """
 
     num_files: int
@@ -53,7 +53,7 @@ class LiveKeys:
     ranges: Mapping[str, KeyRange]
 
     def may_hold(self, keys: pa.Table) -> Mask:
-        """For each key, whether a live file may hold it."""
+        """For each key, whether a live file may contain it."""
         if self.num_files == 0:
             return np.zeros(keys.num_rows, np.bool_)
         possible = np.ones(keys.num_rows, np.bool_)
@@ -65,7 +65,7 @@ class LiveKeys:
 
 
 def live_keys(table: ReadableTable, schema: Schema, key: Sequence[str]) -> LiveKeys:
-    """The facts of a table at its loaded snapshot; `schema` is its current one."""
+    """Collect the facts about a table at its loaded snapshot; `schema` is its current one."""
     opened = open_current(table)
     metadata, io = opened.metadata, opened.io
     snapshot = metadata.current_snapshot
@@ -102,7 +102,7 @@ os.register_at_fork(after_in_child=_RANGES.forget_threads)
 
 
 def _remembered(path: str, files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
-    """The range of a manifest, which never changes."""
+    """The range of a manifest, cached because manifests never change."""
     return _RANGES.get((path, field_id, str(kind)), lambda: _range_of(files, field_id, kind), CACHED_RANGES)
 
 
@@ -124,12 +124,12 @@ def _range_of(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> 
 
 
 def _is_ordered(kind: PrimitiveType) -> bool:
-    """Types whose Arrow comparison is that of their bounds."""
+    """Whether Arrow compares values of this type as their bounds compare."""
     return kind.name not in {"boolean", "fixed", "uuid", "float", "double"}
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Temporal values as the integers that bounds are."""
+    """Convert temporal values to integers, the form of bounds."""
     kind = column.type
     if pa.types.is_date32(kind):
         return column.cast(pa.int32())
@@ -139,9 +139,9 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 AFFORDABLE_ROWS = 5_000_000
-"""In tables of at most this many rows, the rows to delete are looked up rather than deleted globally."""
+"""In tables of up to this many rows, the rows to delete are looked up rather than deleted globally."""
 AFFORDABLE_RATIO = 100
-"""So they are in tables of at most this many rows per key to delete."""
+"""The same in tables of up to this many rows per key to delete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +154,19 @@ class ScopedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """The deletes of a commit by spec, and which keys are in the table; None if they were not looked up."""
+    """The deletes of a commit by spec, and the keys that are in the table; None if they were not looked up."""
 
     deletes: list[ScopedDeletes]
     is_there: Mask | None = None
 
 
 def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]) -> Scoped:
-    """The deletes of a commit by spec.
+    """Choose the spec of each delete of a commit.
 
     Args:
         delta: the commit.
         keys: key columns of the rows to delete.
-        live: facts of the table's files.
+        live: facts about the table's live files.
         policy: whether deletes may be global.
 
     Raises:
@@ -187,7 +187,7 @@ def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> P
 
 
 def _is_of_key(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> bool:
-    """Whether the partition of every row follows from its key, as it does in a table without partitions."""
+    """Whether the partition of every row follows from its key, as in a table without partitions."""
     spec = delta.default_spec
     if spec.is_unpartitioned:
         return True
@@ -224,12 +224,12 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
 
 
 def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:
-    """Whether every partition field's source column is still there."""
+    """Whether the source column of every partition field still exists."""
     return all(f.source_id in delta.schema for f in spec.fields)
 
 
 def _is_affordable(table: ReadableTable, keys: int) -> bool:
-    """Whether the rows to delete may be looked up, given the number of keys."""
+    """Whether looking up the rows to delete is affordable for this number of keys."""
     snapshot = current_snapshot(table)
     total = summary_properties(snapshot).get("total-records")
     return total is not None and int(total) <= max(AFFORDABLE_ROWS, AFFORDABLE_RATIO * keys)
@@ -238,7 +238,7 @@ def _is_affordable(table: ReadableTable, keys: int) -> bool:
 def _refuse(delta: RowDelta, count: int, policy: Literal["allow", "refuse"]) -> None:
     if policy == "refuse":
         raise GlobalDeleteError(
-            f"{'.'.join(delta.table.name())}: {count} rows to delete lie in files without a partition that can be "
-            "named, so their deletes would reach every partition, which global_deletes: refuse forbids; compact the "
+            f"{'.'.join(delta.table.name())}: {count} rows to delete are in files whose partition cannot be "
+            "determined, so their deletes would reach every partition, which global_deletes: refuse forbids; compact the "
             "table under its current spec, or allow global deletes"
         )

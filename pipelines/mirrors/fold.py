@@ -23,21 +23,22 @@ from scan_core import Mask, Rows
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What a batch does to the table.
+    """The effect of a batch on the table.
 
     Attributes:
-        upserts: one row per key that the batch leaves alive, in the order of the changes that wrote them.
-        deletes: keys that may exist before the batch and must be removed: every key touched, upserted ones included.
-        delete_removes: per delete, whether the batch's first change of the key removes its row (a delete, or a key change
+        upserts: one row per key that exists after the batch, in the order of the changes that wrote them.
+        deletes: keys that may exist before the batch and must be removed: every touched key, including upserted ones.
+        delete_removes: per delete, whether the batch's first change of the key removes its row (a delete, or a key
+            change
             from it), rather than writing one.
-        num_missed: removals of a row that an earlier change of the batch had removed already, or a truncate.
+        num_missed: removals of a row that an earlier change or a truncate in the batch had already removed.
         delete_is_insert: per delete, whether the batch's first change of the key is a create (op c): such a key is new
-            where the source never inserts over a live key.
+            if the source never inserts over a live key.
         needs_lookup: upserts with columns that only the mirror knows: `upsert` (row of `upserts`), `key` (struct: the
             key of that row in the mirror before the batch), `unchanged` (list of columns to take); None if there are
             none. Those columns are NULL in `upserts` until filled; a row that is not found goes to quarantine.
         unresolved: changes that cannot be applied: `change` (row of the batch) and `reason`.
-        truncated: the table is emptied first; then no delete has anything to remove.
+        truncated: whether the table is emptied first, so that deletes have nothing to remove.
         counts: changes by op.
     """
 
@@ -65,12 +66,12 @@ def fold(
     Args:
         batch: the changes.
         key: columns that identify a row.
-        lacking: keys that are known to have no row in the mirror: changes that need it are unresolved and have no effect.
-        after_truncate: the table is emptied before these changes.
-        keeps_moved: a change of a key leaves the row of the old key as the changes before it did.
+        lacking: keys known to have no row in the mirror: changes that need the row are unresolved and have no effect.
+        after_truncate: whether the table is emptied before these changes.
+        keeps_moved: whether a change of a key leaves the row of the old key as it was.
 
     Raises:
-        SchemaConflictError: a key column of a type that no key may have.
+        SchemaConflictError: a key column has a type that keys cannot have.
     """
     counts = count_ops(batch.column("op"))
     first = _after_last_truncate(batch)
@@ -121,7 +122,7 @@ def _result(
         key, time, puts = key[order], time[order], puts[order]
     else:
         key, time, puts = changes.new_code[rows], rows, changes.puts[rows]
-    # NumPy assigns in order: of several changes of a key the last one stays.
+    # NumPy assigns in order, so the last of several changes of a key stays.
     last_touch[key] = time
     leaves_row[key] = puts
     first_touch = np.full(changes.limit, -1, np.int64)
@@ -144,7 +145,7 @@ def _result(
 
 
 def _num_repeated(key: Rows, puts: Mask) -> int:
-    """How many removals, among touches of keys in order, come next after another removal of the same key."""
+    """Number of removals, in touches of keys in order, that directly follow another removal of the same key."""
     if puts.all():
         return 0
     removed = np.bincount(key[~puts], minlength=int(key.max()) + 1)
@@ -162,7 +163,7 @@ def _ordered(places: Rows, count: int) -> Rows:
 
 
 def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
-    """Every touched key once, from the change that first touched it; and whether by a create, as its own key."""
+    """Every touched key once, from the first change of it; and whether that is a create with its own key."""
     by_old = changes.old_code[times] == codes
     columns = []
     for old, new in zip(changes.old_key, changes.new_key, strict=True):
@@ -186,14 +187,14 @@ def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa
 
 
 def _taken(column: pa.Array, rows: Rows) -> pa.Array:
-    """The chosen rows. All rows in order, which is usual for batches that touch each key once, cost nothing."""
+    """The chosen rows. All rows in order, as in batches that touch each key once, are not copied."""
     if len(rows) == len(column) and (rows == np.arange(len(rows))).all():
         return column
     return column.take(pa.array(rows))
 
 
 def _lookups(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table | None:
-    """One entry per (upsert, mirror key): all columns that the same mirror row must give."""
+    """One entry per (upsert, mirror key): all columns to take from the same mirror row."""
     upsert, source, column = [], [], []
     names = list(sources.source_of)
     for number, name in enumerate(names):
@@ -228,9 +229,9 @@ def _unresolved(dropped: list[tuple[Rows, str]], first: int) -> pa.Table:
 
 
 def squash(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Fewer changes with the same effect, for changes without truncates: of each key the first and the last.
+    """Reduce changes without truncates to fewer with the same effect: the first and last of each key.
 
-    All changes are kept for keys that move or need values of rows that are lost.
+    All changes are kept for keys that change or need values of dropped rows.
 
     Args:
         changes: rows of the change log in order.
@@ -260,7 +261,7 @@ DELETED = "_deleted"
 
 
 def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The changes before the first truncate; if a truncate is first, it alone: it flags all rows in a commit of its own."""
+    """The changes before the first truncate; a leading truncate comes alone, as it flags all rows in its own commit."""
     is_first = True
     for changes in tables:
         truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
@@ -274,7 +275,7 @@ def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The changes with a delete of the old key before every change of a key.
+    """Insert a delete of the old key before every change of a key.
 
     Args:
         changes: rows of the change log in order.
@@ -293,15 +294,15 @@ def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> pa.Tabl
 
 
 def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
-    """The changes with every delete as an update that sets `_deleted`, and every other row with it unset.
+    """Turn every delete into an update that sets `_deleted`, and unset it in every other row.
 
     Args:
         changes: rows of the change log.
         key: columns that identify a row.
-        columns: of the mirror; the changes may know fewer.
+        columns: columns of the mirror; the changes may have fewer.
 
     Raises:
-        SchemaConflictError: the source has a column of that name.
+        SchemaConflictError: the source has a column with that name.
     """
     after_type = changes.schema.field("after").type
     if DELETED in {f.name for f in after_type}:
@@ -349,7 +350,7 @@ def _is_empty(after: pa.StructArray, is_delete: pa.BooleanArray) -> pa.BooleanAr
 
 
 def _where(chosen: Mask, names: Sequence[str]) -> pa.ListArray:
-    """Per row these names if it is chosen, else none."""
+    """These names for each chosen row, an empty list for others."""
     codes = np.tile(np.arange(len(names)), int(chosen.sum()))
     offsets = np.r_[0, np.cumsum(chosen * len(names))].astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(names), pa.string()).take(pa.array(codes)))

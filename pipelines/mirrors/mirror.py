@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
-"""How many live rows equal each of these distinct rows."""
+"""Counts the live rows that equal each of these distinct rows."""
 FindLive = Callable[[pa.Table], pa.Table]
-"""All live rows that agree with one of these distinct rows in all columns that they have."""
+"""Finds all live rows that equal one of these distinct rows in all columns that it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What a batch writes for a table without a key.
+    """The rows that a batch writes to a table without a key.
 
     Attributes:
         upserts: rows to add.
-        deletes: rows of which all copies are removed first.
-        truncated: the table is emptied first.
+        deletes: rows whose copies are all removed first.
+        truncated: whether the table is emptied first.
         num_missed: deletes and updates whose old row was not found.
     """
 
@@ -85,7 +85,7 @@ class Steps:
         rows: the rows that are removed or added.
         signs: -1 or +1 for each.
         lacking: for each row, the columns that are missing in an old row; list<string>.
-        after_truncate: the table is empty before these steps.
+        after_truncate: whether the table is empty before these steps.
     """
 
     rows: pa.Table
@@ -95,7 +95,7 @@ class Steps:
 
     @property
     def is_partial(self) -> Mask:
-        """Which steps are removals by a row that lacks columns."""
+        """Steps that remove a row given without some columns."""
         return np.asarray(pc.list_value_length(self.lacking)) > 0
 
     def only(self, chosen: Mask) -> "Steps":
@@ -135,7 +135,7 @@ def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> It
 
 
 def recount(taken: Steps, count_live: CountLive, find_live: FindLive) -> Recount:
-    """The rows that steps add and remove; removing a row that does not exist does nothing."""
+    """Compute the rows that steps add and remove; removing a missing row has no effect."""
     partial = taken.is_partial
     if not partial.any():
         return _by_whole_rows(taken, count_live)
@@ -174,7 +174,7 @@ def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
 
 
 def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
-    """Apply steps in order, with removals that lack columns: which row each removes depends on the steps before it.
+    """Apply steps in order if removals lack columns: the row that each removes depends on earlier steps.
 
     Args:
         taken: the steps.
@@ -202,7 +202,7 @@ def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
 
 
 def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:
-    """The distinct rows that each removal which lacks columns may remove."""
+    """The distinct rows that each incomplete removal may remove."""
     partial = np.flatnonzero(taken.is_partial)
     names = pc.unique(taken.lacking.flatten()).to_pylist()
     flat = np.asarray(pc.index_in(taken.lacking.flatten(), value_set=pa.array(names, pa.string()))).astype(np.int64)
@@ -234,7 +234,7 @@ def _result(distinct: pa.Table, before: Rows, after: Rows, *, truncated: bool, n
 
 
 def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Rows removed and added, in order, with their signs and the columns that they lack."""
+    """Rows removed and added, in order, with their signs and missing columns."""
     op = changes.column("op").combine_chunks()
     removes = np.asarray(pc.is_in(op, value_set=pa.array(["u", "d"])))
     adds = np.asarray(pc.is_in(op, value_set=pa.array(["r", "c", "u"])))
@@ -249,7 +249,7 @@ def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """The names in each list that are columns; none for NULL."""
+    """The names in each list that are columns; empty for NULL."""
     names = lists.flatten().cast(pa.string())
     kept = np.asarray(pc.is_in(names, value_set=pa.array(list(columns), pa.string())))
     parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)[kept]
@@ -306,12 +306,12 @@ def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What one commit consists of.
+    """The content of one commit.
 
     Attributes:
         files: new files.
         rejected: changes that cannot be applied.
-        replaces_all: the files replace all rows of the table.
+        replaces_all: whether the files replace all rows of the table.
         num_missed: removals of rows that do not exist, as far as that is known without reading the table.
     """
 
@@ -327,15 +327,15 @@ def prepare(
     """Write the files that bring the table from the base of `delta` to the state after `changes`.
 
     Args:
-        delta: the commit that will name them; its schema and specs may change.
+        delta: the commit for these files; its schema and specs may change.
         changes: rows of the change log in order; with soft deletes a truncate comes alone.
         key: columns that identify a row.
-        config: of the table.
-        trusts_inserts: the key of an insert is known not to be in the table.
+        config: config of the table.
+        trusts_inserts: whether the key of an insert is known not to be in the table.
 
     Raises:
-        SchemaConflictError: a column or key that the table cannot take.
-        GlobalDeleteError: a delete that config refuses.
+        SchemaConflictError: the table cannot hold a column or key.
+        GlobalDeleteError: the config refuses a delete.
     """
     writing = _Writing(delta, config, trusts_inserts=trusts_inserts)
     try:
@@ -352,7 +352,7 @@ def prepare(
 
 
 class _Writing:
-    """Writes the files of a commit: rows at once, keys to delete when there are enough for a file."""
+    """Writes the files of a commit: rows immediately, keys to delete once there are enough for a file."""
 
     def __init__(self, delta: RowDelta, config: TableConfig, *, trusts_inserts: bool) -> None:
         self.delta = delta
@@ -373,14 +373,14 @@ class _Writing:
         self.files += write_rows(rows, self.delta.target, self.delta.default_spec, key_ids=key_ids)
 
     def deletes(self, keys: pa.Table, removes: Mask | None = None) -> None:
-        """Add keys to delete, and which of them changes claim to be in the table; None if all are known to be."""
+        """Add keys to delete, and which of them changes assume to be in the table; None if all are known to be."""
         self._deletes.append(keys)
         self._removes.append(np.zeros(keys.num_rows, np.bool_) if removes is None else removes)
         if sum(held.nbytes for held in self._deletes) > self.limit_bytes:
             self._write_deletes()
 
     def done(self) -> BatchFiles:
-        """Write what is left; all files."""
+        """Write the remaining deletes; return all files."""
         self._write_deletes()
         return BatchFiles(tuple(self.files), Rejected.concat(self.rejected), self.replaces_all, self.num_missed)
 
@@ -448,7 +448,7 @@ def _recount(writing: _Writing, changes: ChangeRun) -> None:
     base = [name for name in delta.base_columns if name in columns]
 
     def find(rows: pa.Table, returned: Sequence[str]) -> tuple[FoundRows, Rows]:
-        """Live rows that equal some of these, and the indices of these in `rows`."""
+        """Live rows that equal some of these, and their indices in `rows`."""
         asked = conform(rows, key_schema).select(rows.column_names)
         # In existing rows, a column that is new in this batch is NULL.
         old = np.ones(max(rows.num_rows, 1), np.bool_)
@@ -496,15 +496,16 @@ def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One batch of changes that is now in the mirror.
+    """One batch of changes that was applied to the mirror.
 
     Attributes:
         committed: the snapshot.
         files: its new files.
         rejected: changes that could not be applied.
-        num_changes: applied or rejected.
-        last_ordinal: of the change log that is in the mirror now.
-        num_missed: deletes, key changes and updates of whole rows that found no row to remove: all of them with `identity:
+        num_changes: changes applied or rejected.
+        last_ordinal: last ordinal of the change log that is now in the mirror.
+        num_missed: deletes, key changes and updates of whole rows that found no row to remove: all of them with
+            `identity:
             full`, otherwise those that are known without reading the table.
     """
 
@@ -526,9 +527,9 @@ class Mirror:
     """One mirror; `table` is reloaded before each commit.
 
     Attributes:
-        catalog: with the table, or in which it will be created.
-        name: of the table.
-        config: how changes become rows.
+        catalog: the catalog that contains the table or in which it will be created.
+        name: name of the table.
+        config: config of the table.
         key: columns that identify a row.
     """
 
@@ -551,16 +552,16 @@ class Mirror:
         """The last ordinal of the change log that is in the mirror; 0 for none.
 
         Raises:
-            PositionLostError: the table has rows, but no snapshot says which changes they are from.
+            PositionLostError: the table has rows, but no snapshot records which changes they contain.
         """
         if self.table is None:
             return 0
         text = positions.newest_property(self.table, positions.LOG_ORDINAL)
         if text is None and self.table.metadata.current_snapshot_id is not None:
             raise PositionLostError(
-                f"{self.name} has snapshots but none tells which changes of its log are in it; it was not made by this "
-                f"pipeline, or the snapshot that told it has expired. Keep its rows and apply the log to them: nevermore adopt "
-                f"{self.name}. Or make it anew from its log alone, which drops all rows it has now: nevermore resync "
+                f"{self.name} has snapshots but none records which changes of its log it contains; it was not created "
+                f"by this pipeline, or that snapshot has expired. Keep its rows and apply the log to them: nevermore adopt "
+                f"{self.name}. Or rebuild it from its log alone, which drops all present rows: nevermore resync "
                 f"{self.name}"
             )
         return int(text or 0)
@@ -573,13 +574,13 @@ class Mirror:
         reject: Callable[[Rejected], None],
         start: int = 0,
     ) -> Iterator[Applied]:
-        """Apply every change of the log that is not in the mirror yet, `commit_rows` at a time.
+        """Apply all changes of the log that are not yet in the mirror, `commit_rows` at a time.
 
         Args:
             log: the table's change log.
-            appended: what this run has just appended: taken from memory if nothing else is missing.
+            appended: changes that this run has just appended, used from memory if no others are missing.
             reject: keeps changes that cannot be applied; called before the commit without them.
-            start: the ordinal up to which changes have no effect, for a mirror that is rebuilt.
+            start: ordinal up to which changes have no effect, for a mirror that is being rebuilt.
         """
         done = max(self.applied_ordinal, start)
         if done > log.last_ordinal:
@@ -616,7 +617,7 @@ class Mirror:
     def _trusts_inserts(self, log: ChangeLog) -> bool:
         """Whether the key of an insert cannot be in the table: the config says so, and all rows came from the feed.
 
-        Adopted rows and those of a full load may come again as inserts of the feed; with `order_by` inserts are logged again
+        Adopted rows and those of a full load may come again as inserts in the feed; with `order_by` inserts are logged again
         after late events.
         """
         if self.config.inserts != "trusted" or self.table is None:
@@ -627,7 +628,7 @@ class Mirror:
         return ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == ""
 
     def reapply(self, changes: ChangeRun, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
-        """Apply changes that are in the mirror already again, in one commit; its position does not change.
+        """Apply changes again that the mirror already contains, in one commit; its position does not change.
 
         No insert is trusted, as its row exists.
         """
@@ -658,10 +659,10 @@ class Mirror:
     ) -> Applied:
         table = self.table
         if table is None:
-            raise PositionLostError(f"{self.name} has vanished")
+            raise PositionLostError(f"{self.name} no longer exists")
         refresh(table)
         if self.applied_ordinal != before:
-            raise CommitConflictError(f"another ingester has written {self.name} meanwhile", may_retry=False)
+            raise CommitConflictError(f"another ingester has written {self.name} in the meantime", may_retry=False)
         delta = RowDelta(table, self.options)
         work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
@@ -680,16 +681,16 @@ class Mirror:
 
 
 def makes_rows(changes: Changes, config: TableConfig) -> bool:
-    """Whether changes to an empty table lead to rows; truncates and deletes do not even show its columns."""
+    """Whether changes to an empty table create rows; truncates and deletes do not even show its columns."""
     removing = pa.array(["t"] if config.soft_delete else ["t", "d"])
     return not all(pc.all(pc.is_in(t.column("op"), value_set=removing)).as_py() for t in changes.tables())
 
 
 def _complete(log: ChangeLog, after: int, end: int, tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
-    """The changes of a log after an ordinal, none of which may be missing.
+    """Check that no change of a log after an ordinal is missing.
 
     Raises:
-        PositionLostError: one is.
+        PositionLostError: a change is missing.
     """
     found = 0
     for table in tables:

@@ -1,6 +1,6 @@
 """Reads rows of a mirror by key, at the snapshot that a commit is based on.
 
-They complete the columns that a source did not send (TOAST). If a row is not there, the change is rejected.
+They complete columns that a source did not send (TOAST). If a row does not exist, the change is rejected.
 """
 
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ from scan_core import Mask, Rows
 
 SPEC_ID = "_spec_id"
 _LISTED_KEYS = 500
-"""Up to this many keys are named in the scan's predicate; more become a range."""
+"""Maximum keys listed in the scan's predicate; more become a range."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Live rows whose key was asked for. `key_row[i]` is the row of the asked keys that `rows[i]` equals."""
+    """Live rows with requested keys. `rows[i]` has the key in row `key_row[i]` of the request."""
 
     rows: pa.Table
     key_row: Positions
 
 
 def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows:
-    """Every live row of `table` with one of `keys`.
+    """Find every live row of `table` with one of `keys`.
 
     Args:
         table: read at its loaded snapshot.
         keys: distinct keys, key columns by their names, in the table's types.
-        columns: what to return of each row, `_spec_id` among them where wanted.
+        columns: columns to return, possibly with `_spec_id`.
     """
     names = tuple(keys.column_names)
     scan = open_current(table).scan().select(*dict.fromkeys((*names, *columns)))
@@ -90,7 +90,7 @@ def _is_literal(kind: pa.DataType) -> bool:
 
 
 MAX_SHOWN = 80
-"""Characters of a key that a reason shows."""
+"""Maximum characters of a key shown in a reason."""
 
 
 def complete(
@@ -104,15 +104,15 @@ def complete(
 ) -> tuple[FoldResult, Rejected, int]:
     """Fold changes and complete their upserts from the mirror at the commit's base.
 
-    A change that cannot be applied has no effect at all: it deletes no row, and changes that build on it are rejected too.
+    A change that cannot be applied has no effect at all: it deletes no row, and changes that depend on it are rejected, too.
 
     Args:
         delta: the commit.
         changes: rows of the change log in order.
         key: columns that identify a row.
         ignorable: changes that have no effect if their row does not exist: they are ignored, not rejected.
-        after_truncate: the table is emptied before the changes.
-        keeps_moved: a change of a key leaves the row of the old key.
+        after_truncate: whether the table is emptied before the changes.
+        keeps_moved: whether a change of a key leaves the row of the old key.
 
     Returns:
         The folded changes, those that are rejected, and how many were ignored.
@@ -135,7 +135,7 @@ def complete(
 
 
 def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The upserts with unsent columns from the mirror, and the keys that have no row in it."""
+    """Fill the unsent columns of upserts from the mirror; also return the keys that have no row there."""
     struct, lists = (single_array(wanted.column(name)) for name in ("key", "unchanged"))
     known = set(delta.base_columns)
     columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
@@ -155,7 +155,7 @@ def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[
 
 
 def _sources(keys: pa.Table, key_row: Rows) -> Rows:
-    """Per key the found row that has it, or -1."""
+    """For each key, the index of the found row with it, or -1."""
     source = np.full(keys.num_rows, -1, np.int64)
     source[key_row] = np.arange(len(key_row))
     first_equal = KeySet(keys.columns).find(keys.columns)
@@ -172,7 +172,7 @@ def _replaced(upserts: pa.Table, name: str, chosen: Mask, taken: pa.ChunkedArray
 
 
 def _contains(lists: pa.ListArray, name: str) -> Mask:
-    """Per list, whether it holds `name`."""
+    """For each list, whether it contains `name`."""
     mask = np.zeros(len(lists), np.bool_)
     rows = np.asarray(pc.list_parent_indices(lists))
     mask[rows[np.asarray(pc.equal(lists.flatten(), name))]] = True
@@ -180,7 +180,7 @@ def _contains(lists: pa.ListArray, name: str) -> Mask:
 
 
 def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:
-    """Refused changes as quarantine holds them; the raw bytes are the change as JSON, since it was decoded already."""
+    """Rejected changes in the form of the quarantine; the raw bytes are the change as JSON, since it was decoded."""
     if refused.num_rows == 0:
         return Rejected.none()
     rows = changes.take(refused.column("change"))

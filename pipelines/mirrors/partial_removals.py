@@ -1,6 +1,6 @@
-"""Removals by old rows that lack columns, one after the other: each takes the first row that is there and agrees.
+"""Removals by old rows that lack columns, in order: each removes the first existing row that matches.
 
-What a removal takes depends on what came before it, so this is one compiled loop.
+Which row a removal takes depends on earlier steps, so this is one compiled loop.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"
@@ -19,11 +19,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Removals:
-    """Classes of rows, one of which a removal removes: rows that are equal in all columns that its old row has.
+    """Classes of rows, of which a removal removes one: rows that are equal in all columns of its old row.
 
     Attributes:
-        class_of: per step the class that it takes a row from, -1 where its row is whole.
-        members: the rows of each class, in order.
+        class_of: class from which each step removes a row, -1 if its row is complete.
+        members: rows of each class, in order.
     """
 
     class_of: Ints
@@ -51,12 +51,12 @@ class Removals:
         """Apply additions and removals in order.
 
         Args:
-            signs: per step +1 or -1.
-            rows: per step the row that it adds or removes; of no meaning where the old row lacks columns.
-            counts: how many there are of each row.
+            signs: +1 or -1 for each step.
+            rows: the row that each step adds or removes; ignored if the old row lacks columns.
+            counts: number of copies of each row.
 
         Returns:
-            How many there are afterwards, and how many removals found no row.
+            The numbers of copies afterwards, and the number of removals that found no row.
         """
         members, sizes = np.concatenate(self.members), np.concatenate(self._sizes)
         starts = np.r_[0, np.cumsum(sizes)]
@@ -81,7 +81,7 @@ def _walk(
     class_of_member: Ints,
     first: Ints,
 ) -> int:
-    """Number of removals that found no row; before `first` of a class no row of it is there."""
+    """Number of removals that found no row; no row of a class exists before its `first`."""
     missed = 0
     num_rows, num_classes = len(counts), min(len(first), len(starts) - 1)
     require(len(class_of) >= len(signs) and len(rows) >= len(signs) and len(row_starts) > num_rows)

@@ -1,6 +1,6 @@
-"""Checks whether a mirror can be created as the config asks.
+"""Checks whether a mirror can be created as configured.
 
-Key and partition columns must be known and have types that Iceberg allows there.
+Key and partition columns must be known and have types that Iceberg allows for them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ IDENTITY = "nevermore.identity"
 SOFT_DELETE = "nevermore.soft_delete"
 """Table property: whether deleted rows stay in the table."""
 ADOPTED = "nevermore.adopted"
-"""Table property: the table was adopted, so its own types apply where the feed has none."""
+"""Table property: the table was adopted, so its own types apply where the feed declares none."""
 ADOPTED_SNAPSHOT = "nevermore.adopted-snapshot"
 """Table property: the snapshot whose rows are in no change log; empty if all rows are from the log."""
 ADOPTED_ORDINAL = "nevermore.adopted-ordinal"
@@ -40,13 +40,14 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
     """Refuse a table that cannot be created.
 
     Args:
-        name: of the mirror.
-        config: of it.
+        name: name of the mirror.
+        config: its config.
         key: columns that identify a row; not used with `identity: full`.
         row_types: Arrow type of every column of its rows; type null where all values so far are NULL.
 
     Raises:
-        ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known type, or a transform that is not for its type.
+        ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known
+            type, or a transform that is not for its type.
         SchemaConflictError: a key of a type that cannot identify a row.
     """
     _check_names(name, row_types)
@@ -57,8 +58,8 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
     for column in [*(() if keyless else key), *(source for _, source in partition_by)]:
         if column not in schema.names:
             raise ConfigError(
-                f"{name}: the type of column {column!r} is unknown: all values so far are NULL, or it never came; give "
-                f"it under types, e.g. types: {{{column}: string}}"
+                f"{name}: the type of column {column!r} is unknown: all values so far are NULL, or there are none; "
+                f"declare it under types, e.g. types: {{{column}: string}}"
             )
     check_key(schema, [f.name for f in fields] if keyless else key)
     for transform, column in partition_by:
@@ -72,19 +73,19 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
 
 
 def _check_names(table: str, row_types: Mapping[str, pa.DataType]) -> None:
-    """Refuse names that tables, files or other engines cannot have."""
+    """Refuse names that tables, files or other engines do not support."""
     for column, kind in row_types.items():
         reason = next(filter(None, (why_no_name(column), *map(_why_no_member_name, _member_names(kind)))), None)
         if reason is None:
             continue
         raise ConfigError(
-            f"{table}: column {column!r} cannot be in a table: {reason}; give it another name under rename, or leave it "
-            "out with exclude"
+            f"{table}: column {column!r} cannot be in a table: {reason}; rename it with rename, or leave it out "
+            "with exclude"
         )
 
 
 def why_no_name(column: str) -> str | None:
-    """Why no column of a table can have a name; None if one can."""
+    """The reason why a table cannot have a column with a name; None if it can."""
     return "Iceberg has a metadata column of that name" if column in RESERVED_NAMES else _why_no_member_name(column)
 
 
@@ -102,15 +103,15 @@ def _member_names(kind: pa.DataType) -> Iterator[str]:
 
 
 def _type_hint(config: TableConfig, transform: str, column: str) -> str:
-    """What to declare where only a time can be cut into days and the feed does not say that the column is one."""
+    """A hint to declare a time, where the transform needs one and the feed does not declare it."""
     source = next((was for was, now in config.rename.items() if now == column), column)
     if transform not in _OF_TIMES or not {source, column}.isdisjoint(config.types):
         return ""
-    return f"; if it holds times, say so under types: {{{source}: timestamptz}}, or date, or timestamp without a zone"
+    return f"; if it contains times, declare it under types: {{{source}: timestamptz}}, or date, or timestamp without a zone"
 
 
 def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[NestedField, ...]:
-    """The columns, and those of `partition_by` that have no value yet, as config declares them under `types`."""
+    """The columns, and columns of `partition_by` without values so far, with their declared `types`."""
     known = {f.name for f in fields}
     sources = dict.fromkeys(partition_field(text)[1] for text in config.partition_by)
     declared = [c for c in sources if c not in known and c in config.types]
@@ -119,7 +120,7 @@ def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[N
 
 
 def shape_properties(key: Sequence[str], config: TableConfig) -> dict[str, str]:
-    """Properties that record the config that a table was created with."""
+    """Properties that record the config with which a table was created."""
     return {KEY: ",".join(key), PARTITION_BY: partition_text(config), IDENTITY: config.identity} | soft_delete_property(
         config
     )
@@ -133,37 +134,37 @@ def soft_delete_property(config: TableConfig) -> dict[str, str]:
 def check_unchanged(
     name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: ReadableTable | None
 ) -> None:
-    """Refuse a config that contradicts the existing tables, before an event comes that would reveal it.
+    """Refuse a config that contradicts the existing tables, before any event is read.
 
     Raises:
-        ConfigError: what to do about it.
+        ConfigError: they contradict; says what to do.
     """
     if config.key and logged_key and set(config.key) != set(logged_key):
         raise ConfigError(
             f"{name}: its key was ({', '.join(logged_key)}) and is now ({', '.join(config.key)}); {log_name} cannot be "
-            f"read by another key: put the old one back, or drop {log_name} and {name} and ingest anew"
+            f"read by another key: restore the old one, or drop {log_name} and {name} and ingest again"
         )
     if table is None:
         return
     made_by = table.metadata.properties
     made = made_by.get(PARTITION_BY)
-    # the log of an adopted table does not have the rows that it began with
-    anew = f", or drop {name} (not {log_name}) and make it anew with `nevermore resync {name}`"
+    # the log of an adopted table does not contain its initial rows
+    rebuild = f", or drop {name} (not {log_name}) and rebuild it with `nevermore resync {name}`"
     if made is not None and made != partition_text(config):
         raise ConfigError(
-            f"{name}: partition_by was [{made}] when the table was made and is now [{partition_text(config)}]; put the "
-            "old one back" + ("" if ADOPTED in made_by else anew)
+            f"{name}: partition_by was [{made}] when the table was created and is now [{partition_text(config)}]; restore "
+            "the old one" + ("" if ADOPTED in made_by else rebuild)
         )
     if (identity := made_by.get(IDENTITY, config.identity)) != config.identity:
         raise ConfigError(
-            f"{name}: identity was {identity} when the table was made and is now {config.identity}; put the old one back, "
-            f"or drop {log_name} and {name} and ingest anew"
+            f"{name}: identity was {identity} when the table was created and is now {config.identity}; restore the old one, "
+            f"or drop {log_name} and {name} and ingest again"
         )
     wanted = soft_delete_property(config)[SOFT_DELETE]
     if (flagged := made_by.get(SOFT_DELETE, wanted)) != wanted:
         raise ConfigError(
-            f"{name}: soft_delete was {flagged} when the table was made and is now {wanted}; put the old one back, or make "
-            f"the table anew from its log: nevermore resync {name}"
+            f"{name}: soft_delete was {flagged} when the table was created and is now {wanted}; restore the old one, or rebuild "
+            f"the table from its log: nevermore resync {name}"
         )
     _check_sort(name, config, current_schema(table))
 
@@ -172,10 +173,10 @@ def _check_sort(name: str, config: TableConfig, schema: Schema) -> None:
     plain = [f.name for f in schema.fields if isinstance(f.type, PrimitiveType)]
     if unknown := [column for column in config.sort_by if column not in plain]:
         raise ConfigError(
-            f"{name}: sort_by: {unknown[0]} is no plain column of the table; choose from {', '.join(plain)}"
+            f"{name}: sort_by: {unknown[0]} is not a plain column of the table; choose from {', '.join(plain)}"
         )
 
 
 def partition_text(config: TableConfig) -> str:
-    """`partition_by` in one spelling."""
+    """`partition_by` in a normalized spelling."""
     return ", ".join(f"{transform}({column})" for transform, column in map(partition_field, config.partition_by))

@@ -48,8 +48,8 @@ class MirrorRead:
         where: conditions that the scan applied, as SQL.
         metrics: metrics of planning and all tasks.
         joins: joins whose keys filtered the scan, in words.
-        left: by condition or join of the SQL, why Spark applied it alone.
-        reader: that gave the rows, and why not another, in words.
+        left: by condition or join of the SQL, why the scan left it to Spark.
+        reader: the reader of the rows, and why it was chosen.
     """
 
     snapshot_id: int | None
@@ -97,9 +97,9 @@ class MirrorView:
     """A temporary view of a scan.
 
     Attributes:
-        name: of the view.
-        reader: that gives its rows, and why not the other, in words.
-        reports: of planning and of the tasks that read it.
+        name: name of the view.
+        reader: the reader of its rows, and why it was chosen.
+        reports: reports of planning and of the tasks that read it.
     """
 
     name: str
@@ -137,7 +137,7 @@ def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
 
 
 def read_of(scan: Scan, metrics: ScanMetrics, reader: str, pushed: Pushed | None = None) -> MirrorRead:
-    """The facts of a scan that was read."""
+    """Describe a finished scan."""
     where = " and ".join(str(p) for p in scan.predicates) or None
     snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
     pushed = pushed or Pushed()

@@ -2,9 +2,9 @@
 
 A record that does not fit is rejected together with its bytes. Reading continues where it stopped before.
 
-Where records end is found by a kernel of our own; Arrow's reader only parses them. Its `invalid_row_handler` cannot
-replace the kernel: it gives the number of a row only without threads, never the offset; no reader of Arrow tells how many
-bytes the rows of a batch took, which is where the next run continues; text behind a closing quote becomes part of the value
+A kernel of our own finds the ends of records; Arrow's reader only parses them. Its `invalid_row_handler` cannot
+replace the kernel: it gives the number of a row only without threads, never the offset; no Arrow reader reports how many
+bytes the rows of a batch took, which is where the next run continues; text after a closing quote becomes part of the value
 without an error, and a quote that is never closed takes the rest of the file into one value.
 """
 
@@ -31,20 +31,20 @@ from scan_core import Mask
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", ";", "\t", "|")
 LOAD_WITHOUT = ("Op", "op", "OP")
-"""AWS DMS leaves out its first column in the files of a full load."""
+"""AWS DMS omits its first column in the files of a full load."""
 MAX_RAW_BYTES = 1024 * 1024
 _REASONS = {BAD_QUOTE: "text behind a closing quote", UNCLOSED: "a quote that is never closed"}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the records of one file are read.
+    """The format of the records of one file.
 
     Attributes:
-        names: of the columns.
-        delimiter: one byte.
-        first_byte: of the first record that is no header.
-        null_value: text that means NULL beside the empty one, or None.
+        names: names of the columns.
+        delimiter: the delimiter, one byte.
+        first_byte: offset of the first record that is not a header.
+        null_value: text that means NULL in addition to the empty text, or None.
     """
 
     names: tuple[str, ...]
@@ -58,11 +58,11 @@ class Records:
     """Some records of a file.
 
     Attributes:
-        rows: of text, those that are as they should be.
-        numbers: of the rows, among all records.
-        rejected: the others, without the name of the file.
-        count: of both.
-        num_bytes: of all, blank lines included.
+        rows: valid records, as columns of text.
+        numbers: numbers of these rows among all records.
+        rejected: invalid records, without the name of the file.
+        count: number of both.
+        num_bytes: size of both, including blank lines.
     """
 
     rows: pa.Table
@@ -73,16 +73,16 @@ class Records:
 
 
 def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) -> Dialect | None:
-    """The dialect of a file that begins with these bytes; None if it has no whole record yet.
+    """Detect the dialect of a file that begins with these bytes; None if it has no complete record yet.
 
     Raises:
-        SourceError: a header that names no columns, or a delimiter in doubt.
+        SourceError: the header is invalid, or the delimiter ambiguous.
     """
     if head[:2] in {b"\xff\xfe", b"\xfe\xff"}:
         raise SourceError("the file is UTF-16; CSV must be UTF-8")
     begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     text = head[begin:]
-    # Commas decide nothing here but where quotes may open: records end where they end with any delimiter.
+    # The delimiter only decides where quotes may open, so commas do here: records end alike with any delimiter.
     delimiter = options.delimiter or ("\t" if suffix == ".tsv" else _delimiter(text))
     ends, widths, status = np.empty(64, np.int64), np.empty(64, np.int32), np.empty(64, np.int8)
     found = split_records(np.frombuffer(text, np.uint8), ord(delimiter), is_all, ends, widths, status)
@@ -101,7 +101,7 @@ def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) 
 
 
 def read_records(data: pa.Buffer, dialect: Dialect, first: int, max_rows: int, *, is_all: bool) -> Records:
-    """The whole records that the bytes begin with; `first` is the number of the first."""
+    """Read the complete records at the beginning of the bytes; `first` is the number of the first."""
     view = np.frombuffer(data, np.uint8)
     most = min(max_rows, max(len(view), 1))
     ends, widths, status = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most, np.int8)
@@ -115,12 +115,12 @@ def read_records(data: pa.Buffer, dialect: Dialect, first: int, max_rows: int, *
     good = (status == GOOD) & (widths == len(dialect.names))
     table = _parsed(data.slice(0, used) if good.all() else _gathered(view, begins[good], ends[good]), dialect)
     if table.num_rows != int(good.sum()):
-        raise SourceError(f"CSV whose records cannot be told apart behind record {first}: check delimiter and quotes")
+        raise SourceError(f"CSV whose records cannot be separated after record {first}: check delimiter and quotes")
     table, garbled = _as_text(table)
     reasons: dict[int, str] = {}
     for row in np.flatnonzero(~good).tolist():
         width, wanted = int(widths[row]), len(dialect.names)
-        reasons[row] = _REASONS.get(int(status[row]), f"{width} values where {wanted} columns are")
+        reasons[row] = _REASONS.get(int(status[row]), f"{width} values for {wanted} columns")
     reasons |= dict.fromkeys(np.flatnonzero(good)[garbled].tolist(), "not UTF-8")
     rows = table.filter(pa.array(~garbled)) if garbled.any() else table
     rejected = [
@@ -147,7 +147,7 @@ def _delimiter(text: bytes) -> str:
     found = [mark for mark in _DELIMITERS if mark.encode() in line]
     if len(found) > 1 and "," not in found:
         shown = " and ".join(repr(mark) for mark in found)
-        raise SourceError(f"the first line holds {shown}: say which is the delimiter (delimiter: ...)")
+        raise SourceError(f"the first line holds {shown}: set the delimiter (delimiter: ...)")
     return "," if "," in found or not found else found[0]
 
 
@@ -168,11 +168,11 @@ def _parsed(data: pa.Buffer, dialect: Dialect) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise SourceError(f"no CSV: {error}") from error
+        raise SourceError(f"not CSV: {error}") from error
 
 
 def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
-    """The table with text for bytes, and which rows are no UTF-8."""
+    """Decode the table's bytes to text; also return the mask of rows that are not UTF-8."""
     garbled = np.zeros(table.num_rows, np.bool_)
     columns = []
     for column in table.columns:
@@ -183,7 +183,7 @@ def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
 
 
 def _gathered(view: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Buffer:
-    """The bytes of some records, one after the other."""
+    """The bytes of some records, concatenated."""
     marks = np.zeros(len(view) + 1, np.int8)
     np.add.at(marks, begins, 1)
     np.add.at(marks, ends, -1)
@@ -200,15 +200,15 @@ def _rejected(found: list[tuple[int, str, bytes]]) -> Rejected:
 
 
 def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
-    """The records behind those that are read already; `head` are the first bytes of the file."""
+    """Read the records after those that are already read; `head` are the first bytes of the file."""
     waits = chunks.seekable and not options.report_incomplete
     dialect = dialect_of(head, suffix, options, is_all=len(head) < SNIFFED_BYTES and not waits)
     if dialect is None:
         if len(head) >= SNIFFED_BYTES:
-            raise SourceError(f"no CSV: no record ends within {SNIFFED_BYTES} bytes")
+            raise SourceError(f"not CSV: no record ends within {SNIFFED_BYTES} bytes")
         yield end_of(replace(known, waiting=bool(head.strip()) and waits))
         return
-    # Without a byte position (a position of before there were any) records are counted again and left out.
+    # Without a byte position (in positions of older versions) records are counted again and skipped.
     applied = known.lines if known.layout != Layout.CSV.value else 0
     if known.layout != Layout.CSV.value or known.read_bytes == 0:
         known = replace(known, read_bytes=dialect.first_byte, lines=0, layout=Layout.CSV.value)
@@ -230,7 +230,7 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
         wanted = options.batch_bytes if part.num_bytes else 2 * wanted
         if wanted > options.most_event_bytes:
             raise SourceError(
-                f"a CSV record of more than {options.most_event_bytes} bytes behind record {known.lines}: a quote? If not, "
+                f"a CSV record of more than {options.most_event_bytes} bytes after record {known.lines}: an unclosed quote? If not, "
                 "raise memory_limit_bytes"
             )
     yield end_of(replace(known, waiting=bool(data.size - part.num_bytes)))

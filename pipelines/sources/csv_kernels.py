@@ -10,7 +10,7 @@ from pipelines.jsonscan.value_kernels import require
 from scan_core.native import kernel
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
-"""Of a record: as it should be, an empty line, text behind a closing quote, a quote that is never closed."""
+"""Status of a record: valid, an empty line, text after a closing quote, a quote that is never closed."""
 
 _NEWLINE, _RETURN, _QUOTE = 0x0A, 0x0D, 0x22
 
@@ -24,9 +24,9 @@ def split_records(
     widths: NDArray[np.int32],
     status: NDArray[np.int8],
 ) -> int:
-    """Number of records found; writes where each ends (behind its newline), its number of fields and its status.
+    """Find records: write the end of each (after its newline), its number of fields and its status; return their number.
 
-    The last record counts without a newline only if `is_all`: otherwise it may go on.
+    The last record counts without a newline only if `is_all`, as otherwise it may continue.
     """
     require(len(widths) >= len(ends) and len(status) >= len(ends))
     found = 0
@@ -72,7 +72,7 @@ def split_records(
             state = BLANK
         if ended:
             if data[p] == _RETURN and p + 1 == size and not is_all:
-                return found  # its other half may come with the next bytes
+                return found  # its second byte may come with the next bytes
             p += 2 if data[p] == _RETURN and p + 1 < size and data[p + 1] == _NEWLINE else 1
         ends[found] = p
         widths[found] = width

@@ -24,11 +24,11 @@ from pipelines.sources.file_position import ReadFile
 from scan_core import Mask
 
 _LOOKED_AT_BYTES = 64 * 1024
-"""The last line is short beside the buffer."""
+"""Bytes read at once: the last line is short in comparison."""
 
 
 def after_last_newline(data: pa.Buffer) -> int:
-    """Position behind the last newline; 0 if there is none."""
+    """Position after the last newline; 0 if there is none."""
     end = int(data.size)
     while end > 0:
         start = max(end - _LOOKED_AT_BYTES, 0)
@@ -40,7 +40,7 @@ def after_last_newline(data: pa.Buffer) -> int:
 
 
 class Chunks:
-    """A stream in runs of whole lines. Seekable streams go back to the begin of a cut line, others carry it."""
+    """A stream in runs of whole lines. Seekable streams seek back to the beginning of a cut line, others keep it."""
 
     def __init__(self, stream: Any, *, seekable: bool) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ class Chunks:
         self._carried = b""
 
     def peek(self, size: int) -> bytes:
-        """The first bytes, to be read again."""
+        """Return the first bytes without consuming them."""
         head: bytes = self._stream.read(size)
         if self.seekable:
             self._stream.seek(0)
@@ -57,7 +57,7 @@ class Chunks:
         return head
 
     def skip(self, size: int) -> int:
-        """Go on behind the first `size` bytes, and behind the newline of a line that was read without it; where."""
+        """Continue after the first `size` bytes, and after the newline of a line read without it; return the offset."""
         if not self.seekable:
             self._skip_carried(size)
             return size
@@ -70,7 +70,7 @@ class Chunks:
         return size + past
 
     def skip_exactly(self, size: int) -> None:
-        """Go on behind the first `size` bytes."""
+        """Continue after the first `size` bytes."""
         if self.seekable:
             self._stream.seek(size)
         else:
@@ -110,7 +110,7 @@ class Chunks:
             wanted = min(2 * wanted, most_bytes)
 
     def whole(self, most_bytes: int) -> pa.Buffer:
-        """All bytes: arrays and pretty-printed documents are split in memory.
+        """Read all bytes: arrays and pretty-printed documents are split in memory.
 
         Raises:
             SourceError: more than `most_bytes`.
@@ -137,7 +137,7 @@ class Chunks:
         return pa.py_buffer(b"".join(parts))
 
     def give_back(self, data: pa.Buffer, used: int) -> None:
-        """Read on behind the first `used` bytes of what was read last."""
+        """Continue after the first `used` bytes of the last read."""
         if self.seekable:
             self._stream.seek(self._stream.tell() - (data.size - used))
         else:
@@ -152,10 +152,12 @@ NEWLINE, TAB = 0x0A, 0x09
 _BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
 _MANY_LINES = 4_096
 DEFAULT_SEPARATOR = b"\t"
-NO_KEYED_LINE = "no keyed line: it lacks a key, the separator {!r} behind it, or both (options: {{key_separator: ...}})"
-NO_VALUE = "a key without its value: the file ends behind it"
-NO_PAIRS = "a key or value that is broken: what is key and what is value behind it cannot be told, so the file is read up to here"
-PART_OF_EVENT = "neither an object nor what psql writes around its rows"
+NO_KEYED_LINE = (
+    "not a keyed line: it lacks a key, the separator {!r} after it, or both (options: {{key_separator: ...}})"
+)
+NO_VALUE = "a key without its value: the file ends after it"
+NO_PAIRS = "a broken key or value: keys and values after it cannot be distinguished, so the file is read up to here"
+PART_OF_EVENT = "neither an object nor part of psql's output around its rows"
 
 
 @dataclass(frozen=True)
@@ -163,14 +165,14 @@ class Piece:
     """Documents of one part of a file.
 
     Attributes:
-        documents: of each event; NULL for a tombstone.
-        keys: of each event, or None where the layout has none.
-        offsets: line or number of each, from 1.
-        read_bytes: of the file up to the end of the last event.
-        lines: read up to there.
-        skipped: lines left out, by reason.
-        rejected: lines, or a rest of the file, that are no events; their file is not said.
-        may_grow: whether what is rejected ends the file, so that more bytes may make it whole.
+        documents: document of each event; NULL for a tombstone.
+        keys: key of each event, or None if the layout has no keys.
+        offsets: line or number of each event, from 1.
+        read_bytes: bytes of the file up to the end of the last event.
+        lines: lines read up to there.
+        skipped: skipped lines, by reason.
+        rejected: lines, or a rest of the file, that are not events, without the name of the file.
+        may_grow: whether the rejected part ends the file, so that more bytes may complete it.
     """
 
     documents: pa.BinaryArray
@@ -184,7 +186,7 @@ class Piece:
 
 
 def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
-    """The blank lines at the beginning, if they are very many: no line of theirs is looked at by itself."""
+    """The blank lines at the beginning, if there are very many: they are not examined one by one."""
     for blank, kind in _BLANK_LINES:
         count = data.size // len(blank)
         view = np.frombuffer(data, kind, count)
@@ -206,9 +208,9 @@ def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
 def split_lines(
     data: pa.Buffer, first_line: int, layout: Layout, max_lines: int, separator: bytes = DEFAULT_SEPARATOR
 ) -> Piece:
-    """The events of the first `max_lines` whole lines; `first_line` is the number of the first.
+    """Split the first `max_lines` complete lines into events; `first_line` is the number of the first.
 
-    `separator` stands between key and value where the layout has keys.
+    `separator` separates key and value where the layout has keys.
     """
     view = np.frombuffer(data, np.uint8)
     ends = np.empty(min(max_lines, len(view)), np.int32)
@@ -229,7 +231,7 @@ def split_lines(
     rejected = Rejected.none()
     if layout is Layout.PSQL:
         first = _first_characters(view, offsets)
-        # What psql writes around its rows has neither braces nor double quotes; a part of an event has.
+        # psql's output around its rows has neither braces nor double quotes; a part of an event has.
         around = ~blank & (first != 0x7B) & ~np.asarray(pc.match_substring_regex(documents, rb'[{}"]'))
         part = ~blank & (first != 0x7B) & ~around
         skipped |= {"psql output": int(around.sum())} if around.any() else {}
@@ -250,7 +252,7 @@ def split_lines(
 
 
 def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, reason: str) -> Rejected:
-    """Lines that are no events, as rejected; of which file is for the caller to say."""
+    """Rejected lines that are not events; the caller adds the name of the file."""
     if not mask.any():
         return Rejected.none()
     count, chosen = int(mask.sum()), pa.array(mask)
@@ -260,10 +262,10 @@ def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, re
 
 
 def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
-    """(values, keys, which lines are neither) of lines of a key, a separator and a value.
+    """Split lines of a key, a separator and a value: (values, keys, mask of other lines).
 
-    A key with nothing behind its separator is one whose value is NULL: some consumers write nothing in its place. A line
-    without the separator is neither, for all that this tells.
+    A key with nothing after its separator has the value NULL: some consumers write nothing in its place. A line
+    without the separator counts as another line.
     """
     count = len(lines)
     _, offsets_buffer, data = lines.buffers()
@@ -282,7 +284,7 @@ def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray,
 
 
 def _are_keys(lines: pa.BinaryArray) -> Mask:
-    """Which lines are nothing but the key of a Connect message, as the name of its schema says: a tombstone's."""
+    """Which lines are only the key of a Connect message, by the name of its schema: a tombstone's."""
     parts = scan_objects(from_binary(lines), ("schema", "payload"), learn=False)
     schema = scan_objects(parts.column("schema").documents(kernels.OBJECT), ("name",), learn=False)
     is_key = pc.ends_with(strings(schema.column("name")), ".Key")
@@ -291,16 +293,16 @@ def _are_keys(lines: pa.BinaryArray) -> Mask:
 
 
 def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, bool]:
-    """The first messages behind their lengths, and whether the bytes end within one; `first` is the number of the first.
+    """Split messages with length prefixes; also return whether the bytes end within one. `first` numbers the first.
 
     Raises:
-        SourceError: a length that no message has.
+        SourceError: an impossible length.
     """
     view = np.frombuffer(data, np.uint8)
     spans = np.empty((max_frames, 2), np.int64)
     found, reached, valid = document_kernels.split_frames(view, spans)
     if not valid:
-        raise SourceError(f"message {first + found} has a length that no message has: the file is not framed")
+        raise SourceError(f"message {first + found} has an impossible length: the file is not framed")
     spans = spans[:found]
     given = spans[:, 1] >= 0
     documents = _from_spans(
@@ -312,11 +314,11 @@ def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, b
 
 
 def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
-    """The events of a whole file of documents, without the first `already` of them.
+    """Split a whole file of documents into events, without the first `already` of them.
 
-    A document that is broken or unfinished stays one document, up to the next line that begins a whole one; in an array
-    it takes the rest of the file with it. Of keys and values in turn, whole pairs are read up to the first that is not; the
-    rest is rejected as one, since a pair further on might be a value and the key behind it.
+    A broken or unfinished document extends to the next line that begins a complete one; in an array
+    it includes the rest of the file. Of alternating keys and values, complete pairs are read up to the first incomplete one; the
+    rest is rejected as a whole, since a later pair might be a value and the key after it.
     """
     view = np.frombuffer(data, np.uint8)
     start, end = 0, len(view)
@@ -351,7 +353,7 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
 
 
 def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tuple[Spans, int]:
-    """Where each document begins and ends, and how many are whole before the first that is not."""
+    """Begin and end of each document, and the number of complete ones before the first that is not."""
     parts: list[Spans] = []
     num_whole: int | None = None
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
@@ -376,7 +378,7 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
 
 
 def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:
-    """The first character of each line that is no blank."""
+    """The first non-blank character of each line."""
     solid = np.flatnonzero((view != 0x20) & (view != TAB) & (view != 0x0D) & (view != NEWLINE))
     at = np.searchsorted(solid, offsets[:-1])
     place = solid[np.minimum(at, len(solid) - 1)] if len(solid) else np.zeros(len(at), np.int64)
@@ -385,7 +387,7 @@ def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:
 
 
 def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:
-    """A binary array of spans that need not touch: the bytes between them are cut out."""
+    """A binary array of spans that need not be adjacent: the bytes between them are cut out."""
     view = np.frombuffer(data, np.uint8)
     lengths = ends - begins
     offsets = np.zeros(len(lengths) + 1, np.int32)
@@ -410,13 +412,13 @@ _NO_DOCUMENTS, _NO_LINES = pa.nulls(0, pa.binary()), np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Events of a part of a file, or columns of some of its rows, and how far the file is read after them.
+    """Events of a part of a file, or columns of some of its rows, and the state of reading the file after them.
 
     Attributes:
         piece: documents; `rows` is set instead for Parquet, CSV and Avro.
-        before: the file as far as read before this piece.
-        after: the same after it; `finished` says whether that was all.
-        rejected: records that are none.
+        before: state of reading the file before this piece.
+        after: the state after it; `finished` tells whether that was all.
+        rejected: invalid records.
     """
 
     piece: Piece
@@ -427,11 +429,11 @@ class FilePiece:
 
 
 def end_of(known: ReadFile) -> FilePiece:
-    """No events, and the file read to its end."""
+    """A piece without events, after which the file is read to its end."""
     nothing = Piece(_NO_DOCUMENTS, None, _NO_LINES, known.read_bytes, known.lines)
     return FilePiece(nothing, None, known, replace(known, finished=True))
 
 
 def behind(file: ReadFile, applied: int) -> ReadFile:
-    """The file, read at least so many lines far: where their bytes end is not known."""
+    """The file, read at least this many lines far; the byte position of their end is unknown."""
     return file if file.lines >= applied else replace(file, lines=applied, read_bytes=0)

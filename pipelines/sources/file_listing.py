@@ -24,7 +24,7 @@ from scan_core.io import filesystem, parse_location
 
 
 class FileSystem(Protocol):
-    """What is needed of a file system: `RemoteFiles`, or one of pyarrow."""
+    """The needed part of a file system: `RemoteFiles`, or one of pyarrow."""
 
     def get_file_info(self, selector: pa.fs.FileSelector, /) -> Sequence[Any]:
         """List the files in a folder: `path`, `size`, `mtime_ns`, `is_file` of each."""
@@ -37,7 +37,7 @@ class FileSystem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a listing; `path` is its whole address."""
+    """A file of a listing; `path` is its full address."""
 
     path: str
     size: int
@@ -50,7 +50,7 @@ class RemoteFiles:
     """File systems by scheme and authority.
 
     Attributes:
-        properties: of FileIO (`s3.endpoint`, `s3.access-key-id` ...), as the catalog has them.
+        properties: properties of FileIO (`s3.endpoint`, `s3.access-key-id` ...), as in the catalog.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class RemoteFiles:
         return [RemoteFile(prefix + i.path.removeprefix("/"), i.size, i.mtime_ns, i.is_file) for i in found]
 
     def is_folder(self, path: str) -> bool:
-        """Whether an address is that of a folder."""
+        """Whether an address is a folder's."""
         folder, inner = self._at(path)
         return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
 
@@ -81,7 +81,7 @@ class RemoteFiles:
 
 @cache
 def environment_files() -> RemoteFiles:
-    """Files that are reached with what the environment says."""
+    """File systems configured by the environment."""
     return RemoteFiles()
 
 
@@ -90,11 +90,13 @@ def environment_files() -> RemoteFiles:
 
 _WILDCARD = re.compile(r"[*?\[]")
 _UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")
-"""Names of files that others are still writing, or that are no data (`_SUCCESS`, checksums): no wildcard takes them."""
+"""Name prefixes and suffixes of files that are still being written, or are not data (`_SUCCESS`, checksums): wildcards
+skip them.
+"""
 _SMALL_BYTES = 64 * 1024
-"""Files of up to so many bytes are read at once: seeking in them costs more than the bytes."""
+"""Files of up to this many bytes are read at once: seeking in them costs more than reading."""
 _FULL_LOAD = re.compile(r"LOAD[0-9A-F]{8}\b")
-"""How AWS DMS names the files of a full load; those of changes begin with the date, which sorts before."""
+"""AWS DMS's names of files of a full load; names of change files begin with the date, which sorts before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,10 @@ class ListedFile:
     """A file found in a source.
 
     Attributes:
-        name: relative to the folder of the source, with forward slashes.
-        path: to open it.
-        size: bytes.
-        arrived_ns: when it came to its place: change time of local files (a copy may keep an old modification time),
+        name: path relative to the folder of the source, with forward slashes.
+        path: path to open it.
+        size: size in bytes.
+        arrived_ns: time of arrival: change time of local files (a copy may keep an old modification time),
             last modification in object stores.
     """
 
@@ -116,7 +118,7 @@ class ListedFile:
 
 
 def place(name: str) -> str:
-    """By what files are put in order: their names, in each folder those of a full load by AWS DMS first."""
+    """Sort key of files: their names, with AWS DMS's full-load files first in each folder."""
     folder, slash, base = name.rpartition("/")
     return f"{folder}{slash}\0{base}" if _FULL_LOAD.match(base) else name
 
@@ -125,7 +127,7 @@ def list_files(patterns: Sequence[str], filesystem: FileSystem | None = None) ->
     """The files that match any of the patterns (`*`, `?`, `[...]`, `**` over folders), in the order of `place`.
 
     Raises:
-        SourceError: a pattern without wildcards that names no file, or a folder that does not exist.
+        SourceError: a pattern without wildcards names no file, or a folder does not exist.
     """
     base = _common_folder(patterns)
     found: dict[str, ListedFile] = {}
@@ -154,7 +156,7 @@ def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.Nati
 
 
 def _plain(path: str, flags: int) -> int:
-    """A descriptor of a plain file; what took its place since it was listed is not waited for."""
+    """Open a descriptor of a plain file, without blocking on anything that replaced it since the listing."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -163,7 +165,7 @@ def _plain(path: str, flags: int) -> int:
 
 
 def _is_left_out(name: str, pattern: str) -> bool:
-    """Whether a wildcard does not mean this file; names and wildcards that say so do."""
+    """Whether a wildcard skips this file, which names and more specific wildcards do not."""
     base, asked = name.rpartition("/")[2], pattern.rpartition("/")[2]
     if base == asked or asked[:1] in {".", "_"} or (base[:1] not in {".", "_"} and asked.endswith(f".{_ending(base)}")):
         return False
@@ -213,19 +215,19 @@ def _list_local(pattern: str, base: str) -> list[ListedFile]:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Of a file; None of a folder, and of what is gone since the listing, as if it had never been there."""
+    """Status of a file; None for a folder, and for a file that disappeared since the listing."""
     try:
         status = os.stat(path)
     except FileNotFoundError as error:
         if os.path.islink(path):
-            raise SourceError(f"{path} is a link to nothing ({os.readlink(path)}): remove it") from error
+            raise SourceError(f"{path} is a link to a missing file ({os.readlink(path)}): remove it") from error
         return None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise SourceError(f"{path} is {_kind(status.st_mode)}, not a file of events: remove it, or name others")
+        raise SourceError(f"{path} is {_kind(status.st_mode)}, not a file of events: remove it, or choose other files")
     return status
 
 
@@ -235,7 +237,7 @@ def _refuse_loops(folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
         status = os.stat(folder)
         here = (status.st_dev, status.st_ino)
         if here in above:
-            raise SourceError(f"{folder} is a link to a folder above it: remove it, or name folders without **")
+            raise SourceError(f"{folder} is a link to a folder above it: remove it, or write folders without **")
         with os.scandir(folder) as entries:
             below = [
                 entry.path
@@ -286,7 +288,7 @@ def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list
 
 
 def _pattern(wildcards: str) -> str:
-    """The regular expression of a pattern: as in local folders, only `**` reaches over slashes."""
+    """Convert a pattern to a regular expression: as in local folders, only `**` matches slashes."""
     expression = ""
     for part in re.split(r"(\*\*/|\*+|\?|\[[^\]]+\])", wildcards):
         if part == "**/":

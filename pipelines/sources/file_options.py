@@ -14,46 +14,46 @@ from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents
 
 SNIFFED_BYTES = 256 * 1024
-"""Of the beginning of a file: enough to tell its layout."""
+"""Bytes at the beginning of a file that are enough to detect its layout."""
 SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Layout(Enum):
-    """How documents lie in a file."""
+    """The arrangement of documents in a file."""
 
     LINES = "lines"
     KEYED_LINES = "keyed-lines"
-    """A key, a separator (a TAB, unless told otherwise) and a value; nothing in place of the value is a tombstone."""
+    """A key, a separator (by default a TAB) and a value; without a value it is a tombstone."""
     DOCUMENTS = "documents"
-    """Objects one after the other, over several lines each."""
+    """Objects one after the other, each over several lines."""
     KEYED_DOCUMENTS = "keyed-documents"
-    """The same, keys and values in turn."""
+    """The same with alternating keys and values."""
     ARRAY = "array"
     FRAMED = "framed"
-    """Each message behind its length in four bytes, the most significant first, as `kcat -f '%R%s'` writes; -1 is NULL."""
+    """Each message after its length in four bytes, most significant first, as `kcat -f '%R%s'` writes; -1 is NULL."""
     CSV = "csv"
     PSQL = "psql"
-    """Output of psql: lines that hold an object, others are decoration."""
+    """Output of psql: lines that contain an object; others are decoration."""
 
 
 class Undecided(Enum):
-    """Why the first bytes of a file do not tell its layout yet; what follows may."""
+    """Why the first bytes of a file do not reveal its layout yet; later ones may."""
 
     NOTHING = "nothing but white space"
     UNFINISHED_LINE = "the beginning of a line"
     UNFINISHED_DOCUMENT = "the beginning of a document of several lines"
     LINE_OR_KEY = "an object without the end of its line: a row, or a key whose value follows"
     DOCUMENT_OR_KEY = (
-        "its first object, of several lines, is no change event: it may be a row, or the key of the object behind it"
+        "its first object, of several lines, is not a change event: it may be a row, or the key of the next object"
     )
-    LINE_OR_PART = "its second line is a whole object, and may be part of the first"
+    LINE_OR_PART = "its second line is a complete object, but may be part of the first"
 
 
 def sniff_layout(head: bytes) -> Layout | Undecided:
-    """The layout of a file that begins with these bytes, its comment block already cut off.
+    """Detect the layout of a file that begins with these bytes, without its comment block.
 
-    A file that grows never changes what was decided: no longer beginning of it gives another layout.
+    The decision is final when a file grows: no longer beginning of it gives another layout.
     """
     text = head.lstrip(SPACE)
     first_line, newline, rest = text.partition(b"\n")
@@ -61,7 +61,7 @@ def sniff_layout(head: bytes) -> Layout | Undecided:
     if not text:
         return Undecided.NOTHING
     if text.startswith(b"["):
-        # Behind a whole array no object can follow in it: these are lines, if there is nothing in the array.
+        # After a whole array no object can follow in it: these are lines, if there is nothing in the array.
         is_line = first_line.endswith(b"]") and rest.startswith(b"{")
         return Layout.LINES if is_line and not leading_document(first_line[1:].lstrip(SPACE)) else Layout.ARRAY
     if text.startswith(b"/*"):
@@ -83,7 +83,7 @@ def sniff_layout(head: bytes) -> Layout | Undecided:
 
 
 def _layout_of_objects(text: bytes, objects: list[bytes]) -> Layout | Undecided:
-    """The layout of a text that begins with these whole objects, one or two."""
+    """The layout of a text that begins with these one or two complete objects."""
     roles = [_role(document) for document in objects]
     if b"\n" in objects[0]:
         if roles[0] is _Role.EVENT:
@@ -99,11 +99,11 @@ def _layout_of_objects(text: bytes, objects: list[bytes]) -> Layout | Undecided:
 
 
 _OPEN_LINE = (b"{", b"[", b",", b":")
-"""What ends the first line of a document of several lines."""
+"""Ends of the first line of a document of several lines."""
 
 
 def _second_line_is_document(text: bytes) -> bool | None:
-    """Whether an object fills the second line while the first is broken; None if what follows will tell."""
+    """Whether an object fills the second line while the first is broken; None if only later bytes can tell."""
     first, _, rest = text.partition(b"\n")
     second, _, others = rest.partition(b"\n")
     second = second.rstrip()
@@ -117,7 +117,7 @@ def _second_line_is_document(text: bytes) -> bool | None:
 
 
 class _Role(Enum):
-    """What an object is by itself."""
+    """What an object is, judged by itself."""
 
     EVENT = "event"
     KEY = "key"
@@ -125,9 +125,9 @@ class _Role(Enum):
 
 
 _PARTS_OF_EVENT = ("before", "after", "source", "change", "columns", "identity", "data", "metadata")
-"""Members of change events that hold objects or arrays, of all formats; columns of a key hold neither."""
+"""Members of change events, of all formats, that contain objects or arrays; columns of a key contain neither."""
 _ADDED_TO_ROWS = ("__op", "__deleted", "__table", "__lsn", "__source_ts_ms", "__ts_ms")
-"""What Debezium's unwrapping adds to rows."""
+"""Members that Debezium's unwrapping adds to rows."""
 _NESTED = (kernels.OBJECT, kernels.ARRAY)
 
 
@@ -137,7 +137,7 @@ def _role(document: bytes) -> _Role:
     names = ("op", "schema", "payload", *_PARTS_OF_EVENT, *_ADDED_TO_ROWS)
     parts = scan_objects(whole, names, learn=False)
     if parts.status[0] == kernels.TOO_DEEP:
-        return _Role.EVENT  # which decoding refuses; as a key it would be lost without a word
+        return _Role.EVENT  # which decoding rejects; as a key it would be lost silently
     if not parts.is_object[0]:
         return _Role.EITHER
     schema = parts.column("schema").documents(kernels.OBJECT)
@@ -159,7 +159,7 @@ def _role(document: bytes) -> _Role:
 
 
 def leading_document(text: bytes) -> int:
-    """Where the document ends that a text begins with; 0 if it does not."""
+    """End of the document at the beginning of a text; 0 if there is none."""
     spans = np.zeros((2, 2), np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     view = np.frombuffer(text, np.uint8)
@@ -182,16 +182,16 @@ def comment_length(head: bytes) -> tuple[int, int]:
 
 
 DEFAULT_BATCH_ROWS = 250_000
-"""Per-batch costs vanish, and the columns of a narrow batch still fit the caches of a small machine."""
+"""Large enough that per-batch costs vanish, while a narrow batch still fits the caches of a small machine."""
 DEFAULT_BATCH_BYTES = 64 * 1024**2
 EVENT_SHARE = 4
-"""Of the memory limit for a single event or block of a file: its bytes, what is made of them, their copy."""
+"""Shares of the memory limit for a single event or block of a file: its bytes, its decoded form, their copy."""
 _BATCHES_OF_EVENT = 4
-"""A batch may take a sixteenth of the limit, and a single event a quarter."""
+"""Shares of the limit: a sixteenth for a batch, a quarter for a single event."""
 _LEAST_EVENT_BYTES = 16 * 1024**2
-"""Ordinary events are read whatever the limit."""
+"""Ordinary events are read regardless of the limit."""
 MAX_BATCH_BYTES = 512 * 1024**2
-"""Places in a batch are numbers of 32 bits, also where a large event is among those of a batch."""
+"""Positions in a batch are 32-bit numbers, even if one of its events is large."""
 _MOST_EVENT_BYTES = 1024**3
 
 _LINES = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
@@ -201,34 +201,34 @@ _LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
     "comments": (*_LINES, Layout.DOCUMENTS, Layout.KEYED_DOCUMENTS, Layout.ARRAY),
     "key_separator": (Layout.KEYED_LINES,),
 }
-"""Layouts that an option means something for, of those that do not for all."""
+"""Layouts for which an option has an effect, for options that do not apply to all."""
 
 _OF_ALL_FILES = frozenset({"batch_rows", "batch_bytes", "unreadable"})
-"""Options that mean something for files of columns, too: Parquet and Avro have neither lines nor documents."""
+"""Options that also apply to columnar files: Parquet and Avro have neither lines nor documents."""
 
 STOP, QUARANTINE = "stop", "quarantine"
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
-        layout: name of a `file_documents.Layout`; None looks at each file's first bytes.
-        batch_rows: most events of a batch.
-        batch_bytes: most bytes of a batch.
-        comments: prefixes of lines to leave out, beside a leading `/* */` block.
-        first_line: line to begin with.
-        last_line: line to end with; 0 is the last one.
-        delimiter: of CSV; None takes a tab in .tsv files, else what stands in the first line, a comma if in doubt.
-        header: whether the first line of CSV names the columns.
+        layout: name of a `file_documents.Layout`; None detects it from each file's first bytes.
+        batch_rows: maximum number of events in a batch.
+        batch_bytes: maximum size of a batch in bytes.
+        comments: prefixes of lines to skip, in addition to a leading `/* */` block.
+        first_line: first line to read.
+        last_line: last line to read; 0 is the end of the file.
+        delimiter: delimiter of CSV; None means a tab in .tsv files, else the one in the first line, by default a comma.
+        header: whether the first line of CSV has the column names.
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
-        key_separator: what stands between key and value of keyed lines; None is a tab.
-        report_incomplete: hand an unfinished last line on as it is at once (it is rejected, and read again once it has
+        key_separator: separator of key and value in keyed lines; None is a tab.
+        report_incomplete: return an unfinished last line immediately (it is rejected, and read again once it has
             grown); otherwise leave it until the file is quiet.
         unreadable: `stop` at a file that cannot be read, so that none is applied before an earlier one; or `quarantine`
-            what is left of it and go on. Replaced by a good one, it is read as a late file.
+            the rest of it and continue. If a good file replaces it, that is read as a late file.
     """
 
     layout: str | None = None
@@ -268,16 +268,16 @@ class FileOptions:
 
     @property
     def most_event_bytes(self) -> int:
-        """Of a single event, line, or block of a file; larger ones are refused."""
+        """Maximum size of a single event, line, or block of a file; larger ones are refused."""
         return min(max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES), _MOST_EVENT_BYTES)
 
     @property
     def separator(self) -> bytes:
-        """Between key and value of keyed lines."""
+        """Separator of key and value in keyed lines."""
         return b"\t" if self.key_separator is None else self.key_separator.encode()
 
     def check_for(self, layout: Layout) -> None:
-        """Refuse options that mean nothing for files of a layout.
+        """Refuse options that have no effect for files of a layout.
 
         Raises:
             ConfigError: names the first of them.
@@ -287,14 +287,14 @@ class FileOptions:
             given = getattr(self, option.name)
             if layouts is None or layout in layouts or given == option.default:
                 continue
-            hint = "; key_separator is what parts keys from values" if option.name == "delimiter" else ""
+            hint = "; key_separator separates keys from values" if option.name == "delimiter" else ""
             wanted = " or ".join(known.value for known in layouts)
             raise ConfigError(
-                f"{option.name} {given!r} means nothing for files whose layout is {layout.value}, only for {wanted}{hint}"
+                f"{option.name} {given!r} has no effect for files whose layout is {layout.value}, only for {wanted}{hint}"
             )
 
     def check_for_columns(self, kind: str) -> None:
-        """Refuse options that mean nothing for files of columns; `kind` names them.
+        """Refuse options that have no effect for columnar files; `kind` names these.
 
         Raises:
             ConfigError: names the first of them.
@@ -302,11 +302,11 @@ class FileOptions:
         for option in fields(self):
             given = getattr(self, option.name)
             if option.name not in _OF_ALL_FILES and given != option.default:
-                raise ConfigError(f"{option.name} {given!r} means nothing for {kind} files, only for text")
+                raise ConfigError(f"{option.name} {given!r} has no effect for {kind} files, only for text")
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:
-        """The options of the source, and those left for the format."""
+        """Split options into those of the source and those of the format."""
         names = {f.name for f in fields(cls)}
         own: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in options.items() if name in names

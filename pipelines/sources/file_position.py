@@ -1,9 +1,9 @@
 """How far a folder of event files has been read: a high-water mark and a ledger of bounded size (rule 29).
 
-`settled_ns` says: every file that had arrived by then is read. During a sweep, files that arrived by `until_ns` are
-read in name order and `swept` names the last finished one. The ledger knows the last files by name, with how much of
-them was read, and still more by fingerprint only: enough to tell late, growing, renamed and re-delivered files apart.
-A digest of what was listed reveals files that arrive with an old time.
+All files that had arrived by `settled_ns` are read. During a sweep, files that arrived by `until_ns` are
+read in name order, and `swept` names the last finished one. The ledger has the last files by name, with how much of
+them was read, and more files by fingerprint only: enough to recognise late, growing, renamed and re-delivered files.
+A digest of the listing reveals files that arrive with an old time.
 """
 
 import json
@@ -17,28 +17,28 @@ from pipelines.errors import PositionLostError
 from pipelines.sources.file_listing import place
 
 MAX_NAMED_FILES = 64
-"""Files that may still grow are among the last; a name costs some 100 bytes in every position."""
+"""Files remembered by name: those that may still grow are among the last; a name costs some 100 bytes per position."""
 MAX_FINGERPRINTS = 4_096
-"""8 bytes each: a re-delivery is recognised among so many files."""
+"""Files remembered by fingerprint, of 8 bytes each, to recognise re-deliveries."""
 FINGERPRINT_BYTES = 8
 XXH64, BLAKE2B = "xxh64", "blake2b"
 _HASHES = {1: BLAKE2B, 2: XXH64}
-"""By what files are known in a position of each version: one that was begun with the slower hash keeps it."""
+"""Hash of files by version of a position: a position begun with the slower hash keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """A file as far as it is read.
+    """The state of reading a file.
 
     Attributes:
-        name: relative to the folder of the source.
-        size: of the file when it was last looked at, in bytes.
-        read_bytes: bytes of whole events read, after decompression.
+        name: path relative to the folder of the source.
+        size: size of the file when it was last listed, in bytes.
+        read_bytes: bytes of complete events read, after decompression.
         lines: lines, rows or documents read.
-        kept_bytes: its length up to where it can only grow: without closing brackets and white space at the end.
-        fingerprint: of all of these bytes.
-        finished: whether all that it had was read.
-        layout: how its documents lie, once one of them was read.
+        kept_bytes: length of the part that never changes: without closing brackets and white space at the end.
+        fingerprint: fingerprint of these bytes.
+        finished: whether all of its content was read.
+        layout: layout of its documents, once one of them was read.
         waiting: whether its end was left for later because it may be unfinished.
     """
 
@@ -68,10 +68,10 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """See the module; `hash` makes fingerprints.
+    """A position, as described in the module; `hash` computes fingerprints.
 
-    `claims` are the tables of the feed by the target that takes them, `encodings` how values of targets are written, by
-    path, `format` that of the events where the config names none: what was decided while reading up to here.
+    `claims` are the tables of the feed by the target that takes them, `encodings` the encodings of targets' values, by
+    path, `format` that of the events where the config names none: decisions made while reading up to here.
     """
 
     settled_ns: int = -1
@@ -92,18 +92,18 @@ class FilePosition:
         return self.until_ns > self.settled_ns
 
     def find(self, name: str) -> ReadFile | None:
-        """The file of this name, if it is among the last ones."""
+        """The file of this name, if it is remembered."""
         return next((f for f in self.named if f.name == name), None)
 
     def knows(self, fingerprint: str) -> bool:
-        """Whether a file of this fingerprint was read, as far as the ledger goes back."""
+        """Whether a file of this fingerprint was read, as far back as the ledger goes."""
         return fingerprint in self._fingerprint_set()
 
     def _fingerprint_set(self) -> frozenset[str]:
         return frozenset(self.fingerprints) | {f.fingerprint for f in self.named}
 
     def with_files(self, files: Iterable[ReadFile]) -> "FilePosition":
-        """The position after reading so much of these files, one after the other."""
+        """The position after reading these files to the given extent, one after the other."""
         recent = {f.name: f for f in self.named}
         kept: dict[str, ReadFile] = {}
         fingerprints = list(self.fingerprints)
@@ -130,7 +130,7 @@ class FilePosition:
         )
 
     def sweeping(self, until_ns: int) -> "FilePosition":
-        """The position at the begin of a sweep over all files that arrived by `until_ns`."""
+        """The position at the beginning of a sweep over all files that arrived by `until_ns`."""
         return replace(self, until_ns=until_ns, swept="")
 
     def settled(self, listed: Digest) -> "FilePosition":
@@ -158,10 +158,10 @@ class FilePosition:
 
     @classmethod
     def from_json(cls, text: str) -> "FilePosition":
-        """The position in a JSON text.
+        """Parse a position from JSON text.
 
         Raises:
-            PositionLostError: not a position of files, or of a version that this one does not know.
+            PositionLostError: not a position of files, or of an unknown version.
         """
         try:
             document = json.loads(text)
@@ -198,5 +198,5 @@ def digest(files: Iterable[tuple[str, int]]) -> Digest:
 
 
 def hash_text(text: str) -> int:
-    """64 bits of a text that are the same in every process."""
+    """64-bit hash of a text, the same in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

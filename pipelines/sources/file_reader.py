@@ -52,14 +52,14 @@ from scan_core.io import ByteRanges
 from scan_core.metadata import MAX_EXPANSION, Block, BlockTooLargeError, decompress, find_blocks, read_file_header
 
 _DECODED_SHARE = 2
-"""What the records of a block may take, beside its bytes: half of the memory limit."""
+"""Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""
 
 
 def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """The rows of an Avro file, a block or part of one at a time; a block must not take more than `most_bytes`.
+    """Read an Avro file, a block or part of one at a time; a block must not take more than `most_bytes`.
 
     Raises:
-        SourceError: damaged, compressed in an unknown way, or of a schema that no columns hold.
+        SourceError: the file is damaged, has an unknown codec, or a schema that cannot be columns.
     """
     source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
@@ -75,7 +75,7 @@ def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa
             for first in range(0, table.num_rows, batch_rows):
                 yield table.slice(first, batch_rows)
     except (ValueError, KeyError, IndexError, EOFError) as error:
-        raise SourceError(f"no Avro file that can be read: {error}") from error
+        raise SourceError(f"unreadable Avro file: {error}") from error
 
 
 def _rows(source: Any, block: Block, codec: str, reader: AvroReader, most_bytes: int) -> pa.Table:
@@ -99,7 +99,7 @@ def _rows(source: Any, block: Block, codec: str, reader: AvroReader, most_bytes:
 
 
 def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
-    """The rows of a Parquet file."""
+    """Read the rows of a Parquet file."""
     name = "the Parquet file"  # its path is in the caller's message
     try:
         source = ByteRanges(stream)
@@ -117,7 +117,7 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
 
 
 def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
-    """The rows of an Avro object container file."""
+    """Read the rows of an Avro object container file."""
     yield from read_container(stream, options.batch_rows, options.most_event_bytes)
 
 
@@ -132,7 +132,7 @@ _LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 
 
 def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
-    """The events behind those that are read already."""
+    """Read the events after those that are already read."""
     head = chunks.peek(SNIFFED_BYTES)
     if _is_csv(head, known, options, suffix):
         options.check_for(Layout.CSV)
@@ -149,14 +149,12 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
     options.check_for(layout)
     is_same_event = layout is Layout.LINES or (layout is Layout.DOCUMENTS and known.lines == 1)
     if known.read_bytes and not known.layout and not is_same_event:
-        raise SourceError(
-            f"its first event was read as a line, before what follows showed {layout.value}; {_SET_LAYOUT}"
-        )
+        raise SourceError(f"its first event was read as a line, before later ones showed {layout.value}; {_SET_LAYOUT}")
     if layout is Layout.FRAMED:
         yield from _read_frames(chunks, known, options)
         return
     if layout in _LINE_LAYOUTS:
-        # What follows on the first line may still show that it is none of many.
+        # What follows on the first line may still show that it is not one of many lines.
         is_cut = b"\n" not in text.lstrip(SPACE) and len(head) < SNIFFED_BYTES
         is_settled = bool(known.layout or options.layout) or layout is not Layout.LINES or not is_cut
         comment = (comment_bytes, comment_lines)
@@ -168,7 +166,7 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
 def _read_lines(
     chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int], *, is_settled: bool
 ) -> Iterator[FilePiece]:
-    # Lines without a byte position are known from the change log: they are counted again and left out.
+    # Lines without a byte position are known from the change log: they are counted again and skipped.
     applied = known.lines if known.read_bytes == 0 else 0
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, waiting=False)
@@ -176,7 +174,7 @@ def _read_lines(
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
-        # white space behind the last newline may be half of one: its other half would be a line
+        # white space after the last newline may be the first half of a line
         is_blank = is_last and chunks.seekable and not data.slice(after_last_newline(data)).to_pybytes().strip()
         whole = after_last_newline(data) if pending or is_blank else data.size
         begin = 0
@@ -208,7 +206,7 @@ def _of_file(rejected: Rejected, name: str) -> Rejected:
 
 
 def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
-    """Whether a text holds CSV; dumps of `key TAB value` lines may be called .tsv too."""
+    """Whether a text is CSV; dumps of `key TAB value` lines may be named .tsv, too."""
     if known.layout or options.layout is not None:
         return Layout.CSV.value in {known.layout, options.layout}
     return suffix in _TEXT_TABLES and head.lstrip()[:1] not in {b"{", b"["}
@@ -226,7 +224,7 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
             yield FilePiece(piece, None, before, known)
         if is_last and (is_cut or piece.read_bytes == data.size):
             break
-        # A message may be larger than what is read at once.
+        # A message may be larger than one read.
         wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
         if wanted > options.most_event_bytes:
             raise SourceError(
@@ -273,7 +271,7 @@ def _part(piece: Piece, first: int, count: int) -> Piece:
 
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
-    """The lines that the options ask for, after the `applied` first ones."""
+    """The lines that the options select, after the first `applied` ones."""
 
     def is_asked_for(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         last = (numbers <= options.last_line) | (options.last_line == 0)
@@ -309,7 +307,7 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
     )
 
 
-_SET_LAYOUT = "say what it is (options: {layout: ...}), such as documents, keyed-documents or lines"
+_SET_LAYOUT = "set it (options: {layout: ...}), such as documents, keyed-documents or lines"
 
 
 def _without_comments(head: bytes, options: FileOptions) -> bytes:
@@ -319,26 +317,26 @@ def _without_comments(head: bytes, options: FileOptions) -> bytes:
 
 
 def _layout(known: ReadFile, head: bytes, options: FileOptions) -> Layout | Undecided:
-    """The layout that is known, or that the options or the first bytes tell."""
+    """The layout: known, set by the options, or detected from the first bytes."""
     if chosen := known.layout or options.layout:
         return Layout(chosen)
     layout = sniff_layout(head)
-    # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
+    # If no end is in sight, the bytes are enough: no document is so long that its layout matters.
     if isinstance(layout, Undecided) and len(head) >= SNIFFED_BYTES // 2:
         return Layout.LINES if layout is Undecided.NOTHING else _most_likely(layout)
     return layout
 
 
 def _most_likely(found: Undecided) -> Layout:
-    """The layout of a file to which nothing will be added.
+    """The layout of a file that will not grow.
 
     Raises:
-        SourceError: an event might be a key, or part of another one.
+        SourceError: an event might be a key, or part of another event.
     """
     if found is Undecided.UNFINISHED_DOCUMENT:
         return Layout.DOCUMENTS
     if found in {Undecided.DOCUMENT_OR_KEY, Undecided.LINE_OR_PART}:
-        raise SourceError(f"its first bytes do not tell its layout: {found.value}; {_SET_LAYOUT}")
+        raise SourceError(f"its first bytes do not reveal its layout: {found.value}; {_SET_LAYOUT}")
     return Layout.LINES
 
 
@@ -349,13 +347,13 @@ def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
 
 
 def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
-    """Whether the last line may still grow: it has no newline and is no complete event."""
+    """Whether the last line may still grow: it has no newline and is not a complete event."""
     rest = data.slice(after_last_newline(data)).to_pybytes()
     if not rest.strip():
         return False
     if layout is Layout.KEYED_LINES:
         values, _, none = split_keys(pa.array([rest], pa.binary()), separator)
-        # Without a newline a value may still come behind the separator.
+        # Without a newline a value may still follow the separator.
         return bool(none[0]) or not values[0].is_valid or not _is_complete(values[0].as_py())
     return not _is_complete(rest)
 
@@ -371,7 +369,7 @@ def _is_complete(document: bytes | None) -> bool:
 
 
 QUIET_SECONDS = 60
-"""A file that was not written to for so long is memory-mapped: truncating a mapped file kills its readers."""
+"""A file that was not written to for this long is memory-mapped: truncating a mapped file kills its readers."""
 MAPPED_BYTES = 4 * 1024**2
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -382,14 +380,14 @@ _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 def read_file(
     file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None = None
 ) -> Iterator[FilePiece]:
-    """The events of a file after those that are read already.
+    """Read the events of a file after those that are already read.
 
     Raises:
         SourceError: it cannot be read, or is too large for its layout.
     """
     suffix, compression = _suffixes(file.name)
     asked = options
-    # What is left of a file that nobody writes to any more is all there will be.
+    # The rest of a file that nobody writes to any more is final.
     if not options.report_incomplete and (known.waiting or is_quiet(file)):
         options = replace(options, report_incomplete=True)
     try:
@@ -410,7 +408,7 @@ def read_file(
 
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
-    """What is left of a file as one rejected event, behind which the file is done."""
+    """Reject the rest of a file as one event, after which the file is finished."""
     columns = [[known.name], [known.lines + 1], [reason], [None], [None]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, REJECTED_SCHEMA, strict=True)]
     end = end_of(replace(known, waiting=False))
@@ -418,12 +416,12 @@ def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
 
 
 def is_quiet(file: ListedFile) -> bool:
-    """Whether a file was not written to for so long that its end is no unfinished one."""
+    """Whether a file was not written to for so long that its end is complete."""
     return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
 def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
-    """(suffix that tells the kind of file, compression) by the first bytes, which names may hide or deny."""
+    """(suffix for the kind of file, compression) by the first bytes, which names may contradict."""
     head: bytes = stream.read(4)
     stream.seek(0)
     compression = next((c for magic, c in _MAGIC_COMPRESSIONS.items() if head.startswith(magic)), None)
@@ -446,7 +444,7 @@ def _read_rows(content: Any, known: ReadFile, suffix: str, options: FileOptions,
 
 
 def _suffixes(name: str) -> tuple[str, str | None]:
-    """(suffix that tells the kind of file, compression) of a name."""
+    """(suffix for the kind of file, compression) of a name."""
     lower = name.lower()
     compression = next((_COMPRESSIONS[s] for s in _COMPRESSIONS if lower.endswith(s)), None)
     if compression is not None:

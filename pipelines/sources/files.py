@@ -29,18 +29,18 @@ from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2
 _MOVING_END = b"], \t\r\n"
-"""Bytes after the last event of an array, which move when the array grows."""
+"""Maximum bytes after the last event of an array, which move when the array grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """A file that is known by its bytes and not read yet, and the fingerprints of some of its prefixes."""
+    """A file identified by its bytes but not read yet, and the fingerprints of some of its prefixes."""
 
     whole: ReadFile
     prefixes: Mapping[int, str]
 
     def continue_from(self, known: ReadFile) -> bool:
-        """Whether the file begins with the content of `known`: it is the same file, grown."""
+        """Whether the file begins with the content of `known`, which makes it the same file, grown."""
         return self.prefixes.get(known.kept_bytes) == known.fingerprint
 
 
@@ -58,7 +58,7 @@ def fingerprints_of(
             while at < border:
                 block = _read(stream, at, min(border, at + _BLOCK_BYTES))
                 if not block:
-                    break  # truncated meanwhile: the next run lists it with its new size
+                    break  # truncated in the meantime: the next run lists it with its new size
                 hashed.update(block)
                 at += len(block)
             found[border] = hashed.hexdigest()
@@ -82,7 +82,7 @@ def _read(stream: Any, start: int, end: int) -> bytes:
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
 OPEN_PAIR = "waiting for the new row of their update"
-"""Why events at the end of the input are not applied: they are read again together with what follows."""
+"""Reasons why events at the end of the input are not applied: they are read again with later ones."""
 
 PIECE_BYTES = 3 * 1024
 """Memory of a piece in addition to its events; a small file makes two pieces, its events and its end."""
@@ -118,10 +118,10 @@ class Gathered:
 
     Attributes:
         raw: its events; None if there are none.
-        files: how far files are read after it.
+        files: state of reading the files after it.
         end: where it ends.
-        continues: whether it continues the transaction of the batch before.
-        waiting: number of events that wait for the rest of their group, by the reason.
+        continues: whether it continues the transaction of the previous batch.
+        waiting: number of events that wait for the rest of their group, by reason.
     """
 
     raw: RawEvents | None
@@ -148,7 +148,7 @@ def gather(
         try:
             piece = next(reading, None)
         except SourceError:
-            # What comes before a file that cannot be read is applied first.
+            # Everything before a file that cannot be read is applied first.
             continues = cutting.is_within_transaction
             done, _ = cutting.cut(pending)
             if done.has_events:
@@ -163,7 +163,7 @@ def gather(
             done, pending = cutting.cut(pending)
             if done.pieces:
                 yield _batch(done, cutting.end, continues=continues)
-            # What is left has no end yet. Kept for the next batch, it would grow beyond the limits, or mix columns.
+            # The rest has no end yet. Kept for the next batch, it would exceed the limits, or mix columns.
             is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
             if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
                 continues = cutting.is_within_transaction
@@ -198,7 +198,7 @@ class _Cutting:
         return BatchEnd.TRANSACTION if self.of_transactions else BatchEnd.ANYWHERE
 
     def cut(self, pending: _Pending) -> tuple[_Pending, _Pending]:
-        """(what may be applied, what waits for the rest of its group)."""
+        """(events that may be applied, events that wait for the rest of their group)."""
         usable = self._usable(pending)
         if usable:
             self._open, self._num_open = {}, 0
@@ -235,7 +235,7 @@ class _Cutting:
         return 0
 
     def end_within(self, pending: _Pending) -> BatchEnd:
-        """Where a batch ends that was not cut; remembers its files if that is within a transaction."""
+        """Where an uncut batch ends; remembers its files if that is within a transaction."""
         if not self.of_transactions:
             return BatchEnd.ANYWHERE
         self._open = _first_seen(self._open, pending)
@@ -243,17 +243,17 @@ class _Cutting:
         return BatchEnd.WITHIN_TRANSACTION
 
     def waiting(self, left: _Pending) -> dict[str, int]:
-        """Number of events that are incomplete at the end of the input, by what they wait for."""
+        """Number of incomplete events at the end of the input, by reason."""
         count = left.rows + self._num_open
         return {OPEN_TRANSACTION if self.of_transactions else OPEN_PAIR: count} if count else {}
 
     def unfinished(self, left: _Pending) -> list[ReadFile]:
-        """The files of what is incomplete at the end of the input, with how far they were read before it."""
+        """Files of incomplete events at the end of the input, with the state of reading them before these."""
         return [replace(file, finished=False) for file in _first_seen(self._open, left).values()]
 
 
 def _first_seen(known: dict[str, ReadFile], pending: _Pending) -> dict[str, ReadFile]:
-    """The files as they were before all of this."""
+    """The files in their state before all of this."""
     return {**{p.after.name: p.before for p in reversed(pending.pieces)}, **known}
 
 
@@ -261,7 +261,7 @@ def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
     """The first `count` events of a piece, and the others. The byte position of the cut is unknown, only its line."""
     part, rows = piece.piece, piece.rows
     line = int(part.offsets[count - 1]) if count else piece.before.lines
-    layout = "" if rows is not None else piece.before.layout  # CSV counts its records anew without one
+    layout = "" if rows is not None else piece.before.layout  # CSV counts its records again without one
     middle = replace(piece.before, read_bytes=0, lines=line, layout=layout, finished=False) if count else piece.before
     keys = (None, None) if part.keys is None else (part.keys.slice(0, count), part.keys.slice(count))
     first = replace(part, documents=part.documents.slice(0, count), keys=keys[0], offsets=part.offsets[:count])
@@ -323,7 +323,7 @@ def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
 
 
 MARGIN_NS = 3600 * 1_000_000_000
-"""Object stores may list a file long after its timestamp (multipart uploads): files as old as this may be new."""
+"""Object stores may list a file long after its timestamp (multipart uploads): files up to this age may be new."""
 
 DISTINCT_BYTES = 1024
 """Shorter prefixes may be equal by chance: such a file does not count as renamed if others were read since."""
@@ -333,19 +333,20 @@ UNFINISHED = "unfinished line"
 
 OnSkipped = Callable[[str, int], None]
 AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
-"""From names of files to the number of their lines in the change log; unknown names are missing."""
+"""Maps names of files to the number of their lines in the change log, without unknown names."""
 
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Events, and the position after them.
+    """Events and the position after them.
 
     Attributes:
         raw: the events.
-        position_after: once they are applied.
-        end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends it;
+        position_after: position once they are applied.
+        end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends
+            it;
             if there is none, nothing of the transaction is applied, and it is read again.
-        continues: whether they continue the transaction of the batch before; if not, what that one began is dropped.
+        continues: whether they continue the transaction of the previous batch; if not, its beginning is dropped.
     """
 
     raw: RawEvents
@@ -355,7 +356,7 @@ class FileBatch:
 
 
 class Listing:
-    """The files of a source, listed once for all that read it in one run."""
+    """The files of a source, listed once for everything that reads it in one run."""
 
     def __init__(self, patterns: Sequence[str], filesystem: FileSystem | None = None) -> None:
         """`filesystem` is for remote paths; None uses the one of their scheme."""
@@ -364,7 +365,7 @@ class Listing:
 
     @cached_property
     def files(self) -> list[ListedFile]:
-        """In the order in which they are read.
+        """The files in the order in which they are read.
 
         Raises:
             SourceError: no such path.
@@ -390,14 +391,14 @@ def discover(
     """Read what is new in the files, in the order of their names; yields nothing if nothing is new.
 
     Args:
-        patterns: paths with wildcards, local or remote; or what was listed for them.
-        position: after the last batch that was applied; None starts from the beginning.
+        patterns: paths with wildcards, local or remote; or their listing.
+        position: position after the last batch that was applied; None starts from the beginning.
         options: limits and layout.
-        applied_lines: asks the change log about files that the position's ledger no longer contains.
-        complete: counts the events that do not need those that follow; others wait for the rest of their group.
-        on_skipped: called with the reason and number of what is not read: a re-delivered file, an unfinished line, the
+        applied_lines: looks up files in the change log that the position's ledger no longer contains.
+        complete: counts the events that depend on no later ones; others wait for the rest of their group.
+        on_skipped: called with the reason and number of skipped items: a re-delivered file, an unfinished line, the
             events of an open transaction.
-        filesystem: for remote paths; None uses the one of their scheme.
+        filesystem: file system for remote paths; None uses the one of their scheme.
 
     Raises:
         SourceError: no such path, or a file that cannot be read.
@@ -408,9 +409,9 @@ def discover(
     listing = patterns if isinstance(patterns, Listing) else Listing(patterns, filesystem)
     listed, filesystem = listing.files, listing.filesystem
     if not listed and position is None:
-        # A folder that was emptied after it was read is no mistake; one that never contained anything is.
+        # A folder that was emptied after reading is not a mistake; one that never contained anything is.
         raise SourceError(f"no file matches {', '.join(listing.patterns)}")
-    # An unfinished sweep is finished first, over the files that it began with: its position knows only the last name.
+    # An unfinished sweep is finished first, over its original files: its position has only the last name.
     sweeps = [now.until_ns] if now.is_sweeping else []
     for until in [*sweeps, listing.newest_ns]:
         if until != now.until_ns or not now.is_sweeping:
@@ -421,7 +422,7 @@ def discover(
         try:
             for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
                 has_events = part.raw is not None and part.raw.num_read
-                # A batch waits for the next one: what has no events only moves its position.
+                # A batch waits for the next one: a piece without events only moves its position.
                 if waiting is not None and has_events:
                     yield waiting
                     waiting = None
@@ -456,9 +457,10 @@ class _ChangedFile:
     """A file to read.
 
     Attributes:
-        file: as listed.
-        known: how far it is read already, as far as the position tells.
-        may_be_applied: the change log may contain lines of it: it is older than the ledger reaches back, or its name is.
+        file: the listed file.
+        known: state of reading it, as far as the position tells.
+        may_be_applied: the change log may contain lines of it: it is older than the ledger reaches back, or its name
+            is.
     """
 
     file: ListedFile
@@ -476,7 +478,7 @@ def _changed_files(
     names = {f.name for f in listed}
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
-        # A writer's time may be seen before its bytes: only files with newer ones behind them are taken as unchanged.
+        # A writer's time may be visible before its bytes: only files followed by newer ones are taken as unchanged.
         is_left = file.arrived_ns < newest_ns or is_quiet(file)
         same_name = position.find(file.name)
         is_unfinished = same_name is not None and (
@@ -492,7 +494,7 @@ def _changed_files(
         except SourceError:
             if options.unreadable == STOP:
                 raise
-            known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it finds what is wrong
+            known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it reports the problem
         if known is not None:
             # Other content under a name of the ledger is a new file: logged lines of that name say nothing about it.
             is_old_name = not is_new or place(file.name) <= place(position.highest)
@@ -502,11 +504,11 @@ def _changed_files(
 def _in_order(
     changed: Sequence[_ChangedFile], position: FilePosition, applied_lines: AppliedLines | None
 ) -> list[tuple[ListedFile, ReadFile]]:
-    """The files in the order in which they are read, each with how far it is applied already."""
+    """Sort files by the order of reading, each with the extent to which it is already applied."""
     doubtful = [c for c in changed if c.may_be_applied]
     chosen = [(c.file, c.known) for c in changed if not c.may_be_applied]
     if applied_lines is None:
-        # Without the change log only what is certainly new is read: nothing may be applied twice.
+        # Without the change log only certainly new content is read: nothing may be applied twice.
         chosen += [(c.file, c.known) for c in doubtful if c.file.arrived_ns > position.settled_ns]
     elif doubtful:
         lines = applied_lines([c.file.name for c in doubtful])
@@ -517,7 +519,7 @@ def _in_order(
 def _pieces(
     file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None
 ) -> Iterator[FilePiece]:
-    """The events of a file; what cannot be read is an event that is rejected, where the options say so."""
+    """Read the events of a file; if the options say so, an unreadable rest becomes a rejected event."""
     at = known
     try:
         for piece in read_file(file, known, options, filesystem):
@@ -538,7 +540,7 @@ def _known(
     *,
     is_left: bool,
 ) -> ReadFile | None:
-    """How far the file is read; None if it contains nothing new."""
+    """State of reading the file; None if it contains nothing new."""
     same_name = position.find(file.name)
     gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
@@ -547,7 +549,7 @@ def _known(
     if same_name is not None:
         same = own.fingerprint == same_name.fingerprint and own.size == same_name.size
         if same and same_name.finished:
-            # What was left for later and has not changed since will not be finished any more.
+            # A rest that was left for later and has not changed since will not be completed any more.
             return replace(same_name, finished=False) if same_name.waiting and is_left else None
         # Another content under an old name is another file.
         return _grown(own, same_name) if prints.continue_from(same_name) else own
@@ -555,7 +557,7 @@ def _known(
         if not any(f.fingerprint == own.fingerprint for f in gone):
             skip(RE_DELIVERED, 1)
         return None
-    # Of a file that was renamed more than once, the ledger holds all former names: the one that was read farthest tells.
+    # A file that was renamed more than once has several names in the ledger: the one that was read farthest counts.
     for earlier in sorted(gone, key=lambda f: f.kept_bytes, reverse=True):
         is_telling = earlier.kept_bytes >= DISTINCT_BYTES or earlier is position.named[-1]
         if is_telling and prints.continue_from(earlier):

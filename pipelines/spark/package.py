@@ -91,8 +91,8 @@ def check_package(path: str) -> None:
         raise ConfigError(f"spark.package: {path} is not an archive of this product ({error}); {build}") from error
     if facts.get("code") != code_digest():
         raise ConfigError(
-            f"spark.package: {path} holds other code ({facts.get('version')}) than runs here; workers must run the code "
-            f"of their driver: {build} again"
+            f"spark.package: {path} holds other code ({facts.get('version')}) than the driver, but workers must run "
+            f"the same code: {build} again"
         )
 
 

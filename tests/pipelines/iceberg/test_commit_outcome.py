@@ -96,7 +96,7 @@ def test_a_commit_overtaken_by_another_while_its_state_is_unknown_is_a_conflict(
 
 def test_files_stay_where_nobody_tells_whether_the_commit_happened(server: FaultyCatalog, table: Any) -> None:
     server.faults.append("down")
-    with pytest.raises(CommitUnknownError, match=r"shop\.t: the catalog does not tell whether the commit happened"):
+    with pytest.raises(CommitUnknownError, match=r"shop\.t: it is unknown whether the catalog has committed"):
         append(table, 1)
     server.is_down = False
     check_whole(server, [1])

@@ -168,4 +168,4 @@ def test_rule_29_expiry_of_every_position_stops_the_table_instead_of_starting_ag
     project.land("9.jsonl", [event("u", product(1, "new"))])
     (report,) = project.run().tables
     assert report.exit_code == 1
-    assert "none tells which changes" in str(report.error)
+    assert "none records which changes" in str(report.error)

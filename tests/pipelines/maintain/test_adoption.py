@@ -68,7 +68,7 @@ def test_table_of_pyiceberg_is_kept_from_then_on(tmp_path: Path) -> None:
     changes(project)
     error = str(project.run().tables[0].error)
     assert "nevermore adopt shop.products" in error
-    assert "drops all rows it has now: nevermore resync shop.products" in error
+    assert "drops all present rows: nevermore resync shop.products" in error
     done = adopted(project)
     assert (done.num_rows, done.key, done.applied_ordinal) == (6, ("id",), 0)
     assert_changed(project)
@@ -139,7 +139,7 @@ def test_another_partitioning_is_not_to_be_had_by_dropping_adopted_rows(tmp_path
     adopted(project)
     project.write({"shop.products": {"key": ["id"], "partition_by": ["name"]}})
     error = str(project.run().tables[0].error)
-    assert "put the old one back" in error
+    assert "restore the old one" in error
     assert "resync" not in error
 
 

@@ -207,7 +207,7 @@ def test_metadata_of_a_catalog_table_is_not_changed_behind_its_back(catalog: Any
     ("columns", "message"),
     [
         (["x"], "of type double cannot have a bitmap index"),
-        (["m.value"], "lies inside a list or map"),
+        (["m.value"], "is inside a list or map"),
         ([], "name the columns"),
     ],
 )

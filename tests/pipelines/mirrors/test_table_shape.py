@@ -60,7 +60,7 @@ def test_days_of_a_column_without_a_type_ask_for_it(tmp_path: Path) -> None:
     project = project_of(tmp_path, partition_by=["days(at)"], rename={"t": "at"})
     project.land("1.jsonl", [event("c", {"id": 1, "t": "2026-01-31T10:00:00Z"})])
     assert failed(project).endswith(
-        "day is not defined for type string; if it holds times, say so under types: {t: timestamptz}, or date, or "
+        "day is not defined for type string; if it contains times, declare it under types: {t: timestamptz}, or date, or "
         "timestamp without a zone"
     )
     change_config(project, partition_by=["days(at)"], rename={"t": "at"}, types={"t": "timestamptz"})
@@ -100,9 +100,9 @@ def test_changed_partitioning_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"key": [], "identity": "full"}, "identity was key when the table was made and is now full"),
-        ({"soft_delete": True}, "soft_delete was false when the table was made and is now true"),
-        ({"sort_by": ["nope"]}, "sort_by: nope is no plain column of the table; choose from id, name"),
+        ({"key": [], "identity": "full"}, "identity was key when the table was created and is now full"),
+        ({"soft_delete": True}, "soft_delete was false when the table was created and is now true"),
+        ({"sort_by": ["nope"]}, "sort_by: nope is not a plain column of the table; choose from id, name"),
     ],
 )
 def test_config_that_does_not_fit_the_mirror_is_told_before_an_event_comes(

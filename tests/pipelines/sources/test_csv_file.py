@@ -45,8 +45,8 @@ def test_records_of_a_wrong_width_are_rejected_with_their_bytes_and_the_rest_goe
     read = Read(path, b'a,b\n1,x\n2,y,z\n3\n4,"q\n,"\n')
     assert read.rows == [(1, {"a": "1", "b": "x"}), (4, {"a": "4", "b": "q\n,"})]
     assert read.rejected == [
-        (2, "3 values where 2 columns are", b"2,y,z\n"),
-        (3, "1 values where 2 columns are", b"3\n"),
+        (2, "3 values for 2 columns", b"2,y,z\n"),
+        (3, "1 values for 2 columns", b"3\n"),
     ]
 
 
@@ -85,7 +85,7 @@ def test_delimiter_is_the_one_of_the_first_line(delimiter: str, path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a;b|c\n1;2|3\n", "say which is the delimiter"),
+        (b"a;b|c\n1;2|3\n", "set the delimiter"),
         (b"a,b,a\n1,2,3\n", "names 'a' twice"),
         (b"a,,b\n1,2,3\n", "no name for column 2"),
         ("a,b\n".encode("utf-16"), "UTF-16"),

@@ -40,7 +40,7 @@ def test_line_without_the_separator_goes_to_quarantine_and_is_no_tombstone(tmp_p
     report = project.run()
     assert (the(report).events, the(report).rejected, report.skipped) == ({"c": 1}, 5, {"tombstone": 2})
     assert [line for line, _ in held(project)] == [2, 3, 4, 5, 6]
-    assert all("lacks a key, the separator '\\t' behind it, or both" in reason for _, reason in held(project))
+    assert all("lacks a key, the separator '\\t' after it, or both" in reason for _, reason in held(project))
 
 
 def test_line_that_is_the_key_of_a_connect_message_by_its_schema_is_a_tombstone(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_key_separator_lets_quarantine_replay_apply_what_lacked_a_tab(tmp_path: 
     [
         (
             {"layout": "keyed-lines", "delimiter": "^"},
-            "delimiter '\\^' means nothing .* keyed-lines, only for csv; key_separator",
+            "delimiter '\\^' has no effect .* keyed-lines, only for csv; key_separator",
         ),
-        ({"layout": "lines", "header": False}, "header False means nothing"),
-        ({"layout": "framed", "comments": ("#",)}, "comments .* means nothing"),
-        ({"layout": "csv", "first_line": 2}, "first_line 2 means nothing"),
-        ({"layout": "lines", "key_separator": ":"}, "key_separator ':' means nothing"),
+        ({"layout": "lines", "header": False}, "header False has no effect"),
+        ({"layout": "framed", "comments": ("#",)}, "comments .* has no effect"),
+        ({"layout": "csv", "first_line": 2}, "first_line 2 has no effect"),
+        ({"layout": "lines", "key_separator": ":"}, "key_separator ':' has no effect"),
         ({"key_separator": ":"}, "key_separator needs layout: keyed-lines"),
         ({"layout": "keyed-lines", "key_separator": ""}, "key_separator must be"),
         ({"layout": "keyed-lines", "key_separator": "a\nb"}, "key_separator must be"),
@@ -107,7 +107,7 @@ def test_delimiter_for_files_that_turn_out_to_be_no_csv_is_refused(tmp_path: Pat
     project = Project(tmp_path)
     project.write({"shop.products": {"key": ["id"]}}, delimiter=";")
     project.land("1.jsonl", [CREATED])
-    assert "delimiter ';' means nothing for files whose layout is lines" in str(the(project.run()).error)
+    assert "delimiter ';' has no effect for files whose layout is lines" in str(the(project.run()).error)
 
 
 def test_part_of_an_event_in_psql_output_is_refused_and_what_psql_writes_left_out(tmp_path: Path) -> None:

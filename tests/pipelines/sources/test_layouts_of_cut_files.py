@@ -134,8 +134,6 @@ def test_a_key_alone_waits_and_is_refused_once_nothing_follows(reader: Reader) -
     told: list[str] = []
     assert reader.run(on_skipped=lambda reason, _: told.append(reason)) == []
     assert told == ["unfinished line"]
-    with pytest.raises(
-        SourceError, match=r"may be a row, or the key .* say what it is \(options: \{layout: \.\.\.\}\)"
-    ):
+    with pytest.raises(SourceError, match=r"may be a row, or the key .* set it \(options: \{layout: \.\.\.\}\)"):
         reader.run(report_incomplete=True)
     assert len(reader.run(layout="documents")) == 1

@@ -28,13 +28,13 @@ def make(kind: str, path: Path) -> None:
             path.symlink_to("/dev/zero")
         case "loop of symbolic links":
             path.symlink_to(path)
-        case "link to nothing":
+        case "link to a missing file":
             path.symlink_to("gone")
         case "link to a folder above":
             path.symlink_to(path.parent)
 
 
-KINDS = ["FIFO", "socket", "device", "loop of symbolic links", "link to nothing"]
+KINDS = ["FIFO", "socket", "device", "loop of symbolic links", "link to a missing file"]
 
 
 @pytest.mark.parametrize("pattern", ["*", "b.jsonl", "**/*.jsonl"])
@@ -45,7 +45,7 @@ def test_what_is_no_file_is_refused_by_name(reader: Reader, kind: str, pattern: 
     make(kind, reader.folder / "b.jsonl")
     with pytest.raises(SourceError, match=r"b\.jsonl") as caught:
         reader.run()
-    assert kind in str(caught.value) or (kind, pattern) == ("link to nothing", "b.jsonl")
+    assert kind in str(caught.value) or (kind, pattern) == ("link to a missing file", "b.jsonl")
     (reader.folder / "b.jsonl").unlink()
     reader.pattern = "*"
     assert len(reader.run()) == 1

@@ -66,7 +66,7 @@ def test_an_archive_that_is_missing_or_of_other_code_is_refused(archive: Path, t
     shutil.copy(archive, other)
     with zipfile.ZipFile(other, "w") as changed:
         changed.writestr("nevermore-package.json", json.dumps({"code": "other", "version": "0.0.9"}))
-    with pytest.raises(ConfigError, match=r"holds other code \(0\.0\.9\) than runs here"):
+    with pytest.raises(ConfigError, match=r"holds other code \(0\.0\.9\) than the driver"):
         check_package(str(other))
 
 
