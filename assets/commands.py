@@ -53,7 +53,7 @@ def demo(
     if rows < SMALLEST_ROWS:
         raise ConfigError(f"--rows must be at least {SMALLEST_ROWS}, not {rows}")
     logging.getLogger("dagster").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")  # Dagster's notes on preview features are not the demo's subject
+    warnings.simplefilter("ignore")  # Dagster's notices about preview features do not concern the demo
     began = time.monotonic()
     report = run_demo(
         directory,
@@ -260,7 +260,7 @@ def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:
             if stopping:  # it had its time to end in order
                 return 0
     finally:
-        # what is left of the group: first by request, then by force
+        # end the rest of the group: first by request, then by force
         for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""Where Dagster keeps runs and settings of a project: `.dagster` beside its config."""
+"""Where Dagster keeps runs and settings of a project: `.dagster` next to its config."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ run_retries:
 
 
 def dagster_home(project: Path) -> Path:
-    """The project's DAGSTER_HOME, made with our settings unless it is there."""
+    """The project's DAGSTER_HOME; created with our settings unless it exists."""
     home = (project / ".dagster").resolve()
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"

@@ -66,11 +66,11 @@ published:
 
 
 def write_demo_config(folder: Path, first_day: date) -> Path:
-    """The demo's nevermore.yaml in `folder`, written unless it is there; a changed one is the user's.
+    """Write the demo's nevermore.yaml to `folder` unless it exists; the user may have changed it.
 
     Args:
-        folder: of the project.
-        first_day: of the simulated orders, the first partition of the published table.
+        folder: folder of the project.
+        first_day: day of the first simulated orders, and first partition of the published table.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nevermore.yaml"
@@ -103,7 +103,7 @@ class DemoReport:
         simulated: events by kind; empty if nothing was simulated.
         change_logs: counts of the change-log assets.
         mirrors: counts of the mirror assets.
-        rows_alive: rows of each mirror now.
+        rows_alive: live rows of each mirror now.
         published: counts of the published table.
         days: days that were published, in order.
         checks: outcome by asset and check.
@@ -121,7 +121,7 @@ class DemoReport:
 
     @property
     def found_nothing_new(self) -> bool:
-        """No event was new, no day was made."""
+        """Whether no event was new and no day was made."""
         return not self.days and not any(counts["events"] for counts in self.change_logs.values())
 
     @property
@@ -133,14 +133,15 @@ class DemoReport:
 def run_demo(
     folder: Path, *, seed: int, rows: int, say: Callable[[str], None], first_day: date | None = None
 ) -> DemoReport:
-    """Simulate the shop into `folder` unless it is there, ingest batch by batch, publish the days that need it.
+    """Simulate the shop into `folder` unless it exists, ingest batch by batch, publish the days that need it.
 
     Args:
-        folder: of the project; created if missing.
-        seed: of the simulator.
+        folder: folder of the project; created if missing.
+        seed: seed of the simulator.
         rows: approximate number of events.
         say: called with a line about each step before it begins.
-        first_day: of the simulated orders; by default the last batch is of today in UTC, because the backfill dialog of
+        first_day: day of the first simulated orders; by default the last batch is of today in UTC, because the backfill
+            dialog of
             Dagster's UI begins there.
 
     Raises:
@@ -179,7 +180,7 @@ def run_demo(
 def _batches(
     landing: Path, feed: Iterable[list[SimulatedFile]], report: DemoReport, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Yields after each batch has landed; once if an earlier run landed everything."""
+    """Yield after each batch has landed; once if an earlier run landed everything."""
     if landing.exists():
         say(f"{landing} exists: nothing is simulated")
         yield

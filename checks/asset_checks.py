@@ -10,7 +10,7 @@ from checks.mirror_checks import checks_of, run_checks
 from pipelines.config.project import Config
 
 PROJECT = "project"
-"""Name of the resource that gives the config, see `assets/project.py`."""
+"""Name of the resource that provides the config, see `assets/project.py`."""
 
 _DESCRIPTIONS = {
     "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",
@@ -51,7 +51,7 @@ def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionCont
 
 
 def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
-    """A check's outcome as Dagster shows it: what was compared, what is wrong, up to 20 offending keys."""
+    """A check's outcome for Dagster: what was compared, what is wrong, up to 20 offending keys."""
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=found.name,
@@ -64,7 +64,7 @@ def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
 def check_metadata(
     compared: Mapping[str, int], offending_keys: Sequence[Mapping[str, Any]]
 ) -> dict[str, dg.MetadataValue]:
-    """What a check counted, and the keys that are wrong."""
+    """Counts of a check, and the keys that are wrong."""
     metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in compared.items()}
     if offending_keys:
         metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in offending_keys])

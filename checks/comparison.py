@@ -11,7 +11,7 @@ import pyarrow as pa
 from checks.reference.sql_columns import open_connection
 
 MOST_OFFENDING_KEYS = 20
-"""Keys or rows in a result: enough to see a pattern, few enough to read."""
+"""Maximum keys or rows in a result: enough to see a pattern, few enough to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class CheckResult:
     """The outcome of one check.
 
     Attributes:
-        name: of the check.
+        name: name of the check.
         passed: whether the table is as it should be.
-        compared: what was counted, by a short name, e.g. `rows in mirror`.
+        compared: counts, by a short name, e.g. `rows in mirror`.
         offending_keys: up to 20 keys or rows that are wrong, as Python values by column.
         details: what is wrong, one statement each; empty when passed.
     """
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Same columns, same types, same rows as often."""
+        """Whether columns, types and rows are equal, including the number of copies of each row."""
         return not self.type_differences and self.num_left_only == self.num_right_only == 0
 
 
@@ -108,7 +108,7 @@ def canonical(table: pa.Table) -> pa.Table:
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The one encoding in which values of a type are compared."""
+    """The single encoding in which values of a type are compared."""
     if isinstance(kind, pa.BaseExtensionType):
         return canonical_type(kind.storage_type)
     if pa.types.is_dictionary(kind):

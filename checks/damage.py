@@ -92,7 +92,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a catalog states about a table, apart from the location of its metadata file."""
+    """A catalog's record of a table, apart from the location of its metadata file."""
 
     table_uuid: str
     last_updated_ms: int
@@ -157,7 +157,7 @@ class _Verifier:
         is_reported: bool = False,
         not_compared: tuple[type[ScanError], ...] = (UnsupportedError,),
     ) -> Iterator[None]:
-        """Turn errors of a file into results; damage that `is_reported` already is not reported twice."""
+        """Turn errors of a file into results; damage that `is_reported` already covers is not reported twice."""
         try:
             yield
         except not_compared as error:

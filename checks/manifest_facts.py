@@ -69,10 +69,10 @@ from scan_core.metadata import (
 
 NAME = "manifests_match_files"
 MAX_STATEMENTS = 20
-"""Statements in one result."""
+"""Maximum statements in one result."""
 _FLOATS = frozenset({"float", "double"})
 _UNCOMPARED_BOUNDS = UNSUPPORTED_TYPES | {"uuid", "fixed", "boolean", "unknown"}
-"""Types whose bounds writers order in different ways, or that nobody prunes by."""
+"""Types whose bounds writers order differently, or that are not used for pruning."""
 _POSITION_PATHS = {
     FILE_PATH_ID: (NestedField(FILE_PATH_ID, "file_path", PrimitiveType("string")),),
     POSITION_ID: (NestedField(POSITION_ID, "pos", PrimitiveType("long")),),
@@ -146,7 +146,7 @@ def read_manifests(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[M
 
 
 def _place(file: ContentFile) -> tuple[str, int | None]:
-    """What identifies a file; deletion vectors share their files."""
+    """Identity of a file; deletion vectors share their files."""
     return file.path, file.content_offset if isinstance(file, DeleteFile) else None
 
 
@@ -209,7 +209,7 @@ class _Claim(Protocol):
 
 @dataclass(frozen=True)
 class _PartitionValue:
-    """All rows of the file have this value once they are transformed."""
+    """All rows of the file have this value after the transform."""
 
     path: Sequence[NestedField]
     kind: PrimitiveType
@@ -226,7 +226,7 @@ class _PartitionValue:
             return False
         bounds = (partition_scalar(v, self.kind, "statistics") for v in (known.lower, known.upper))
         ends = pa.concat_arrays([pa.repeat(bound, 1) for bound in bounds])
-        return not pc.any(self.broken_by(ends)).as_py()  # the other transforms keep the order
+        return not pc.any(self.broken_by(ends)).as_py()  # the other transforms preserve order
 
     def broken_by(self, values: pa.Array) -> pa.Array:
         found = self.transform.apply(values, self.kind)
@@ -242,7 +242,7 @@ class _PartitionValue:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """No value of the file is outside of these bounds; None where there is none."""
+    """No value of the file is outside these bounds; None for no bound."""
 
     path: Sequence[NestedField]
     kind: PrimitiveType
@@ -423,7 +423,7 @@ class FileFacts:
         if num_rows != file.record_count:
             yield f"expected {file.record_count:,} rows by its manifest, decoded {num_rows:,}"
         if not is_in_file or not isinstance(field.type, PrimitiveType):
-            return  # writers differ in what they count of members and elements
+            return  # writers differ in how they count members and elements
         stated = (
             ("values", file.value_counts, num_rows),
             ("NULLs", file.null_value_counts, nulls),
@@ -471,7 +471,7 @@ class FileFacts:
         return bool(file.referenced_data_file) or any(spec.fields for spec in self._metadata.specs.values())
 
     def _paths_named_by(self, file: DeleteFile) -> list[str]:
-        """The data files whose rows a file of position deletes names."""
+        """The data files whose rows a position-delete file deletes."""
         found = (pc.unique(batch.column(0)) for batch in self._batches(file, _POSITION_PATHS[FILE_PATH_ID]))
         return sorted({path for paths in found for path in paths.to_pylist()})
 
@@ -485,7 +485,7 @@ class FileFacts:
                 )
             data = self._data_files.get(relocate(path, self._context.io).path)
             if data is None or (data.spec_id, data.partition) == (file.spec_id, file.partition):
-                continue  # a data file that is gone has no partition any more
+                continue  # a missing data file no longer has a partition
             own, other = (
                 self._partition_text_of(spec, file),
                 self._partition_text_of(self._metadata.specs[data.spec_id], data),
@@ -503,7 +503,7 @@ class FileFacts:
         return {relocate(file.path, self._table.io).path: file for files in found for file in files}
 
     def _batches(self, file: ContentFile, columns: Sequence[NestedField]) -> Iterator[pa.RecordBatch]:
-        """The rows of a file of any content, none left out."""
+        """The rows of a file of any content, including deleted ones."""
         context = replace(self._context, projection=Schema(0, tuple(columns)))
         as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
         return read_split(Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),)), ScanMetrics())

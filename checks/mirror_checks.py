@@ -103,7 +103,7 @@ def _missing_newest(metadata: TableMetadata, what: str) -> Iterator[str]:
 
 
 FOLDER = "nevermore-checks"
-"""Next to the manifests: one file for each snapshot that was checked."""
+"""Folder next to the manifests, with one file for each snapshot that was checked."""
 MAX_KEPT = 200
 """Number of files that are kept; few enough to list."""
 
@@ -114,9 +114,9 @@ class KeptResults:
 
     Attributes:
         snapshot_id: of the mirror; 0 for a table without snapshots.
-        results: by name of the check.
-        since: the green snapshot from which on only the keys that changed were compared; None where all rows were.
-        full_at: seconds since 1970 when all rows were last compared, for this snapshot or for those it builds upon.
+        results: results by name of the check.
+        since: the green snapshot after which only changed keys were compared; None if all rows were.
+        full_at: time of the last comparison of all rows, of this snapshot or of its ancestors, in seconds since 1970.
     """
 
     snapshot_id: int
@@ -134,24 +134,24 @@ class ResultStore:
 
     Args:
         subject: the mirror, at any of its snapshots.
-        storage: of the mirror.
-        folder: of its manifests.
+        storage: storage of the mirror.
+        folder: folder of its manifests.
     """
 
     def __init__(self, subject: Subject, storage: Storage, folder: str) -> None:
         self._storage = storage
         self._folder = f"{folder}/{FOLDER}"
-        # with another key, or with `soft_delete` switched, these are the results of another check
+        # with another key, or with `soft_delete` switched, the results are those of another check
         shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
         self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
     def find(self, snapshot_id: int) -> KeptResults | None:
-        """The newest results for a snapshot; None if there are none, or none that can be read."""
+        """The newest readable results for a snapshot; None if there are none."""
         found = (self._read(path, snapshot_id) for path in sorted(self._paths(snapshot_id), key=_time, reverse=True))
         return next((kept for kept in found if kept is not None), None)
 
     def keep(self, kept: KeptResults) -> None:
-        """Keep results in the place of earlier ones for the snapshot; what cannot be written now is found out again."""
+        """Keep results, replacing earlier ones for the snapshot; if writing fails, the checks run again later."""
         document = {
             "shape": self._shape,
             "since": kept.since,
@@ -183,7 +183,7 @@ class ResultStore:
 
 
 def _time(path: str) -> int:
-    """When results were kept, by the name of their file; 0 for a file of somebody else."""
+    """Time when results were kept, by the name of their file; 0 for a file of another origin."""
     parts = path.rpartition("/")[2].split("-")
     return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
 
@@ -198,7 +198,7 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     MANIFESTS: manifests_match_files,
     NAME: nothing_was_rolled_back,
 }
-"""By name, in the order in which people read them."""
+"""Checks by name, in the order of output."""
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
 """Maximum time between two comparisons of all rows of a mirror."""
 KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME)

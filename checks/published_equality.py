@@ -49,9 +49,9 @@ from scan_core import (
 
 _MOST_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
-"""Of whole numbers where Spark makes decimals of them."""
+"""Functions of whole numbers whose result is a decimal in Spark."""
 _AS_TEXT = frozenset({*_DIGITS, "TEXT", "VARCHAR", "DATE", "NULL"})
-"""Types whose values both engines write alike."""
+"""Types whose values both engines write identically."""
 _REAL = frozenset({"FLOAT", "DOUBLE"})
 _TIMES = frozenset({"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ"})
 _PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
@@ -59,22 +59,22 @@ _COMBINING = (exp.Binary, exp.Between, exp.In, exp.Coalesce, exp.Nullif, exp.Cas
 
 
 def difference(node: exp.Expression) -> str | None:
-    """Why an expression may have another value in DuckDB than in Spark, as the end of a sentence; None if it has not.
+    """Why an expression may have another value in DuckDB than in Spark, as the end of a sentence; None if it cannot.
 
     Args:
-        node: of a tree whose types are known; what is below it is not judged.
+        node: a node of a typed tree; its operands are not examined.
     """
     kinds = {_kind(part) for part in _combined(node)}
     if isinstance(node, exp.Like):
         pattern = node.expression
         is_plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.name
-        return None if is_plain else "may match other text in DuckDB, which knows no backslash in patterns"
+        return None if is_plain else "may match other text in DuckDB, where a backslash in patterns has no meaning"
     if isinstance(node, exp.DPipe):
         return None if kinds <= _AS_TEXT else "may write values as other text in DuckDB than in Spark"
     if "FLOAT" in kinds and (len(kinds - {"NULL", "BOOLEAN"}) > 1 or isinstance(node, exp.Div)):
         return "is computed of floats in DuckDB and of doubles in Spark"
     if kinds & _TIMES and any(_has_zone(part) for part in _combined(node)):
-        return "may read text with a time zone otherwise in DuckDB than in Spark"
+        return "may read text with a time zone differently in DuckDB than in Spark"
     if isinstance(node, exp.Div | exp.Avg) and _gives_decimal(node) and not _is_result(node):
         return "is a decimal in Spark and a double in DuckDB"
     if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod) and "DECIMAL" in kinds and _gives_decimal(node):
@@ -90,7 +90,7 @@ def _kind(node: exp.Expression) -> str:
 
 
 def _combined(node: exp.Expression) -> list[exp.Expression]:
-    """The values that an expression compares with each other, or makes one of."""
+    """The values that an expression compares or combines into one."""
     if not isinstance(node, _COMBINING):
         return []
     branches = node.args.get("ifs") or ()
@@ -110,14 +110,14 @@ def _is_decimal(node: exp.Expression) -> bool:
 
 
 def _gives_decimal(node: exp.Expression) -> bool:
-    """Whether Spark makes a decimal of it, rounded to a scale."""
+    """Whether Spark computes a decimal, rounded to a scale."""
     parts = [node.this] if isinstance(node, exp.Avg) else [node.this, node.expression]
     is_real = any(_kind(part) in _REAL and not _is_decimal(part) for part in parts)
     return not is_real and any(_is_decimal(part) for part in parts)
 
 
 def _is_result(node: exp.Expression) -> bool:
-    """Whether a value is handed on as it is: what is computed of it would make a last digit that differs larger."""
+    """Whether a value reaches the result unchanged: computing with it would amplify differences in the last digit."""
     above = node.parent
     while isinstance(above, exp.Alias | exp.Paren | exp.Window):
         above = above.parent
@@ -125,7 +125,7 @@ def _is_result(node: exp.Expression) -> bool:
 
 
 def _digits(node: exp.Expression | None) -> tuple[int, int] | None:
-    """All digits of a number as Spark has it, and those behind the point; None if they are not known."""
+    """The precision and scale of a number in Spark; None if they are unknown."""
     match node:
         case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Window():
             return _digits(node.this)
@@ -155,7 +155,7 @@ def _digits(node: exp.Expression | None) -> tuple[int, int] | None:
 
 
 class NotComparableError(Exception):
-    """DuckDB cannot be asked; the message says why."""
+    """DuckDB cannot compute the same result; the message gives the reason."""
 
 
 _SHAPES = (
@@ -185,27 +185,27 @@ _CASTS: Mapping[str, frozenset[str]] = {
     "VARCHAR": _INTEGERS | {"TEXT", "VARCHAR", "DATE"},
     "BOOLEAN": frozenset({"BOOLEAN"}),
 }
-"""By target, the types whose casts round, trim and overflow alike."""
+"""By target, the types whose casts round, trim and overflow identically."""
 
 
 def duckdb_sql(tree: exp.Query, arguments: Mapping[str, Any]) -> str:
-    """The query for DuckDB, with values for its parameters.
+    """Translate a query to DuckDB, with values for its parameters.
 
     Args:
-        tree: columns named in full, types known.
-        arguments: by parameter.
+        tree: the query, with qualified columns and known types.
+        arguments: values by parameter.
 
     Raises:
-        NotComparableError: something in it may mean another thing to DuckDB than to Spark.
+        NotComparableError: a part of it may have another meaning in DuckDB than in Spark.
     """
     texts = [value for value in arguments.values() if isinstance(value, str)]
     if (function := unrepeatable(tree, texts)) is not None:
         raise NotComparableError(f"{function} gives no certain answer for the same rows")
     for node in tree.walk():
         if not isinstance(node, exp.Placeholder) and type(node).__name__ not in _KNOWN:
-            raise NotComparableError(f"{_named(node)} may mean another thing to DuckDB than to Spark")
+            raise NotComparableError(f"{_named(node)} may have another meaning in DuckDB than in Spark")
         if isinstance(node, exp.Cast) and not _is_cast_alike(node):
-            raise NotComparableError(f"{node.sql('spark')} may round or read text otherwise in DuckDB than in Spark")
+            raise NotComparableError(f"{node.sql('spark')} may round or read text differently in DuckDB than in Spark")
         if (reason := difference(node)) is not None:
             raise NotComparableError(f"{_named(node)} {reason}")
 
@@ -250,7 +250,7 @@ COMPLETE = "published_rows_are_complete"
 
 
 def rows_are_complete(staged: StagedRows) -> CheckResult:
-    """The staged snapshot has all rows that the tasks wrote, and no others in partitions that are replaced."""
+    """The staged snapshot has all rows that the tasks wrote, and no others in replaced partitions."""
     scan = staged_scan(staged)
     plan = scan.plan()
     own = _own(plan, staged)
@@ -260,7 +260,7 @@ def rows_are_complete(staged: StagedRows) -> CheckResult:
     if missing := len(paths) - len({task.data_file.path for task in own.tasks}):
         details.append(f"{missing} files of the run are not in the snapshot")
     if found != staged.num_rows:
-        details.append(f"tasks wrote {staged.num_rows:,} rows, the snapshot holds {found:,}")
+        details.append(f"tasks wrote {staged.num_rows:,} rows, the snapshot has {found:,}")
     if staged.mode == "replace":
         values = staged.values
         others = sum(
@@ -268,24 +268,24 @@ def rows_are_complete(staged: StagedRows) -> CheckResult:
             for task in plan.tasks
         )
         if others:
-            details.append(f"{others} files are not in the partitions that were made, or in them and of other runs")
+            details.append(f"{others} files are outside the partitions that were made, or inside but from other runs")
     return CheckResult(COMPLETE, not details, {"rows written": staged.num_rows, "rows found": found}, details=details)
 
 
 def staged_manifests_match_files(staged: StagedRows) -> CheckResult:
-    """What manifests of the staged snapshot say of files is so, as far as the snapshot that it builds upon did not say it."""
+    """The staged manifests describe files correctly, as far as they differ from those of the base snapshot."""
     table = open_table(staged.staged.table)
     snapshot = table.metadata.snapshots[staged.staged.committed.snapshot_id]
     return compare_manifests(table, snapshot, since=staged.staged.base_id)
 
 
 def staged_scan(staged: StagedRows) -> Scan:
-    """All rows of the staged snapshot."""
+    """A scan of all rows of the staged snapshot."""
     return open_table(staged.staged.table).scan().as_of_snapshot(staged.staged.committed.snapshot_id)
 
 
 def staged_table(staged: StagedRows) -> pa.Table:
-    """The rows of the run alone."""
+    """The rows of this run alone."""
     scan = staged_scan(staged)
     schema = scan.arrow_schema
     batches = [public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split)]
@@ -305,8 +305,8 @@ def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> p
     """The key of each row's partition.
 
     Args:
-        rows: with the column that partitions are made by.
-        partition: of the table.
+        rows: rows with the partition column.
+        partition: partition of the table.
         kind: Iceberg type of that column.
     """
     column = rows.column(partition.column).cast(arrow_type(kind)).combine_chunks()
@@ -339,10 +339,10 @@ def published_equals_duckdb(config: Config, name: str, *, max_bytes: int = MAX_B
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
-    published_query(config, name)  # SQL that cannot run is a mistake before there is a table, too
+    published_query(config, name)  # SQL that cannot run is an error even before the table exists
     try:
         table, provenance = _published_table(config, name)
-        unknown = "no snapshot records what the rows were made from"
+        unknown = "no snapshot records the sources of the rows"
         comparison = _Comparison(config, name, max_bytes, table.schema, table.scan().to_table(), provenance, unknown)
         return _compare_parts(comparison, list(comparison.parts()))
     except NotComparableError as reason:
@@ -350,7 +350,7 @@ def published_equals_duckdb(config: Config, name: str, *, max_bytes: int = MAX_B
 
 
 def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, max_bytes: int = MAX_BYTES) -> CheckResult:
-    """As `published_equals_duckdb`, over exactly the rows that a run has staged."""
+    """Compare exactly the rows that a run has staged; see `published_equals_duckdb`."""
     origin = Origin(staged.query, staged.sources)
     made = Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
     try:
@@ -363,7 +363,7 @@ def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, max_bytes: i
 
 
 def _published_table(config: Config, name: str) -> tuple[Table, Provenance]:
-    """The table, and what its rows were made from."""
+    """The table, and the origins of its rows."""
     mode = published_entry(config, name).mode
     if mode != "replace":
         raise NotComparableError(f"mode: {mode} keeps rows of earlier states of the mirrors")
@@ -385,7 +385,7 @@ def _compare_parts(comparison: "_Comparison", parts: Sequence["_Part"]) -> Check
         if not num_more and not num_fewer:
             continue
         if comparison.is_undetermined(part):
-            notes.append(f"not compared: ties: DuckDB gives other rows for {text} when it reads in another order")
+            notes.append(f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order")
             continue
         wrong += [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
         wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
@@ -403,7 +403,7 @@ class _Only:
         return f"partitions {_shortened(self.keys)}"
 
     def rows(self, row_keys: pa.Array) -> pa.Array:
-        """For each row, by the key of its partition, whether it is among them."""
+        """For each row, by the key of its partition, whether it belongs to these partitions."""
         return pc.is_in(row_keys, pa.array(sorted(self.keys), pa.string()))
 
 
@@ -437,7 +437,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The rows of a published table, or those that a run has staged, and what they were made from."""
+    """The rows of a published table, or those that a run has staged, with their origins."""
 
     config: Config
     name: str
@@ -477,7 +477,7 @@ class _Comparison:
             todo.append((self.provenance.rest, _AllBut(frozenset(self.provenance.made))))
         current = [(o, partitions) for o, partitions in todo if o.query == query_hash(self.config, self.entry)]
         if not current:
-            changed = "the rows were made by other SQL or settings than the config has now"
+            changed = "the rows were made with other SQL or settings than those of the config"
             raise NotComparableError(changed if todo else self.why_without_origin)
         for origin, partitions in current:
             expected, close = self._expected(origin, partitions)
@@ -487,7 +487,7 @@ class _Comparison:
             yield _Part(origin, partitions, actual, expected, close)
 
     def is_undetermined(self, part: _Part) -> bool:
-        """Whether DuckDB itself computes other rows when the mirrors' rows come in another order."""
+        """Whether DuckDB itself computes other rows when the mirrors' rows are in another order."""
         again, _ = self._expected(part.origin, part.partitions, is_reversed=True)
         return any(surplus_rows(part.expected, again, part.close)[2:])
 
@@ -511,7 +511,7 @@ class _Comparison:
                 made, loose = self._run(connection, duckdb_sql(tree, arguments(self.query, self.entry, key)))
                 close |= loose
                 if (keys := self._keys_of(made)) is not None:
-                    # a run for one partition publishes the rows of this partition alone
+                    # a run for one partition publishes only the rows of this partition
                     made = made.filter((partitions if key is None else _Only(frozenset({key}))).rows(keys))
                 parts.append(made)
         if not parts:
@@ -519,7 +519,7 @@ class _Comparison:
         return pa.concat_tables(parts), close
 
     def _run(self, connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[pa.Table, frozenset[str]]:
-        """The rows in the types of the table, and the columns that are floats to DuckDB."""
+        """The rows in the types of the table, and the columns that are floats in DuckDB."""
         try:
             connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS {sql}")
             found = connection.execute("DESCRIBE made").fetchall()
@@ -570,9 +570,9 @@ class _Comparison:
         return schemas, rows
 
     def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> pa.Table | None:
-        """The rows that the log of a mirror requires at a snapshot; None if its files are known to have these rows.
+        """The rows that the log of a mirror requires at a snapshot; None if its files are known to have them.
 
-        Also None for a table without a log, of which there are only the files.
+        Also None for a table without a log, which only has files.
         """
         snapshot = scan.snapshot
         if snapshot is None or is_known_green(self.config, table, snapshot.snapshot_id):
@@ -599,10 +599,10 @@ class _Comparison:
 
 
 class ProjectAuditor:
-    """Answers for the tables of a project. Results for mirrors are kept beside them, and found out once per snapshot."""
+    """Audits the tables of a project. Results for mirrors are stored next to them and computed once per snapshot."""
 
     def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
-        """The results of the checks of the snapshots that scans read, by mirror."""
+        """Verdicts on the snapshots that scans read, by mirror."""
         found: list[Verdict] = []
         for table, scan in scans.items():
             kept = snapshot_results(config, table, scan.table.metadata_path)
@@ -611,7 +611,7 @@ class ProjectAuditor:
         return found
 
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
-        """Whether exactly the rows that tasks wrote are staged, as manifests say, and whether DuckDB computes the same ones."""
+        """Check that exactly the rows of the tasks are staged, that manifests fit, and that DuckDB computes the same."""
         results = (
             rows_are_complete(staged),
             staged_manifests_match_files(staged),
@@ -621,10 +621,10 @@ class ProjectAuditor:
 
 
 def check_published(config: Config, name: str) -> Iterator[CheckResult]:
-    """The checks of a published table as it is now. An entry that cannot be made fails its own check, and no other's.
+    """Check a published table in its present state. An invalid entry fails only its own check.
 
     Raises:
-        MissingFileError: a file of the table is gone.
+        MissingFileError: a file of the table is missing.
         MalformedTableError: a file of the table cannot be read.
     """
     try:

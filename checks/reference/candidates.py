@@ -1,4 +1,4 @@
-"""All rows of the data files of a snapshot in one SQL query, and which of them delete files remove.
+"""All rows of the data files of a snapshot in one SQL query, and the rows that delete files remove.
 
 Implements rules 1 to 18.
 """
@@ -83,7 +83,7 @@ def _spelled_out(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def _required(schema: Any) -> Any:
-    """The schema under an optional union; Iceberg knows no other unions."""
+    """The schema inside an optional union; Iceberg uses no other unions."""
     if isinstance(schema, list):
         schema = next(branch for branch in schema if branch != "null")
     return schema
@@ -120,7 +120,7 @@ def _type(schema: Any) -> pa.DataType:
 
 
 def _value(value: Any, schema: Any) -> Any:
-    """A stored value as `pa.array` takes it: decimals as Decimal, records of a map as pairs."""
+    """A stored value in the form that `pa.array` accepts: decimals as Decimal, entries of a map as pairs."""
     schema = _required(schema)
     if value is None or not isinstance(schema, Mapping):
         return value
@@ -146,7 +146,7 @@ _ROW_ID, _LAST_UPDATED = 2147483540, 2147483539
 
 @dataclass(slots=True)
 class Workspace:
-    """A DuckDB connection with the files of one table: how to scan each, and how deletes are scoped."""
+    """A DuckDB connection with the files of one table: how to scan each file, and the scope of deletes."""
 
     table: TableFacts
     connection: duckdb.DuckDBPyConnection
@@ -164,13 +164,13 @@ class Workspace:
         return self.scopes.setdefault((file.spec_id, file.partition), len(self.scopes))
 
     def learn(self, files: Iterable[FileFacts]) -> None:
-        """Read the shapes of all Parquet files among `files` in one go."""
+        """Read the shapes of all Parquet files among `files` in one query."""
         paths = {self.table.local(f.path) for f in files if f.format == "parquet"} - self.shapes.keys()
         for path, shape in parquet_shapes(self.connection, sorted(paths)).items():
             self.shapes[path] = shape.with_name_mapping(self.table.name_mapping)
 
     def scan(self, files: Sequence[FileFacts]) -> tuple[Shape, str]:
-        """The shape of `files`, all alike, and a FROM item with columns c0 ..., `path` and `pos`."""
+        """The shape of `files`, which all share it, and a FROM item with columns c0 ..., `path` and `pos`."""
         paths = [self.table.local(f.path) for f in files]
         if files[0].format == "parquet":
             shape = self.shapes[paths[0]]
@@ -221,14 +221,14 @@ def key_paths(table: TableFacts) -> dict[int, list[Mapping[str, Any]]]:
 
     for _, schema in sorted(table.schemas.items()):
         walk(schema["fields"], [])
-    # a file that was written after a column was dropped may lack it, whatever the column once promised
+    # a file written after a column was dropped may lack it, even if the column was required
     found = {i: [*path[:-1], {**path[-1], "required": False}] for i, path in found.items()}
     walk(table.current_schema["fields"], [])
     return found
 
 
 def candidates(workspace: Workspace, files: Sequence[FileFacts], fields: Sequence[Any], key_ids: Iterable[int]) -> str:
-    """SQL for the rows of `files` in the table's columns v0, v1, ..., with what deletes need beside them."""
+    """SQL for the rows of `files` in the table's columns v0, v1, ..., and with the columns that deletes need."""
     paths = key_paths(workspace.table)
     keys = sorted(set(key_ids))
     workspace.learn(files)
@@ -308,7 +308,7 @@ def _is_global(workspace: Workspace, delete: FileFacts) -> bool:
 
 
 def _key_set(workspace: Workspace, key_ids: tuple[int, ...], deletes: Sequence[tuple[int, FileFacts]]) -> str:
-    """Load the deletes of one key set into a table; the condition under which one of them kills a candidate."""
+    """Load the deletes of one key set into a table; return the condition under which one deletes a candidate."""
     paths = key_paths(workspace.table)
     selects = []
     for scope, delete in deletes:
@@ -330,7 +330,7 @@ def _key_set(workspace: Workspace, key_ids: tuple[int, ...], deletes: Sequence[t
 
 
 def position_condition(workspace: Workspace, data: Sequence[FileFacts], deletes: Sequence[FileFacts]) -> str | None:
-    """The condition under which a position delete or a deletion vector kills a candidate; None if there is none."""
+    """The condition under which a position delete or a deletion vector deletes a candidate; None if there are none."""
     vectors = _vectors(workspace, data, [d for d in deletes if d.format == "puffin"])
     dead = [
         pa.table({"file_no": pa.repeat(pa.scalar(number, pa.int64()), len(found)), "pos": pa.array(found, pa.int64())})

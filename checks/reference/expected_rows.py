@@ -1,4 +1,4 @@
-"""The rows that must be alive, computed by DuckDB from change logs, adopted files and replayed ranges."""
+"""The rows that must be live, computed by DuckDB from change logs, adopted files and replayed ranges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class AdoptedRows:
 
     Attributes:
         table: metadata file or directory of the mirror.
-        snapshot_id: whose rows they are; None for no rows.
-        ordinal: the last change of the log that they hold already.
-        flag: a column of the mirror's writer, true for rows that are gone; not among the columns of the log.
-        rows: those rows themselves, where not all of the snapshot's are meant; without `flag`.
+        snapshot_id: the snapshot that has the rows; None for no rows.
+        ordinal: last change of the log that they already contain.
+        flag: a column of the mirror's writer, true for deleted rows; not a column of the log.
+        rows: the rows themselves, without `flag`, if they are not all rows of the snapshot.
     """
 
     table: str | Path
@@ -47,9 +47,9 @@ def put_before(
     """Put rows before the relation `changes`, of the same connection.
 
     Args:
-        connection: with `changes`: ordinal, op, key, after and unchanged, of a log.
+        connection: has the relation `changes` of a log: ordinal, op, key, after and unchanged.
         rows: SQL for the adopted rows with columns v0, v1, ... as `fields`.
-        adopted: what they are.
+        adopted: description of the rows.
         fields: columns of the mirror.
         after: members of `after` in the log.
         key: members of `key` in the log.
@@ -83,14 +83,14 @@ def put_before(
 
 
 def _struct(fields: Sequence[Field], values: Mapping[str, str]) -> str:
-    """A struct of these fields, of values by name; NULL where there is none."""
+    """A struct of these fields, of values by name; NULL for missing ones."""
     casts = [f"CAST({values.get(f['name'], 'NULL')} AS {sql_columns.nested_sql_type(f['type'])})" for f in fields]
     return sql_columns.struct_pack(fields, casts)
 
 
 @dataclass(frozen=True)
 class Members:
-    """Names of the members of `key` and `after`, read by place: DuckDB takes `id` and `ID` for one name."""
+    """Names of the members of `key` and `after`, read by index: DuckDB does not distinguish `id` from `ID`."""
 
     key: Sequence[str]
     after: Sequence[str]
@@ -100,7 +100,7 @@ class Members:
         return f"struct_extract_at(key, {self.key.index(name) + 1})"
 
     def of_after(self, name: str, relation: str = "") -> str:
-        """SQL for a member of `after`, of a relation with its dot."""
+        """SQL for a member of `after`, in a relation given with its dot."""
         return f"struct_extract_at({relation}after, {self.after.index(name) + 1})"
 
     def keys(self, key: Sequence[str]) -> tuple[str, str]:
@@ -138,9 +138,9 @@ def replay(
 
 
 def _actions(key: Sequence[str]) -> str:
-    """One row per key touched by a change: is it alive afterwards, and which upsert made it before?
+    """One row per key touched by a change: whether it is live afterwards, and the upsert that wrote it before.
 
-    `own` marks the action on the key that the change was for, where the row's earlier state is found.
+    `own` marks the action on the key of the change itself, where the row's earlier state is found.
     """
     positions = range(len(key))
     old, new = (", ".join(f"{prefix}{i} AS k{i}" for i in positions) for prefix in ("old", "new"))
@@ -200,7 +200,7 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], m
 
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
-    """SQL for keys that a change removed and none brought back, as k0, k1, ...; call after `replay`."""
+    """SQL for keys that a change removed and no later one restored, as k0, k1, ...; call after `replay`."""
     keys = ", ".join(f"k{i}" for i in range(len(key)))
     old, new = members.keys(key)
     same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in range(len(key)))
@@ -215,13 +215,13 @@ def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
 def replay_rows(
     connection: duckdb.DuckDBPyConnection, log: str, columns: Sequence[str], members: Members
 ) -> tuple[str, int]:
-    """As `replay`, for a table whose rows have no key: `key` is the whole old row, and equal rows are counted.
+    """Replay a table without a key: `key` is the whole old row, and equal rows are counted; see `replay`.
 
-    `unchanged` names the columns that an old row lacks: it removes one row that agrees in all others, of several the
+    `unchanged` names the columns that an old row lacks: it removes one row that agrees in all others, and of several the
     first in the order of the columns by name, NULL before all values. A delete of a row that is not there removes nothing.
 
     Returns:
-        SQL for the live rows, and how many removals removed nothing. Creates temporary tables.
+        SQL for the live rows, and the number of removals that found no row. Creates temporary tables.
     """
     new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
     old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
@@ -263,7 +263,7 @@ def replay_rows(
 
 
 def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], shared: str) -> int:
-    """Rows left where old rows lack columns, as `replay_left`; how many removals removed nothing.
+    """Store the remaining rows as `replay_left` where old rows lack columns; return the number of missed removals.
 
     Rows that agree in the `shared` columns, which no old row lacks, are replayed step by step, all such groups at once.
     """
@@ -339,12 +339,12 @@ _METADATA_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a log of changes leads to.
+    """The result of folding a log of changes.
 
     Attributes:
-        rows: alive.
-        deleted_keys: removed, and not alive.
-        num_missed: removals whose row was not there, of a table without a key; 0 for others.
+        rows: live rows.
+        deleted_keys: keys that were removed and are not live.
+        num_missed: removals that found no row, in a table without a key; 0 for others.
     """
 
     rows: pa.Table
@@ -360,13 +360,13 @@ def live_rows(
     columns: Sequence[str] | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """The rows alive in a snapshot, in no particular order, in the exact types of the schema in force.
+    """The live rows of a snapshot, in no particular order, in the exact types of the schema in force.
 
     Args:
         location: a metadata file or a table's directory.
         snapshot_id: this snapshot in its own schema; the current one in the current schema by default.
         ref: a branch (current schema) or tag (its snapshot's schema) instead.
-        columns: names to return, `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number` among them; all
+        columns: names to return, possibly `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number`; all
             columns of the schema by default.
         relocate: old path prefix -> new path prefix.
 
@@ -420,7 +420,7 @@ def fold_log(
     adopted: AdoptedRows | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> Folded:
-    """The last state of every key according to a change-log table.
+    """Fold a change-log table to the last state of every key.
 
     Args:
         location: the change log's metadata file or directory.
@@ -459,7 +459,7 @@ class _Log:
 
     @classmethod
     def read(cls, location: str | Path, snapshot_id: int | None, relocate: Mapping[str, str] | None) -> "_Log | None":
-        """None for a log that has had no rows yet, and so has no column `after`."""
+        """Read a log; None if it has had no rows yet, and so has no column `after`."""
         table = read_table_facts(location, relocate)
         snapshot, schema = table.snapshot(snapshot_id)
         fields = {f["name"]: f for f in schema["fields"]}
@@ -485,7 +485,7 @@ def changed_keys(
     up_to_ordinal: int,
     relocate: Mapping[str, str] | None = None,
 ) -> pa.Table | None:
-    """The keys, each once, of the rows that some changes of a log touch, before and after them.
+    """Distinct keys of the rows that some changes of a log touch, before and after them.
 
     Args:
         location: the change log's metadata file or directory.
@@ -495,7 +495,7 @@ def changed_keys(
         relocate: old path prefix -> new path prefix.
 
     Returns:
-        None where the changes are of all rows, as a truncate is, or the log has had no rows yet.
+        None if a change affects all rows, as a truncate does, or the log has had no rows yet.
     """
     log = _Log.read(location, None, relocate)
     if log is None:
@@ -520,7 +520,7 @@ def _begin_with(
     key: Sequence[Any],
     relocate: Mapping[str, str] | None,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Put adopted rows before the changes; the members of `after` and `key` from then on."""
+    """Put adopted rows before the changes; return the new members of `after` and `key`."""
     table = read_table_facts(adopted.table, relocate)
     fields = table.current_schema["fields"]
     if adopted.rows is not None:
@@ -535,7 +535,7 @@ def _begin_with(
 
 
 def _unchanged(adopted: AdoptedRows, key: Sequence[str], relocate: Mapping[str, str] | None) -> Folded:
-    """Adopted rows upon which no change came."""
+    """Adopted rows that no change affected."""
     rows = adopted.rows
     if rows is None:
         rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate)
@@ -544,7 +544,7 @@ def _unchanged(adopted: AdoptedRows, key: Sequence[str], relocate: Mapping[str, 
 
 
 def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
-    """As `fold_log`, over changes in memory (the change schema with `ordinal`)."""
+    """Fold changes in memory (the change schema with `ordinal`); see `fold_log`."""
     after, keys = changes.schema.field("after").type, changes.schema.field("key").type
     row_schema = pa.schema([(f.name, f.type) for f in after])
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
@@ -571,7 +571,7 @@ def _folded(
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    """Rows under the target's names and types; DuckDB has no fixed-size binary and no type without values."""
+    """Rows with the target's names and types; DuckDB has no fixed-size binary and no null type."""
     columns = [
         pa.nulls(rows.num_rows, field.type) if pa.types.is_null(field.type) else _in_type(rows.column(i), field.type)
         for i, field in enumerate(target)

@@ -50,7 +50,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A metadata file, and where the paths in it lie now."""
+    """A metadata file, and the mapping of its paths to local files."""
 
     path: Path
     document: Mapping[str, Any]
@@ -164,7 +164,7 @@ class TableFacts:
             )
 
     def _spec_of_header(self, header: Mapping[str, str], path: str) -> int:
-        """The spec that a manifest on no list was written under: by its id, else by its fields, else the only one."""
+        """The spec of a manifest that is in no list: by its id, else by its fields, else the only one."""
         if "partition-spec-id" in header:
             return int(header["partition-spec-id"])
         stated = json.loads(header["partition-spec"]) if "partition-spec" in header else None
@@ -245,7 +245,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 def _identity(value: Any, kind: str) -> Any:
     """A partition value such that `==` is partition equality (rule 5)."""
-    if isinstance(value, bytes) and '"decimal"' in kind:  # of another width once the column was widened
+    if isinstance(value, bytes) and '"decimal"' in kind:  # the column may have been widened
         number = int.from_bytes(value, "big", signed=True)
         return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
     if isinstance(value, float):

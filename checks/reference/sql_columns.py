@@ -22,7 +22,7 @@ from checks.reference.facts import RefusedError
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """One in-memory database per process: opening one takes twenty times as long as connecting to it.
+    """One in-memory database per process: opening one takes twenty times as long as connecting.
 
     DuckDB spills to a private folder. Its default is `.tmp` in the working directory, where another user may have created
     a link.
