@@ -478,7 +478,7 @@ class ChangeWork:
     """What has to be read to find changes.
 
     Attributes:
-        splits: the parts, each of which a worker reads alone.
+        splits: the parts; each is read by one worker.
         context: in which they are read; its projection has the columns that rows are compared by, too.
         compared: the columns by which rows that came and rows that went cancel out; None where all are of one kind.
     """

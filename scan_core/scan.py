@@ -218,7 +218,7 @@ class ScanRequest:
 
         Args:
             columns: one column or struct member, or several that are matched together.
-            keys: values (of several columns tuples of them), an Arrow array or table or whatever exports one, or
+            keys: values (of several columns tuples of them), an Arrow array or table or any object that exports one, or
                 another scan, which is read when this one first runs. Keys may repeat; those that the column's type
                 cannot hold match nothing.
 
@@ -289,7 +289,7 @@ class ScanRequest:
     def sample(self, fraction: float, seed: int = 0) -> Self:
         """A random part of the rows: each with probability `fraction`, decided before any column is read.
 
-        The same seed takes the same rows of a data file, whatever is deleted from it later. Filters apply to the rows
+        The same seed takes the same rows of a data file, even if rows are deleted later. Filters apply to the rows
         taken. Large files are sampled by block of rows, then by row, so that only some of their pages are read.
 
         Raises:

@@ -134,7 +134,7 @@ class GivenRanges:
 
 
 def induced_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> KeyRangeSource:
-    """Ranges outside of which a column of a scan has no value, for `prefilter` of the other side of a join.
+    """Ranges that contain all values of a column of a scan, for `prefilter` of the other side of a join.
 
     Args:
         scan: with the predicate that leaves some files and row groups.

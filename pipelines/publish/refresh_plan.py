@@ -73,7 +73,7 @@ def plan_refresh(
 ) -> RefreshPlan:
     """Plan what to make so that a table that holds `base` reflects `wanted`, the state of the mirrors."""
     if is_full:
-        return MakeAll("all partitions were asked for")
+        return MakeAll("a full build was asked for")
     state = base.state
     if state is None:  # others may have written any rows
         return MakeAll(base.why_unknown)

@@ -241,7 +241,7 @@ _MOST_RUN_BYTES = 8 * 1024**2
 _ENTRY_BYTES = 200
 """What Python objects around an entry hold."""
 _MOST_BITMAPS = 3
-"""More are united once: looking at each of them for every row group costs more."""
+"""More are united once: examining each for every row group costs more."""
 _MOST_UNITED_ROWS = 1 << 26
 """Of a file: a union takes a byte for each of its rows while it is made."""
 

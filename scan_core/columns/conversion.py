@@ -174,7 +174,7 @@ def _primitive(
 
 
 def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:  # noqa: C901  one case per type
-    """The kernel that takes values of `source` to `target` exactly, None if there is none."""
+    """The kernel that converts values of `source` to `target` exactly; None if no kernel does."""
 
     def cast(array: pa.Array) -> pa.Array:
         return array.cast(target)

@@ -1,4 +1,4 @@
-"""What the engine needs of a data or delete file, whatever its format, and field ids for files that carry none."""
+"""The engine's interface to data and delete files of any format, and field ids for files without them."""
 
 # ruff: noqa: ARG002  the defaults of a protocol use no argument
 
@@ -18,7 +18,7 @@ from scan_core.model.statistics import ColumnStatistics
 from scan_core.rows.selection import RowSelection
 
 FIELD_ID_KEY = b"PARQUET:field_id"
-"""Field metadata under which every FileReader gives field ids, whatever the format."""
+"""Field metadata key for field ids, used by every FileReader for any format."""
 
 
 StatisticsOf = Callable[[int], ColumnStatistics | None]

@@ -15,7 +15,7 @@ that are queued, and the delete index."""
 _LARGEST_SHARE = 4
 """Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
 _LEAST_LARGEST_BYTES = 64 * 1024**2
-"""Ordinary pages and rows are read whatever the limit."""
+"""Ordinary pages and rows are read regardless of the limit."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
 _LEAST_ROWS = 4_096

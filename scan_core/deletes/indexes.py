@@ -293,7 +293,7 @@ class DeleteCache:
         return self._kept.size
 
     def get_or_build(self, key: Hashable, build: Callable[[], T], limit_bytes: int, metrics: ScanMetrics) -> T:
-        """The entry of `key`, built by exactly one thread if there is none; others wait for it.
+        """The entry of `key`; if it is missing, exactly one thread builds it and the others wait.
 
         An error of `build` is raised to everybody who waits, and not remembered.
         """

@@ -44,7 +44,7 @@ class DeleteNarrowing:
 def narrowing_of(
     group: EqualityDeleteGroup, kinds: Sequence[pa.DataType], context: ScanContext, *, use_numba: bool
 ) -> DeleteNarrowing | None:
-    """The first semi join that leaves few keys of a delete set; None if there is none.
+    """The first semi join that leaves few keys of a delete set; None if none does.
 
     Args:
         group: the delete set.

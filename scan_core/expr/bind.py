@@ -62,7 +62,7 @@ class Names:
         The longest column name wins: columns may have dots in their names.
 
         Raises:
-            ColumnNotFoundError: there is none, or several.
+            ColumnNotFoundError: no column matches, or several do.
         """
         column, rest = self._column(name)
         node: BoundExpr = column

@@ -69,7 +69,7 @@ def adjusted_decimal(precision: int, scale: int) -> PrimitiveType:
 
 
 def common_type(left: Type, right: Type) -> Type | None:
-    """The type in which two values are compared or put into one column; None if there is none.
+    """The common type in which two values are compared or stored in one column; None if they have none.
 
     Decimals widen to hold both exactly where 38 digits suffice.
     """
@@ -184,7 +184,7 @@ def convert_constant(value: Any, source: Type, target: Type) -> Any:
     """A value of one type in another, as a cast would give it.
 
     Raises:
-        ConversionError: there is none.
+        ConversionError: there is no such type.
     """
     if value is None or source == target:
         return value

@@ -213,7 +213,7 @@ def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tu
 
 
 def _sign_kernel(of_decimals: Callable[[Any], Any], of_numbers: Callable[[Any], Any]) -> Kernel:
-    """Unary minus or the absolute value: of the smallest integer there is none."""
+    """Unary minus or the absolute value; undefined for the smallest integer."""
 
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
         if name_of(result) == "decimal":

@@ -263,7 +263,7 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
 
 
 def _exact_decimal(argument: BoundExpr) -> Type:
-    """The decimal type of an operand; an integer constant counts with the digits that it has."""
+    """The decimal type of an operand; an integer constant has the precision of its digits."""
     if isinstance(argument, Literal) and isinstance(argument.value, int):
         return decimal_type(len(str(abs(argument.value))), 0)
     return decimal_type(*decimal_of(argument.type))

@@ -336,7 +336,7 @@ def _slice(text: pa.Array, position: int, length: int | None = None) -> pa.Array
             if position == INT_RANGE[0]
             else pc.utf8_slice_codeunits(text, position)
         )
-    # a start before the first character eats up length: by distinct text length, of which there are few that matter
+    # a start before the first character eats up length: by distinct text length; only few occur
     lengths = pc.utf8_length(text)
     short = pc.unique(pc.drop_null(lengths.filter(pc.less(lengths, -position)))).to_pylist()
     end = position + length

@@ -72,7 +72,7 @@ def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
 
 
 def null_mask(array: pa.Array) -> Mask | None:
-    """Rows that are NULL; None if there is none."""
+    """Mask of NULL rows; None if no row is NULL."""
     valid = validity(array)
     return None if valid is None else ~valid
 

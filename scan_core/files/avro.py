@@ -406,7 +406,7 @@ _GROUP_ROWS = 32_768
 _GROUP_BYTES = 4 * 1024**2
 _MAX_EMPTY_RECORDS = 1 << 24
 _DECODED_SHARE = 2
-"""What the records of a block may take, beside its bytes: half of the memory limit."""
+"""Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""
 
 
 def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
@@ -483,7 +483,7 @@ class AvroFileReader(FileReader):
         return None
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
-        """Rows are stored as a whole: all bytes, whatever the columns."""
+        """All bytes, for any columns: rows are stored as a whole."""
         return row_group.num_bytes if column_indices else 0
 
     def close(self) -> None:

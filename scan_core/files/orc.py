@@ -356,7 +356,7 @@ class StripeContent:
     footer: StripeFooter
 
     def stream(self, column: int, kind: int) -> bytes:
-        """A stream out of compression; empty if there is none."""
+        """A decompressed stream; empty if it is missing."""
         place = self.footer.streams.get((column, kind))
         return b"" if place is None else decompress(self.source.read_at(place[1], place[0]), self.tail)
 

@@ -298,7 +298,7 @@ class StripeFooter:
         """The encoding of a column.
 
         Raises:
-            ValueError: there is none, or one that ORC does not have.
+            ValueError: it is missing, or not one of ORC's.
         """
         stated = self.encodings[column] if column < len(self.encodings) else {1: -1}
         if (kind := stated.get(1, 0)) not in {0, 1, 2, 3}:
@@ -502,7 +502,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def message_of(fields: dict[int, Any], number: int) -> dict[int, Any]:
-    """The message in a field; empty if there is none."""
+    """The message in a field; empty if it is missing."""
     value = fields.get(number, b"")
     if isinstance(value, int):
         raise TypeError(f"protobuf field {number} is a number, not a message")

@@ -40,7 +40,7 @@ class BoundedCache(Generic[Key, Value]):
         return len(self._kept)
 
     def find(self, key: Key) -> Value | None:
-        """The value of `key`, None if there is none."""
+        """The value of `key`; None if it is missing."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -61,7 +61,7 @@ class BoundedCache(Generic[Key, Value]):
         return value
 
     def get(self, key: Key, make: Callable[[], Value], limit: int) -> Value:
-        """The value of `key`, made if there is none while other threads wait.
+        """The value of `key`; if it is missing, one thread makes it while the others wait.
 
         Older values are dropped until all fit into `limit`; the newest stays even if it alone does not, for whoever asked
         will ask again.
@@ -118,7 +118,7 @@ def cached(key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
 
 
 def get(key: Hashable) -> Any:
-    """The value under `key`, None if there is none."""
+    """The value under `key`; None if it is missing."""
     return (_DECODED.find(key) or (None,))[0]
 
 

@@ -1,7 +1,7 @@
 """Every file and folder that is read, written or swept outside of tables and of what a user names: opened here.
 
 A folder is held by a descriptor that was opened without following a symbolic link and whose owner and mode were verified
-on that descriptor; all names below are resolved from it. So whatever other users make of a path, in a temporary directory
+on that descriptor; all names below are resolved from it. So no matter what other users do with a path, in a temporary directory
 above all, nothing of theirs is read, waited for, written over or removed. docs/files.md lists what lies where.
 """
 
@@ -117,7 +117,7 @@ class PrivateFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder below with all that is in it; symbolic links are removed, not followed."""
+        """Remove a folder below with its content; symbolic links are removed, not followed."""
         shutil.rmtree(name, ignore_errors=True, dir_fd=self._descriptor)
 
     def touch(self, name: str) -> None:
@@ -205,7 +205,7 @@ def user_folder(purpose: str) -> PrivateFolder:
     """The folder that all processes of this user on this host share for one purpose.
 
     Below `TMPDIR` where that is set, else below the user's cache folder. (Not in `XDG_RUNTIME_DIR`, which is memory.) Where
-    neither can be used, a folder of this process alone, which is said.
+    neither can be used, a folder of this process alone, with a warning.
     """
     found, refused = _shared_folder(purpose)
     if refused:
@@ -293,7 +293,7 @@ def remove_leftovers() -> int:
     for name in root.names():
         try:
             folder = root.existing_folder(name)
-        except (OSError, UnsafeFileError):  # neither a folder of ours nor anything to be followed
+        except (OSError, UnsafeFileError):  # not a folder of ours
             continue
         with folder:
             held = folder.try_lock(LOCK)

@@ -1,6 +1,6 @@
 """Key columns in a form that can be hashed and compared in bulk: 64-bit words, or byte strings.
 
-Two rows are the same key iff every word and every null flag is equal: NULL equals NULL, NaN equals NaN whatever its
+Two rows are the same key iff every word and every null flag is equal: NULL equals NULL, NaN equals NaN regardless of its
 payload, -0.0 differs from 0.0. Hashes are computed in `hash.py` and looked up in `table.py`.
 """
 

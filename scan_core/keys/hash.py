@@ -184,7 +184,7 @@ def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end
 
 
 def tail_masks(rest: Rows) -> Words:
-    """Masks of the bytes that belong to strings of which `rest` bytes are left."""
+    """Masks of the bytes that belong to strings with `rest` remaining bytes."""
     return np.take(_TAIL_MASKS, rest, mode="clip")
 
 

@@ -1,7 +1,7 @@
 """Decodes many manifest entries together into columns by compiled code; file objects are made on demand.
 
 Ten times as fast as one by one (`manifest_entries.py`): 10,000 entries take 20 ms instead of 220, and from 100 entries
-on half the time. It needs the compiled kernels, and leaves whatever is unusual to the other decoder.
+on half the time. It needs the compiled kernels, and leaves anything unusual to the other decoder.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,7 +173,7 @@ class _Compiler:
         self.width = max(_COLUMNS.values())
 
     def add_fields(self, record: Any, wanted: Sequence[Wanted]) -> bool:
-        """Add steps for the fields of a record; False if one has a type for which there is none."""
+        """Add steps for the fields of a record; False if a field's type has no step."""
         return all(
             self._add_field(field["type"], wanted_for(field, wanted))
             for field in record_fields(resolve(record, self._named))

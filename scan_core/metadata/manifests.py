@@ -121,7 +121,7 @@ class _Reader:
         return found
 
     def _cache_key(self, manifest: ManifestFile) -> Any:
-        """What the files of a manifest depend on beside its content: what its list says of it, and the specs it may have."""
+        """Inputs of a manifest's files besides its content: its entry in the list, and the specs that it may have."""
         spec_id = manifest.spec_id
         if spec_id not in self._specs:
             specs, types = self._metadata.specs, self._metadata.partition_types

@@ -11,7 +11,7 @@ from io import TextIOBase
 from typing import Any, TextIO
 
 LEAST_CHARACTERS = 4
-"""Shorter values would take letters out of other words; where a value is told apart by its place, length matters not."""
+"""Shorter values would also be replaced inside other words; where the place identifies a value, length does not matter."""
 
 _IN_URL = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/'\"]*@")
 _known: dict[str, str] = {}

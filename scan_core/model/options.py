@@ -89,7 +89,7 @@ class ScanOptions:
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
         normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out if that makes few
-            clauses: each of them may prune where the whole does not.
+            clauses: each clause may prune where the whole does not.
         switches: the optimisations.
     """
 

@@ -119,7 +119,7 @@ class Schema:
         return self._by_id[field_id]
 
     def field(self, field_id: int) -> NestedField:
-        """The field with this id at any depth; KeyError if there is none."""
+        """The field with this id at any depth; KeyError if it does not exist."""
         return self._by_id[field_id][-1]
 
     @property

@@ -47,13 +47,13 @@ def decode_bound(data: bytes | None, iceberg_type: Type) -> Any:
 
 
 def decimal_of(unscaled: int, scale: int) -> decimal.Decimal:
-    """The number unscaled x 10 ** -scale, exact whatever the precision of the decimal context."""
+    """The number unscaled x 10 ** -scale, exact regardless of the precision of the decimal context."""
     digits = tuple(int(c) for c in str(abs(unscaled)))
     return decimal.Decimal((int(unscaled < 0), digits, -scale))
 
 
 def unscaled_value(value: decimal.Decimal, scale: int) -> int:
-    """The integer value x 10 ** scale; ValueError if there is none."""
+    """The integer value x 10 ** scale; ValueError if it is not an integer."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is not a number")  # noqa: TRY004 - NaN and infinity are of the right type

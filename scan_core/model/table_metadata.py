@@ -67,7 +67,7 @@ class TableMetadata:
     def field_paths(self) -> Mapping[int, tuple[NestedField, ...]]:
         """For each field id of every schema, the fields from its top-level column down, as the newest schema has it.
 
-        The current schema is the newest, whatever its number.
+        The current schema is the newest, regardless of its number.
         """
         if not self._paths:
             for schema_id in sorted(self.schemas, key=lambda i: (i == self.current_schema_id, i)):

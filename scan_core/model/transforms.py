@@ -276,7 +276,7 @@ def _integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _decimal_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """(rows, 16) little-endian two's complement; bytes under a NULL are whatever the buffer holds."""
+    """(rows, 16) little-endian two's complement; bytes under a NULL are arbitrary."""
     if array.type.id != pa.decimal128(1, 0).id:
         array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     data = np.frombuffer(array.buffers()[1] or b"", np.uint8)

@@ -1,6 +1,6 @@
 """The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, records of manifests.
 
-What they compute is also written in NumPy beside their callers. Kernels of change events are in `pipelines/jsonscan/`.
+Their callers also contain the same computations in NumPy. Kernels of change events are in `pipelines/jsonscan/`.
 
 """
 
@@ -267,7 +267,7 @@ _LONG, _SPAN, _FIXED, _BYTES_PAIRS, _LONGS, _MARK = u(0), u(1), u(2), u(4), u(5)
 
 @inlined
 def _varint_end(data: Any, size: Any, at: Any) -> Any:
-    """The position after a varint; beyond `size` if there is none of at most 64 bits."""
+    """The position after a varint; beyond `size` if it is missing or longer than 64 bits."""
     end = at
     while end < size and data[end] > 127:
         end += u(1)
@@ -422,7 +422,7 @@ RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     ),
     "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
 }
-"""As in `HASH_SIGNATURES`. These read bytes of files: whatever they are, nothing outside of `data` is read. The caller proves
+"""As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read. The caller proves
 that the slots of a program lie within `width`, as `compile_columns` numbers them.
 """
 

@@ -199,7 +199,7 @@ def is_compiled() -> bool:
 
 
 def machine_code_file() -> tuple[str, bytes]:
-    """Name within the package, and content, of the code of this machine, compiled now if there is none: to be shipped."""
+    """Name within the package and content of this machine's code, to be shipped; compiled if it does not exist."""
     if _kept() is None:
         load_kernels()
     kept = _kept()
@@ -478,7 +478,7 @@ def _intermediate(name: str, function: Callable[..., Any], signature: str) -> tu
     parameters = [_parsed(parameter) for parameter in signature.split()]
     dispatcher = _dispatcher(function)
     taken = tuple(_type_of(parameter) for parameter in parameters)
-    # a kernel that takes pointers returns a number of 64 bits, whatever it computes with
+    # a kernel that takes pointers always returns a 64-bit number
     dispatcher.compile(types.uint64(*taken) if any(p.is_pointer for p in parameters) else taken)
     (result,) = dispatcher.overloads.values()
     returned = result.signature.return_type
@@ -636,7 +636,7 @@ def _unpacked(data: bytes) -> tuple[bytes, dict[str, list[str]]] | None:
 
 @cache
 def _makers() -> dict[str, str]:
-    """What machine code depends on beside the source; workers that have no Numba run what their driver has made."""
+    """Inputs of machine code besides the source; workers without Numba run the code of their driver."""
     return {name: version(name) for name in ("numba", "numpy")} if find_spec("numba") is not None else {}
 
 
@@ -651,7 +651,7 @@ def _kept(unit: str = KEYS) -> bytes | None:
     for folder in _folders():
         if (found := trusted_content(folder / name)) is not None:
             return found
-    with suppress(OSError):  # as trustworthy as the source beside it; also out of a zip
+    with suppress(OSError):  # as trustworthy as the source next to it; also from a zip
         return pkgutil.get_data("scan_core.native", f"{_SHIPPED}/{name}")
     return None
 
@@ -713,7 +713,7 @@ def _processor() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """A folder of choice, beside the source, or the user's own."""
+    """The configured folder, the one next to the source, or the user's own."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
     yield Path(__file__).parent / "__pycache__"

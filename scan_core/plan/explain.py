@@ -110,7 +110,7 @@ def _filter(context: ScanContext) -> Iterator[str]:
     yield f"  filter: {context.predicate.sql}"
     conjuncts = [bound_text(c) for c in context.predicate.conjuncts]
     if conjuncts != [context.predicate.sql]:
-        yield "    every row of the result fulfils, whatever is left out by statistics:"
+        yield "    every row of the result fulfils, even if statistics exclude data:"
         yield from (f"      {text}" for text in conjuncts or ["true: the filter keeps every row"])
 
 
@@ -315,7 +315,7 @@ def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
         return "keys that are not known yet; splits begun after they arrive use them"
     if isinstance(keys, KeyRanges):
         if keys.ranges is None:
-            return "ranges of a column of which nothing is known"
+            return "ranges of a column without known values"
         shown = ", ".join(f"{low!r} to {high!r}" for low, high in keys.ranges[:_MOST_RANGES])
         more = f" and {len(keys.ranges) - _MOST_RANGES} more" if len(keys.ranges) > _MOST_RANGES else ""
         number = f"{len(keys.ranges)} range{'s' * (len(keys.ranges) != 1)}"

@@ -58,7 +58,7 @@ class PlanTrace:
 
 
 def total(pruned: dict[str, Pruned]) -> int:
-    """How many things were left out, for whatever reason."""
+    """Total number excluded, for any reason."""
     return sum(p.count for p in pruned.values())
 
 

@@ -170,7 +170,7 @@ class PlanFilters:
         return sum(pruned.count for reason, pruned in trace.data_files.items() if reason in reasons)
 
     def manifests_left(self, manifests: Sequence[ManifestFile], trace: PlanTrace) -> tuple[ManifestFile, ...]:
-        """The manifests of which some file may hold a row with a key, all those of deletes; the others are traced."""
+        """Manifests with files that may contain a row with a key, and all delete manifests; the others are traced."""
         kept: list[ManifestFile] = []
         for manifest in manifests:
             is_data = manifest.content == DATA_MANIFEST

@@ -206,7 +206,7 @@ def without_null(domain: Domain) -> Domain:
 
 
 def prefix_end(prefix: Any) -> Any:
-    """The smallest string or byte string above all that have this prefix; None if there is none."""
+    """The smallest string or byte string above all with this prefix; None if no string is."""
     if isinstance(prefix, bytes):
         trimmed = prefix.rstrip(b"\xff")
         return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None

@@ -126,7 +126,7 @@ class DeleteSet(Restriction):
     def _has_gaps(self, whole: StatisticsOf) -> bool:
         """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
 
-        Looks at equal parts of the range of the first integer key; True where there is none, for then nothing is known.
+        Looks at equal parts of the range of the first integer key; True without such a key, because then nothing is known.
         """
         for field_id in self.types:
             known = whole(field_id)
@@ -210,7 +210,7 @@ def find_dead_rows(
     deletes: Iterable[Restriction],
     restrict: Callable[[DeleteFilter], Iterable[Restriction]],
 ) -> DeadRows:
-    """Which rows of a row group `deletes` remove, and why if the scan asks for it: `restrict` opens those of one file."""
+    """Rows of a row group that `deletes` remove, and why if the scan requests it: `restrict` opens those of one file."""
     flags = removed_by(deletes, columns)
     if not names_delete_files(context):
         return DeadRows(flags, None)

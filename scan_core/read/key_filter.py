@@ -308,7 +308,7 @@ def _answer_by_bitmaps(
     context: ScanContext,
     metrics: ScanMetrics,
 ) -> Sequence[ByPosition]:
-    """The rows with a key by the bitmap index of the column; nothing if there is none, or values cost less."""
+    """The rows with a key by the bitmap index of the column; nothing if it has no index, or values cost less."""
     field, values = lookup.columns[0].field, lookup.columns[0].values
     has_index = any(blob.field_id == field.field_id and not blob.is_list for blob in task.bitmap_indexes)
     if len(sources) != 1 or not has_index or values is None or not 0 < len(values) <= MOST_KEYS:

@@ -1,6 +1,6 @@
 """Columns of one row group, decoded when first asked for and only for the rows then alive.
 
-What was decoded for a filter is narrowed, not read again, when a later step or the result asks for fewer rows.
+What was decoded for a filter is narrowed, not read again, when a later step or the result needs fewer rows.
 """
 
 from collections import Counter

@@ -142,7 +142,7 @@ class Adaptivity:
 
 @dataclass(slots=True)
 class Tally:
-    """What one restriction excluded at one level, in rows or whatever else is counted there."""
+    """Amount that one restriction excluded at one level, in rows or the other unit of that level."""
 
     tried: float = 0.0
     excluded: float = 0.0

@@ -37,7 +37,7 @@ class Conjunct(Restriction):
         index: its place in the predicate.
         columns: where the values of each column or struct member come from, by id.
         types: of those that statistics tell of.
-        equated: those of them that are compared for equality, of which single values can be excluded.
+        equated: those compared for equality, so that single values can be excluded.
     """
 
     predicate: BoundPredicate

@@ -69,7 +69,7 @@ class Verdict:
 
     Attributes:
         keep: whether each stays.
-        failed: rows it could not judge, which stay for now; None if there is none.
+        failed: rows that it could not decide, which stay for now; None without such rows.
         error: the error to raise if such a row survives everything else.
     """
 

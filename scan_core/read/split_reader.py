@@ -129,7 +129,7 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
     ahead: FilesAhead | None,
     make: Callable[[_Piece], Iterable[_T]],
 ) -> Generator[_T, None, None]:
-    """What `make` gives for the rows of the result in some tasks of a split, of which the columns `fields` will be read.
+    """Results of `make` for the result rows in some tasks of a split; only the columns `fields` will be read.
 
     Pieces are handed to `make` and not yielded: a loop over them would hold the decoded columns of one while those of
     the next are decoded, which takes twice the memory and makes the allocator fetch new pages each time.

@@ -212,7 +212,7 @@ def mark_rows(positions: RowPositions, first_row: int, mask: npt.NDArray[np.bool
 
 
 def position_count(positions: RowPositions) -> tuple[int, int]:
-    """How many positions there are, and the last one; -1 if there is none."""
+    """The number of positions, and the last one; -1 without any."""
     match positions:
         case SortedPositions(values):
             return len(values), int(values[-1]) if len(values) else -1

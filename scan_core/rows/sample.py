@@ -1,6 +1,6 @@
 """Which rows a random sample takes: by data file and row position alone, so before any column is read.
 
-The same seed takes the same rows of a file whatever the splits, threads and options are, and whoever deletes rows later.
+The same seed takes the same rows of a file for any splits, threads and options, and after any later deletes.
 Every row is taken with the same probability. Small files are sampled row by row; of large ones whole blocks are left
 out first, one block of each stretch kept, so that only some of the pages are read.
 """

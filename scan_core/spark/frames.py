@@ -209,7 +209,7 @@ def expected_choice(scan: "Scan", reader: Reader = "auto", *, runs_python: bool 
 
 
 def _why_not_native_plan(scan: "Scan", plan: ScanPlan) -> str | None:
-    """Why Spark's reader would not give the rows, whatever the files are."""
+    """Why Spark's reader would not return the right rows, for any files."""
     context = plan.context
     if filter_holds_everywhere(scan, plan):
         context = replace(context, predicate=None)

@@ -98,7 +98,7 @@ def has_deletes(task: FileScanTask) -> bool:
 
 
 def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
-    """The dead rows of a whole file, whatever columns and predicate the scan has.
+    """The deleted rows of a whole file, independent of the scan's columns and predicate.
 
     Where both kinds of deletes apply to the file, metrics count them as removed by equality deletes.
     """
@@ -593,7 +593,7 @@ MAX_PLANNED_FILES = 16
 
 _KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
 _TAKEN = frozenset({"_metadata", _KEY, _ROWS, _WORDS, _INDEX})
-"""Columns by which dead rows are found: `_metadata` is Spark's own, of files, where the rows have no column so called."""
+"""Columns by which dead rows are found: `_metadata` is Spark's own for files whose rows have no column of this name."""
 _IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
@@ -653,7 +653,7 @@ def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
 
 
 def _drop_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    """Spark spells local paths in two ways, so that both are known; whatever else it did would fail the query."""
+    """Spark spells local paths in two ways, so both are known; any other spelling fails the query."""
     spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
     twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
     keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(file.dead.num_chunks)]
@@ -695,7 +695,7 @@ def _plain(path: str) -> str:
 
 
 MAX_READINGS = 16
-"""Ways of reading files, each of them a scan in Spark's plan; a table that needs more is read by the python reader."""
+"""Maximum ways of reading files, each a scan in Spark's plan; a table that needs more is read by the python reader."""
 
 _READ_OPTIONS = {
     "recursiveFileLookup": "true",  # no columns from names of partition folders

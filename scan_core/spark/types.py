@@ -44,7 +44,7 @@ def spark_schema(schema: Schema) -> st.StructType:
 
 
 def quoted_name(name: str) -> str:
-    """A column's name as Spark's SQL and `col` take it: as it is, whatever characters it has."""
+    """A column's name in the form that Spark's SQL and `col` accept, with any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -82,7 +82,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
     Args:
         batch: of the table's types; its columns are in the order of `schema`.
-        schema: what Spark was told.
+        schema: the schema that Spark has.
 
     Raises:
         UnsupportedError: a column cannot become the declared type without loss.

@@ -35,7 +35,7 @@ class PackedSplits:
 
 
 def pack_splits(splits: Sequence[Split]) -> PackedSplits:
-    """The splits of one plan as bytes, from which `unpack_split` makes each of them again."""
+    """The splits of one plan as bytes, from which `unpack_split` restores each split."""
     splits = tuple(splits)  # a plan makes them when asked, others each time
     lean = _Lean()
     uses: Counter[int] = Counter()

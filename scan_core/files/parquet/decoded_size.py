@@ -172,7 +172,7 @@ class DecodedSizes:
         """Whether the values of a chunk would be too large if each were as long as the whole chunk."""
         chunk = self._chunk(row_group, leaf)
         if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
-            return False  # of fixed size, whatever they share
+            return False  # of fixed size, even if they share values
         if is_stated is None:  # nobody has compared the size of other chunks with their pages
             is_stated = self._is_remote or (row_group.index, leaf) in self._pages
         plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _most_plain_bytes(chunk)
@@ -378,7 +378,7 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
 
 
 def _most_plain_bytes(chunk: Chunk) -> int:
-    """Bytes that its pages can become, whatever their headers and the footer state."""
+    """Upper bound of its decoded pages in bytes, independent of their headers and the footer."""
     return chunk.num_bytes * _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
 
 

@@ -70,7 +70,7 @@ def structs_at(data: bytes, position: int, kind: int) -> tuple[int, int]:
 
 
 def read_encoded(data: bytes, position: int, kind: int, depth: int) -> tuple[bytes, int]:
-    """The bytes of a value, whatever it says."""
+    """The bytes of a value, without interpreting it."""
     _, end = read_value(data, position, kind, depth)
     return data[position:end], end
 

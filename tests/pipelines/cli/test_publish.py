@@ -142,7 +142,7 @@ def test_explain_shows_what_a_publication_would_make_and_how_it_reads(
     lines = run(*words)[1].splitlines()
     assert lines[:2] == [
         "shop.daily: up to date, no mirror changed",
-        "shop.daily: would make all partitions (all was asked for)",
+        "shop.daily: would make all partitions (a full build was asked for)",
     ]
     assert run(*words, "--where", "orders > 3")[1].startswith("scan of ")
 
