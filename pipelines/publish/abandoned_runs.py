@@ -179,7 +179,7 @@ def remove_abandoned(table: "Table | None", condemned: Collection[RunRecord]) ->
         for record in condemned:
             count = remove_all(storage, data_location(table), record.run, named)
             record.end(storage)
-            _log.warning("%s: files removed of run %s, which was killed: %d", ".".join(table.name()), count, record.run)
+            _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
             removed += count
     except Exception as error:  # noqa: BLE001 - the rows are published, whatever lies around or cannot be read
         _log.warning("%s: cannot remove files of dead runs: %s", ".".join(table.name()), error)

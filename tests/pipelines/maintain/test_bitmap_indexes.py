@@ -208,7 +208,7 @@ def test_metadata_of_a_catalog_table_is_not_changed_behind_its_back(catalog: Any
     [
         (["x"], "of type double cannot have a bitmap index"),
         (["m.value"], "is inside a list or map"),
-        ([], "name the columns"),
+        ([], "choose the columns"),
     ],
 )
 def test_columns_that_cannot_be_indexed_are_named(tmp_path: Path, columns: list[str], message: str) -> None:
