@@ -1,4 +1,4 @@
-"""One bit is flipped in a data, delete, manifest or manifest list file of ours: rows are right, or reading is refused."""
+"""A data, delete, manifest or manifest list file of ours has a flipped bit, or bytes too many or too few: rows are right, or reading is refused."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from scan_core.files.parquet.footer import read_footer
 from scan_core.files.parquet.pages import page_places, parse_offset_index
 from scan_core.io import cache
 from scan_core.io.remote import ByteRanges
-from tests.pipelines.project import Project
+from tests.pipelines.project import Project, event
 
 ROWS = 2_000
 WORDS = ("north", "south", "east", None)
@@ -106,25 +106,54 @@ def ending_bytes(data: bytes) -> list[int]:
     return list(range(max(c.start + c.num_bytes for g in footer.row_groups for c in g.chunks), len(data)))
 
 
+def filter_bytes(data: bytes) -> list[int]:
+    """Places of bytes of Bloom filters, behind their headers."""
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(data)), "file")
+    filters = [c.bloom_filter for g in footer.row_groups for c in g.chunks if c.bloom_filter is not None]
+    return [at + byte for at, length in filters for byte in range(20, length or 0)]
+
+
 def all_bytes(data: bytes) -> list[int]:
     return list(range(len(data)))
 
 
+Change = Callable[[bytearray, int, Random], None]
+"""Damages bytes at a place."""
+
+
+def flipped(data: bytearray, place: int, random: Random) -> None:
+    data[place] ^= 1 << random.randrange(8)
+
+
+def lost(data: bytearray, place: int, random: Random) -> None:
+    del data[place : place + random.randint(1, 40)]
+
+
+def added(data: bytearray, place: int, random: Random) -> None:
+    data[place:place] = random.choice([bytes(random.randint(1, 40)), data[place : place + 16] or b"x"])
+
+
 def tally(
-    metadata: Path, kind: str, bits: int, places: Callable[[bytes], list[int]] = all_bytes, **options: bool
+    metadata: Path,
+    kind: str,
+    times: int,
+    places: Callable[[bytes], list[int]] = all_bytes,
+    change: Change = flipped,
+    **options: bool,
 ) -> Counter[str]:
-    """What became of reads of a table with one bit flipped, so many times in files of a kind, each time another bit."""
-    random = Random(f"{kind} {places.__name__}")
+    """What became of reads of a table with one damage, so many times in files of a kind, each time another one."""
+    random = Random(f"{kind} {places.__name__}{'' if change is flipped else change.__name__}")
     ways = (ScanOptions.of(parallelism=1, **options), ScanOptions.without_optimisations())  # type: ignore[arg-type]
     right = {read: outcome(metadata, read, ways[0]) for read in READS}
     found: Counter[str] = Counter()
     files = [(path, data, places(data)) for path in files_of(metadata)[kind] for data in [path.read_bytes()]]
-    for number in range(bits):
+    files = [file for file in files if file[2]]
+    for number in range(times):
         path, data, possible = random.choice(files)
-        place, bit = random.choice(possible), random.randrange(8)
+        place = random.choice(possible)
         read = random.choice(list(READS))
         changed = bytearray(data)
-        changed[place] ^= 1 << bit
+        change(changed, place, random)
         path.write_bytes(changed)
         try:
             got = outcome(metadata, read, ways[number % len(ways)] if not options else ways[0])
@@ -140,6 +169,30 @@ KINDS = ("data", "delete", "manifest", "manifest list")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_flipped_bit_gives_wrong_rows(table: Path, kind: str) -> None:
     found = tally(table, kind, 20)
+    assert found["wrong"] == 0
+    assert found["refused"] > 0
+
+
+@pytest.mark.parametrize("change", [lost, added])
+def test_no_lost_or_added_bytes_of_bloom_filters_give_wrong_rows(tmp_path: Path, change: Change) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"], "bloom_filters": True}})
+    rows = [{"id": i, "word": WORDS[i % 4], "amount": i * 0.5} for i in range(0, 1_000, 7)]
+    project.land("1.jsonl", [event("c", row) for row in rows])
+    project.run()
+    project.land("2.jsonl", [event("d", row) for row in rows[::9]])
+    project.run()
+    metadata = Path(project.table("shop.products").metadata_location.removeprefix("file://"))
+    found = tally(metadata, "data", 20, filter_bytes, change)
+    assert found["wrong"] == 0
+    assert found["refused"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("change", [lost, added])
+@pytest.mark.parametrize("kind", KINDS)
+def test_none_of_many_lost_or_added_bytes_give_wrong_rows(table: Path, kind: str, change: Change) -> None:
+    found = tally(table, kind, 400, all_bytes, change)
     assert found["wrong"] == 0
     assert found["refused"] > 0
 

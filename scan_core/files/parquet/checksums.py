@@ -8,7 +8,8 @@ ignore, hold them:
     nevermore.parts    per column chunk, in the order of the file, base64 of four little-endian CRC-32: offset index,
                        column index, Bloom filter, and the first bytes of each page, dictionary page first; 0 for none
 
-A program that rewrites files may copy these entries. The file size in the first entry shows that: entries with another size are ignored.
+A program that rewrites files may copy these entries. The file size in the first entry shows that: entries with another size
+are ignored, unless the footer's checksum is right: then it is our footer, and the bytes before it are not those that we wrote.
 """
 
 from base64 import b64decode, b64encode
@@ -64,11 +65,16 @@ def verified_parts(footer: bytes, file_size: int) -> Callable[[int, int], Checks
         checksum, size = int(text[:_CRC_DIGITS], 16), int(text[_CRC_DIGITS:], 16)
     except ValueError:
         return None
-    if size != file_size:
-        return None
     begin = entry.start
     blank = b"0" * _CRC_DIGITS
-    if crc32(footer[begin + _CRC_DIGITS :], crc32(blank, crc32(footer[:begin]))) != checksum:
+    is_right = crc32(footer[begin + _CRC_DIGITS :], crc32(blank, crc32(footer[:begin]))) == checksum
+    if size != file_size:
+        if is_right:  # whoever copies the entries writes another footer around them
+            raise ValueError(
+                f"it was written for a file of {size} bytes, and this one has {file_size}: bytes were lost or added"
+            )
+        return None
+    if not is_right:
         raise ValueError("the checksum is wrong: the bytes are damaged")
     parts = _value(footer, PARTS_KEY)
     if parts is None:
