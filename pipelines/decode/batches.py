@@ -272,7 +272,7 @@ DATE_STYLE_HINT = (
 )
 UNDECIDED = (
     " whose encoding is known: no schema tells whether text is a number or base64 of its digits; add "
-    "encodings: {{{0}: base64}} or {{{0}: plain}} to types"
+    "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
 )
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
