@@ -87,7 +87,7 @@ def file_changes(
 
     Raises:
         MissingFileError: a manifest is gone.
-        MalformedTableError: a manifest, or a delete that meets a data file, breaks the specification.
+        MalformedTableError: a manifest, or a delete that applies to a data file, breaks the specification.
     """
     before = _manifests(earlier, context.io)
     after = _manifests(later, context.io)

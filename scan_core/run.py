@@ -163,7 +163,7 @@ class _Pool(ABC, Generic[S, T]):
         """All results; the error of a split that failed."""
 
     def stop(self) -> None:
-        """Cancel what is under way and wait until no thread is left."""
+        """Cancel running work and wait until no thread is left."""
         with self._lock:
             self._stopped = True
         self._cancel()

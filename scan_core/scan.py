@@ -460,7 +460,7 @@ class Scan(ScanRequest):
         )
 
     def explain(self) -> str:
-        """In plain text: what is read, what was pruned by what, which deletes apply, what the last run switched off."""
+        """Describe in plain text what is read, what was pruned and why, which deletes apply, and what the last run switched off."""
         text = self.plan().explain()
         if not self._last.filters:
             return text

@@ -68,7 +68,7 @@ class VerifiedBytes:
     """What became of the bytes of one file.
 
     Attributes:
-        damage: what is wrong.
+        damage: description of the damage.
         unprotected: parts that no checksum covers, so that a changed bit in them may go unseen; empty if there are none.
     """
 

@@ -22,7 +22,7 @@ FIELD_ID_KEY = b"PARQUET:field_id"
 
 
 StatisticsOf = Callable[[int], ColumnStatistics | None]
-"""Field id -> what is known of the column in the rows that are asked about."""
+"""Field id -> statistics of the column in the requested rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

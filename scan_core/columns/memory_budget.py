@@ -44,7 +44,7 @@ class DecodingLimits:
 class MemoryBudget:
     """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead.
 
-    `limits` are for what is decoded without knowing its size from earlier pieces.
+    `limits` apply to data decoded without a size known from earlier pieces.
     """
 
     def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:

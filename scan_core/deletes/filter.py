@@ -93,7 +93,7 @@ class EqualityFilter:
         """NEVER: no row so described is deleted; ALWAYS: all are; MAYBE: probe.
 
         Args:
-            statistics_of: what is known of a key column by field id, bounds in the table's current types.
+            statistics_of: statistics of a key column by field id, with bounds in the table's current types.
         """
         known = [statistics_of(field_id) for field_id in self.key_ids]
         if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):

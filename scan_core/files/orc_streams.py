@@ -510,5 +510,5 @@ def message_of(fields: dict[int, Any], number: int) -> dict[int, Any]:
 
 
 def zigzag(value: Any) -> int | None:
-    """A signed integer as protobuf stores it; None for what is no integer."""
+    """A signed integer in protobuf's form; None for other values."""
     return (value >> 1) ^ -(value & 1) if isinstance(value, int) else None

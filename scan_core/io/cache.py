@@ -134,5 +134,5 @@ def clear() -> None:
 
 
 def total_bytes() -> int:
-    """Estimated size of what is held."""
+    """Estimated size of the cached values."""
     return _DECODED.size

@@ -219,7 +219,7 @@ class RemoteFile:
         return pa.PythonFile(_ArrowView(self._read_one, self._size), "r")
 
     def close(self) -> None:
-        """Cancel what nobody waits for, wait for what is under way, and release the file."""
+        """Cancel requests that nobody waits for, wait for running ones, and release the file."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._spans.clear()

@@ -20,7 +20,7 @@ class FilterDecision:
     """What the cost model decided for one plan.
 
     Attributes:
-        run: names the plan, for what is measured while it runs.
+        run: names the plan, for measurements of its run.
         off: levels at which the filter is not used, each with the reason.
         share: of the rows in the files left that are expected to have a key; None if unknown.
     """

@@ -186,7 +186,7 @@ class _Reader:
         try:
             layout = Layout(decoders.columns, decoders.partition, reads[0].spec)
             decoded = entry_columns(blocks, owners, layout, kernels)
-        except DAMAGE:  # decoding one by one reports what is wrong
+        except DAMAGE:  # decoding one by one reports the problem
             return None
         if decoded is None:
             return None

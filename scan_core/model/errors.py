@@ -70,7 +70,7 @@ class HidingStream(TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered text."""
         self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:

@@ -1,7 +1,7 @@
 """The facts of one snapshot: which data files and delete files it names.
 
 Plain values as manifests state them, with inheritance already applied (sequence numbers, first_row_id, spec id).
-Reading them from Avro is the business of `metadata/manifests.py`; which delete meets which file that of `plan/`.
+`metadata/manifests.py` reads them from Avro; `plan/` decides which delete applies to which file.
 """
 
 from collections.abc import Mapping

@@ -428,7 +428,7 @@ that the slots of a program lie within `width`, as `compile_columns` numbers the
 
 
 _BLOCK = u(2048)
-"""Rows handled at a time, so that what is known of them stays in the L2 cache; `keys.table.BLOCK_ROWS`."""
+"""Rows handled at a time, so that their data stays in the L2 cache; `keys.table.BLOCK_ROWS`."""
 _PART_SHIFT = u(56)
 """256 partitions, by the leading bits: as many places to write to as the first level of the page tables bears."""
 

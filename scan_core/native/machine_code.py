@@ -498,7 +498,7 @@ def _type_of(parameter: Parameter) -> Any:
         return types.CPointer(kind)
     if not parameter.dimensions:
         return kind
-    # what is only read may lie anywhere, as bytes of a file that are taken for numbers do
+    # read-only data may have any alignment, such as bytes of a file that are read as numbers
     return types.Array(kind, parameter.dimensions, "C", readonly=not parameter.is_written, aligned=parameter.is_written)
 
 

@@ -131,7 +131,7 @@ def assign_equality_deletes(
         prune: use key bounds to leave out deletes that cannot touch a file.
 
     Raises:
-        MalformedTableError: a delete that meets a data file has illegal `equality_ids`.
+        MalformedTableError: a delete that applies to a data file has illegal `equality_ids`.
     """
     result = EqualityAssignment([], [()], np.zeros(len(data), np.int64), [], [])
     by_group: dict[tuple[Scope, tuple[int, ...]], list[int]] = defaultdict(list)
@@ -524,7 +524,7 @@ def build_delete_index(
     """Match the delete files of a snapshot against the data files of a scan.
 
     Raises:
-        MalformedTableError: a delete that meets a data file breaks the rules; names its file and the field.
+        MalformedTableError: a delete that applies to a data file breaks the rules; names its file and the field.
     """
     data = FileSet.of(data_files)
     if not delete_files:

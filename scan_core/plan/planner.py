@@ -1,7 +1,7 @@
 """Planning: a snapshot and a scan's context -> the data files to read, each with the deletes that may touch it.
 
 Reads manifests, never data: what cannot hold a row of the result is left out by partition and file statistics, then
-deletes are matched to what is left.
+deletes are matched to the remaining files.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class ScanPlan:
         return make_splits(self.tasks, self.context, split_bytes or self.context.options.split_bytes)
 
     def explain(self) -> str:
-        """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
+        """Describe in plain text what is read, what was excluded and why, which deletes apply and how they are matched."""
         from scan_core.plan.explain import explain_plan
 
         lines = explain_plan(
@@ -63,7 +63,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
 
     Raises:
         MissingFileError: a manifest is gone.
-        MalformedTableError: a manifest, or a delete that meets a data file, breaks the specification.
+        MalformedTableError: a manifest, or a delete that applies to a data file, breaks the specification.
     """
     manifests = snapshot_manifests(snapshot, context.io) if snapshot is not None else ()
     planner = FileFinder(metadata, context, FilePruner(metadata, context), PlanTrace())

@@ -1,1 +1,1 @@
-"""Predicate x statistics -> NEVER, MAYBE or ALWAYS. Pruning only narrows: what is unknown is kept."""
+"""Predicate x statistics -> NEVER, MAYBE or ALWAYS. Pruning only narrows: anything unknown is kept."""

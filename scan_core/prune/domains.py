@@ -1,4 +1,4 @@
-"""The values that an expression can have, given what is known of its columns.
+"""The values that an expression can have, given the known facts about its columns.
 
 Columns are bounded by their statistics, monotone functions by the bounds of their arguments; everything else is unbounded.
 """
@@ -218,7 +218,7 @@ def prefix_end(prefix: Any) -> Any:
 
 
 Facts = Callable[[int, Type], Values]
-"""Field id of a column or struct member, and its type -> what is known of it."""
+"""Field id of a column or struct member, and its type -> the known facts about it."""
 
 _NUMBERS = INTEGRAL | FLOATING | {"decimal"}
 _MONOTONE_CASTS: dict[str, frozenset[str]] = {
@@ -262,7 +262,7 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
 
     Args:
         node: an expression that is not one of the boolean forms that `verdicts.py` decides itself.
-        facts: what is known of columns and struct members.
+        facts: the known facts about columns and struct members.
         condition: of a boolean expression, whether it can be true and whether it can be something else.
     """
     match node:

@@ -108,7 +108,7 @@ def combined(verdicts: tuple[Match, ...]) -> Match:
 
 
 def outcomes(node: BoundExpr, facts: Facts) -> Outcomes:  # noqa: C901  # one flat case per node
-    """What a boolean expression can be, given what is known of each column."""
+    """Possible results of a boolean expression, given the known facts about each column."""
     match node:
         case And(operands):
             return _all([outcomes(o, facts) for o in operands])

@@ -82,7 +82,7 @@ class PageMatches:
 
     @classmethod
     def unknown(cls, num_rows: int) -> "PageMatches":
-        """Pages tell nothing."""
+        """Page statistics without any information."""
         return cls((0, num_rows), (Match.MAYBE,))
 
     def rows(self, *wanted: Match) -> RowSelection:
@@ -95,7 +95,7 @@ class PageMatches:
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Runs of rows [edges[k], edges[k + 1]) of one row group, and what is known of each."""
+    """Runs of rows [edges[k], edges[k + 1]) of one row group, and the known facts about each."""
 
     edges: Sequence[int]
     known: Sequence[StatisticsOf]

@@ -50,7 +50,7 @@ def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
     Args:
         test: of the column chunk.
         keys: in the table's type.
-        digest: what tells the key set from others, for what is remembered of it.
+        digest: identity of the key set, for cached facts about it.
     """
     hashes = _hashes(keys, test, digest)
     if hashes is None:
@@ -136,7 +136,7 @@ class KeyFilter(Restriction):
     Attributes:
         filter: what the scan carries of it.
         number: its place among the filters of the scan.
-        keys: what is known of the join's other side.
+        keys: known keys of the join's other side.
         sources: of the columns that are compared, in the order of the keys.
         statistics: of the file.
         options: of the scan.

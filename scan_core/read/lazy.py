@@ -1,4 +1,4 @@
-"""Columns of one row group, decoded when first asked for and only for the rows then alive.
+"""Columns of one row group, decoded on first use and only for the rows that remain by then.
 
 What was decoded for a filter is narrowed, not read again, when a later step or the result needs fewer rows.
 """
@@ -46,7 +46,7 @@ class LazyColumns:
         self._decoded: dict[int, _Decoded] = {}
 
     def copy(self) -> "LazyColumns":
-        """A view in which other rows may be asked for: what is decoded here is used, what it decodes is forgotten."""
+        """A view for requests of other rows: it uses data decoded here, but its own decoded data is not kept."""
         other = LazyColumns(self._reader, self.row_group, self._window)
         other._decoded = self._decoded.copy()
         other.reads, other.dead = self.reads, self.dead

@@ -1,4 +1,4 @@
-"""All adaptivity of reading: in which order restrictions judge rows, and at which levels they are not asked any more.
+"""All adaptivity of reading: the order in which restrictions judge rows, and the levels at which they are switched off.
 
 It never changes a result, for each restriction only removes rows: the cheapest rejection runs first, by measured cost, and
 what excludes too little at a level is left out there. A level that is switched off is tried again now and then: data drifts.
@@ -86,7 +86,7 @@ class Adaptivity:
 
     Args:
         adaptive: False keeps the first guess.
-        hint_key: what is measured is remembered under it, for the next split to begin with; None for nothing.
+        hint_key: key under which measurements are kept for the next split; None keeps none.
     """
 
     def __init__(self, *, adaptive: bool, hint_key: Hashable = None) -> None:

@@ -150,7 +150,7 @@ def _types(conjunct: BoundExpr) -> tuple[Mapping[int, Type], Mapping[int, Type]]
         node.field_id: node.type
         for node in walk(conjunct)
         if isinstance(node, Column | Member)
-        and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
+        and node.field_id not in METADATA_IDS  # bounds do not cover inherited values
     }
     equated = {
         node.field_id: types[node.field_id]

@@ -57,7 +57,7 @@ AccessPlan = Scan | Select
 
 
 def plan_row_group(stages: Iterable[Sequence[Restriction]], group: RowGroup) -> Skip | Scan | Select:
-    """Ask all restrictions of a stage at one level before the next, dearer one: a single NEVER spares what is above.
+    """Ask all restrictions of a stage at one level before the next, costlier one: a single NEVER saves the rest.
 
     Restrictions that keep every row of the row group are not asked again. A later stage, which may cost to open, is
     taken only if those before it leave something.

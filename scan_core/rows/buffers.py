@@ -66,7 +66,7 @@ def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _plain_dtype(value: Any, kind: pa.DataType) -> Any:
-    """How a number is stored; None for what is no number, or does not fit."""
+    """The stored form of a number; None for other values and numbers that do not fit."""
     if type(value) is float and pa.types.is_float64(kind):
         return np.float64
     is_integral = pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_time64(kind)

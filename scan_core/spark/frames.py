@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """What became of filters.
+    """Result of pushing filters.
 
     Attributes:
         scan: the scan, narrowed by the filters in `applied`.
         applied: filters that every row of `scan` fulfils.
-        left: filters that `scan` knows nothing of, each with the reason.
+        left: filters that are not applied by `scan`, each with the reason.
     """
 
     scan: "Scan"
@@ -66,7 +66,7 @@ def push_filters(scan: "Scan", filters: Iterable[str], *, never_failing: bool = 
     the query in another.
 
     Args:
-        scan: what is read.
+        scan: the scan to narrow.
         filters: SQL conditions, all of which rows must fulfil.
         never_failing: leave all filters that can fail, as conditions that are not known here may remove the rows.
     """

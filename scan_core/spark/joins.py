@@ -62,7 +62,7 @@ class JoinKind:
 
     @property
     def keeps_dimension(self) -> bool:
-        """Whether rows without a row of the fact come out, so that a later join meets keys that the fact does not have."""
+        """Whether the result has rows without a fact row, so that a later join can see keys that the fact lacks."""
         return not self.filters_dimension
 
 
@@ -145,7 +145,7 @@ def keys_of_scan(dimension: "Scan", columns: Sequence[str], limits: BuildLimits)
 
 
 def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> bool:
-    """Whether what is read may be so little, as far as the number of rows tells; a predicate may leave any number."""
+    """Whether the result may be that small, judged by the number of rows; a predicate may leave any number."""
     if dimension.predicates or dimension.joins or dimension.row_limit is not None:
         return True
     rows = sum(task.data_file.record_count for task in dimension.plan().tasks)
@@ -224,7 +224,7 @@ _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g"
 
 @dataclass(frozen=True)
 class FactFilter:
-    """What one dimension says about the fact: keys of some columns, or ranges of one."""
+    """A filter of the fact by one dimension: keys of some columns, or ranges of one."""
 
     columns: tuple[str, ...]
     keys: pa.Table | KeyRangeSource

@@ -236,7 +236,7 @@ def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
 
 
 _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
-"""How Arrow holds what is the same in Parquet."""
+"""Arrow types that are the same in Parquet."""
 _LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "date", "decimal"})
 """Types whose values every Spark takes as literals without a time zone in between."""
 
@@ -443,7 +443,7 @@ class NativeFiles:
     """Every data file of a plan, in its order.
 
     Attributes:
-        files: what is known of them.
+        files: facts about each file.
         found_by: who found the dead rows: "driver", "job", or "cache" where all of them were kept.
     """
 

@@ -114,7 +114,7 @@ def _dump(value: Any, numbers: dict[int, int]) -> bytes:
 
 
 class _Dumper(pickle.Pickler):
-    """Writes the number of what is shared in its place."""
+    """Pickles the number of a shared object instead of the object."""
 
     def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
         super().__init__(file, protocol=5)
@@ -125,7 +125,7 @@ class _Dumper(pickle.Pickler):
 
 
 class _Loader(pickle.Unpickler):
-    """Puts what is shared in the place of its number."""
+    """Replaces the number of a shared object by the object."""
 
     def __init__(self, file: io.BytesIO, parts: list[Any]) -> None:
         super().__init__(file)

@@ -328,7 +328,7 @@ class ChunkStreams:
         return dict(zip(widest_first, arrays, strict=True))
 
     def close(self) -> None:
-        """Release what is held for later windows."""
+        """Release data held for later windows."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._streams.clear()
