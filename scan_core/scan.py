@@ -10,6 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from numbers import Real
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 from urllib.parse import unquote
@@ -257,8 +259,12 @@ class ScanRequest:
         return self.as_of_time(when)
 
     def as_of_snapshot(self, snapshot_id: int) -> Self:
-        """The snapshot with this id, read with its own schema."""
-        return self._with(snapshot_id=snapshot_id, timestamp_ms=None, ref=None)
+        """The snapshot with this id, read with its own schema.
+
+        Raises:
+            OptionError: not a whole number.
+        """
+        return self._with(snapshot_id=_whole(snapshot_id, "a snapshot id"), timestamp_ms=None, ref=None)
 
     def as_of_time(self, when: int | str | datetime) -> Self:
         """What was current at a time: a datetime, ISO 8601 text (UTC where it names no zone), or milliseconds.
@@ -269,7 +275,15 @@ class ScanRequest:
         return self._with(snapshot_id=None, timestamp_ms=milliseconds(when), ref=None)
 
     def at_ref(self, name: str) -> Self:
-        """A branch (read with the table's current schema) or a tag (with its snapshot's)."""
+        """A branch (read with the table's current schema) or a tag (with its snapshot's).
+
+        Raises:
+            OptionError: no text.
+        """
+        if not isinstance(name, str):
+            raise OptionError(
+                f"the name of a branch or tag must be text, not {name!r:.80} of type {type(name).__name__}"
+            )
         return self._with(snapshot_id=None, timestamp_ms=None, ref=name)
 
     def with_options(self, options: ScanOptions) -> Self:
@@ -280,9 +294,9 @@ class ScanRequest:
         """At most `num_rows` rows, whichever come first.
 
         Raises:
-            OptionError: negative.
+            OptionError: negative, or not a whole number.
         """
-        if num_rows < 0:
+        if (num_rows := _whole(num_rows, "limit")) < 0:
             raise OptionError(f"limit must not be negative, not {num_rows}")
         return self._with(row_limit=num_rows if self.row_limit is None else min(num_rows, self.row_limit))
 
@@ -295,9 +309,11 @@ class ScanRequest:
         Raises:
             OptionError: a fraction outside of 0 to 1, a negative seed, or a scan that is sampled already.
         """
+        if isinstance(fraction, bool) or not isinstance(fraction, Real):
+            raise OptionError(f"a sample takes a fraction between 0 and 1 of the rows, not {fraction!r:.80}")
         if self.row_sample is not None:
             raise OptionError("this scan is sampled already; give one fraction")
-        return self._with(row_sample=RowSample(fraction, seed))
+        return self._with(row_sample=RowSample(float(fraction), _whole(seed, "seed")))
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -483,11 +499,14 @@ class Scan(ScanRequest):
             wanted: functions (count, min, max, sum), each with the name of a column, or `*` for count.
 
         Raises:
-            OptionError: an unknown function, or a row limit, which aggregates do not know.
+            OptionError: an unknown function, no pair of a function and a column, or a row limit, which aggregates do not know.
             UnsupportedError: a column whose type has no order or cannot be added.
         """
         if self.row_limit is not None:
             raise OptionError("aggregates do not know limits; aggregate what to_table() gives")
+        for pair in wanted:
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+                raise OptionError(f'aggregate takes pairs such as ("sum", "price"), not {pair!r:.80}')
         return run_aggregates(self, wanted)
 
     def to_table(self) -> pa.Table:
@@ -655,6 +674,16 @@ def places_of(metadata: TableMetadata, path: str, io: FileIOConfig, *, is_regist
         stated = (metadata.location, *(metadata.properties.get(name) for name in _PLACES))
         places += [str(relocate_path(place, io)) for place in stated if place]
     return tuple(dict.fromkeys(places))
+
+
+def _whole(value: Any, what: str) -> int:
+    """A whole number of any type that has them."""
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise OptionError(f"{what} must be a whole number, not {value!r:.80} of type {type(value).__name__}")
 
 
 def _moved(stated: str, found: str, io: FileIOConfig) -> tuple[str, str] | None:

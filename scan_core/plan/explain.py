@@ -230,7 +230,7 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     if len(indexed) > _MOST_FILES:
         yield f"    {len(indexed) - _MOST_FILES} more indexed files are looked at when they are read"
     if len(indexed) < len(tasks):
-        yield f"    {len(tasks) - len(indexed)} data files without: stage 2 alone, every part on values"
+        yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: stage 2 alone, every part on values"
 
 
 def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]:

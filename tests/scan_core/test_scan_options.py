@@ -1,5 +1,7 @@
 """Options of a scan: none changes a row, and their metrics tell what was spared."""
 
+import re
+from collections.abc import Callable
 from dataclasses import fields
 from itertools import permutations
 from pathlib import Path
@@ -15,9 +17,43 @@ from scan_core import (
     Switches,
 )
 from scan_core.read import order as adaptivity
+from scan_core.rows.sample import RowSample
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
+
+
+@pytest.mark.parametrize(
+    ("request_of", "message"),
+    [
+        (lambda scan: scan.limit("x"), "limit must be a whole number, not 'x' of type str"),
+        (lambda scan: scan.limit(1.5), "limit must be a whole number, not 1.5 of type float"),
+        (lambda scan: scan.limit(True), "limit must be a whole number, not True of type bool"),
+        (lambda scan: scan.limit(None), "limit must be a whole number, not None"),
+        (lambda scan: scan.sample("x"), "a sample takes a fraction between 0 and 1 of the rows, not 'x'"),
+        (lambda scan: scan.sample(0.5, "x"), "seed must be a whole number, not 'x' of type str"),
+        (lambda scan: scan.as_of_snapshot("5"), "a snapshot id must be a whole number, not '5' of type str"),
+        (lambda scan: scan.at_ref(5), "the name of a branch or tag must be text, not 5 of type int"),
+        (lambda scan: scan.aggregate("sum"), 'aggregate takes pairs such as ("sum", "price"), not \'sum\''),
+        (lambda scan: scan.aggregate(("sum", 5)), "aggregate takes pairs"),
+        (lambda scan: scan.aggregate(("sum",)), "aggregate takes pairs"),
+    ],
+)
+def test_argument_of_the_wrong_type_is_refused_at_once(
+    tmp_path: Path, request_of: Callable[[Any], Any], message: str
+) -> None:
+    table = TableBuilder(tmp_path, COLUMNS)
+    table.write_metadata()
+    with pytest.raises(OptionError, match=re.escape(message)):
+        request_of(scan_core.open_table(str(table.metadata_path)).scan())
+
+
+def test_whole_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS)
+    table.write_metadata()
+    scan = scan_core.open_table(str(table.metadata_path)).scan()
+    assert scan.limit(np.int64(3)).row_limit == 3
+    assert scan.sample(np.float32(0.5), np.int64(3)).row_sample == RowSample(0.5, 3)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_index_of_a_removed_data_file_is_of_no_use_and_new_files_are_read_by_val
     scan = same_rows(table, "city = 'a'")
     assert sorted(ids(scan)) == [0, 2, 8, 50]
     assert scan.metrics.bitmap_indexes_used == 1
-    assert "1 data files without: stage 2 alone" in scan.explain()
+    assert "1 data file without: stage 2 alone" in scan.explain()
 
 
 def test_column_that_was_promoted_keeps_its_index(table: TableBuilder) -> None:
