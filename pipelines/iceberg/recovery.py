@@ -183,7 +183,8 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
         is_dry: change nothing.
 
     Raises:
-        SourceError: the warehouse is not local, lacks a table, or some files of a table are missing.
+        SourceError: the warehouse is not local, lacks a table, or some files of a table are missing; all other tables were
+            recovered.
     """
     warehouse = _local_warehouse(config)
     if warehouse is None:
@@ -191,13 +192,29 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
             f"the warehouse {config.catalog.warehouse} is not on a local disk; register tables with the catalog's own tools"
         )
     folders = {
-        ".".join(found.parent.relative_to(warehouse).parts): found.parent for found in warehouse.glob("*/**/metadata")
+        ".".join(found.parent.relative_to(warehouse).parts): found.parent
+        for found in warehouse.glob("*/**/metadata")
+        if found.is_dir() and any(found.iterdir())  # dropped tables, such as those of a resync, leave empty folders
     }
     if missing := sorted(set(names) - set(folders)):
         raise SourceError(
             f"the warehouse {warehouse} has no table {', '.join(missing)}; it has {', '.join(sorted(folders))}"
         )
-    return [_recover(catalog, name, folders[name], is_dry=is_dry) for name in sorted(names or folders)]
+    done, failures = [], []
+    for name in sorted(names or folders):
+        try:
+            done.append(_recover(catalog, name, folders[name], is_dry=is_dry))
+        except SourceError as error:
+            failures.append(str(error))
+    if failures:
+        others = (
+            f"; the other {'table' if len(done) == 1 else 'tables'} ({', '.join(t.table for t in done)}) "
+            if done
+            else ""
+        )
+        state = "" if not done else "can be recovered" if is_dry else "can be used"
+        raise SourceError(f"{'; '.join(failures)}{others}{state}")
+    return done
 
 
 def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Recovered:

@@ -17,6 +17,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.recovery import open_existing, recover
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
+from pipelines.maintain.replay import resync
 from scan_core import open_table
 
 CONFIG = """
@@ -268,6 +269,27 @@ def test_recover_says_what_is_missing(project: Project) -> None:
         path.unlink()
     with pytest.raises(SourceError, match=r"shop\.p: no metadata file .* can be used: .*parquet, which is not there"):
         project.recover("shop.p")
+
+
+def test_folders_of_dropped_tables_are_no_tables(project: Project) -> None:
+    config = load(project.config_path)
+    resync(open_catalog(config), config, "shop.p")
+    assert (project.folder / "warehouse" / "shop" / "p__resync" / "metadata").is_dir()
+    project.catalog_file.unlink()
+    assert project.recover() == {"shop.p": "registered", LOG: "registered"}
+    assert project.rows() == [1, 3]
+    with pytest.raises(SourceError, match=r"has no table shop\.p__resync"):
+        project.recover("shop.p__resync")
+
+
+def test_a_table_that_cannot_be_recovered_stops_no_other(project: Project) -> None:
+    shutil.rmtree(project.folder / "warehouse" / "change_log" / "shop_p" / "data")
+    project.catalog_file.unlink()
+    with pytest.raises(SourceError, match=r"^change_log\.shop_p: .*; the other table \(shop\.p\) can be recovered$"):
+        project.recover(is_dry=True)
+    with pytest.raises(SourceError, match=r"^change_log\.shop_p: .*; the other table \(shop\.p\) can be used$"):
+        project.recover()
+    assert project.rows() == [1, 3]
 
 
 def test_tables_of_patterns_are_missed_too(tmp_path: Path) -> None:
