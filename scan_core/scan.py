@@ -309,11 +309,9 @@ class ScanRequest:
         Raises:
             OptionError: a fraction outside of 0 to 1, a negative seed, or a scan that is sampled already.
         """
-        if isinstance(fraction, bool) or not isinstance(fraction, Real):
-            raise OptionError(f"a sample takes a fraction between 0 and 1 of the rows, not {fraction!r:.80}")
         if self.row_sample is not None:
             raise OptionError("this scan is sampled already; give one fraction")
-        return self._with(row_sample=RowSample(float(fraction), _whole(seed, "seed")))
+        return self._with(row_sample=RowSample(_fraction(fraction), _whole(seed, "seed")))
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -684,6 +682,12 @@ def _whole(value: Any, what: str) -> int:
     except TypeError:
         pass
     raise OptionError(f"{what} must be a whole number, not {value!r:.80} of type {type(value).__name__}")
+
+
+def _fraction(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionError(f"a sample takes a fraction between 0 and 1 of the rows, not {value!r:.80}")
+    return float(value)
 
 
 def _moved(stated: str, found: str, io: FileIOConfig) -> tuple[str, str] | None:
