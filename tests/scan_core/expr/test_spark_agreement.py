@@ -121,7 +121,7 @@ nanvl(f, d) | date_part('year', dt) | date_part('doy', ts) | unix_date(dt) | uni
 date_from_unix_date(i) | timestamp_seconds(i) | timestamp_millis(l) | timestamp_micros(l) | length(cast(s as binary)) | array_size(li)
 ts + interval 1 month | tz - interval 13 months | tz + interval 1 year | tz + interval '1 12:30:00' day to second | dt + interval '1-2' year to month
 """
-BIT_OR = ["i | 8", "l | i", "i | l & 6", "l & 3 ^ i | 5 & l", "i ^ l & 3 | i", "l | i ^ 6 & l - 1", "s || i - 1"]
+BIT_OR = ["i | 8", "l | i", "i | l & 6", "l & 3 ^ i | 5 & l", "i ^ l & 3 | i", "l | i ^ 6 & l - 1"]
 TEXT_CASTS = [
     f"cast(s as {t})" for t in ("int", "bigint", "double", "decimal(38,10)", "decimal(5,2)", "boolean", "date")
 ]
