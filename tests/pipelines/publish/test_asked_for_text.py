@@ -20,6 +20,6 @@ published:
 def test_one_text_in_place_of_a_list_of_partitions_is_refused(tmp_path: Path) -> None:
     config, text = parse(CONFIG, tmp_path / "nevermore.yaml"), "2026-01-02"
     asked: Any = text
-    with pytest.raises(ConfigError, match=r"not one text: \['2026-01-02'\]"):
+    with pytest.raises(ConfigError, match=r"not a single text: \['2026-01-02'\]"):
         requested_partitions(config, "shop.daily", asked, is_full=False)
     assert requested_partitions(config, "shop.daily", [text], is_full=False) == [text]
