@@ -79,7 +79,7 @@ def test_a_path_in_place_of_the_config_is_told_how_to_become_one(config: Config)
     path: Any = "nevermore.yaml"
     with pytest.raises(ConfigError, match=r"load\('nevermore\.yaml'\)"):
         register_views(session, path)
-    with pytest.raises(ConfigError, match=r"not one text: \['shop.orders'\]"):
+    with pytest.raises(ConfigError, match=r"not a single text: \['shop.orders'\]"):
         register_views(session, config, "shop.orders")
 
 
