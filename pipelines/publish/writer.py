@@ -126,7 +126,7 @@ def write_copy(
     wanted = dict.fromkeys(column for column in copied if column is not None)
     scan = scan.select(*(wanted or scan.schema.names[:1]))
     plan = scan.plan()
-    split_bytes = fair_split_bytes(plan.total_bytes, parallelism_of(spark), task.layout.target_file_bytes)
+    split_bytes = fair_split_bytes(plan, parallelism_of(spark), task.layout.target_file_bytes)
     packed = pack_splits(plan.splits(split_bytes))
     if not packed.splits:
         return TaskReport((), plan.metrics)

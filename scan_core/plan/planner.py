@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scan_core.bitmaps.find import with_bitmap_indexes
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
@@ -18,7 +20,7 @@ from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from scan_core.plan.file_set import FileSet, parts_of
-from scan_core.plan.splits import make_splits
+from scan_core.plan.splits import OPEN_FILE_COST_BYTES, make_splits
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ class ScanPlan:
     def total_bytes(self) -> int:
         """Stored bytes of all data files."""
         return int(self.index.tasks.data_files.sizes.sum())
+
+    @property
+    def total_weight(self) -> int:
+        """The same, but a file counts at least as many as opening it costs."""
+        return int(np.maximum(self.index.tasks.data_files.sizes, OPEN_FILE_COST_BYTES).sum())
 
     def splits(self, split_bytes: int | None = None) -> Sequence[Split]:
         """The units of work, of about `split_bytes` of stored data each (default: the scan's option)."""

@@ -100,6 +100,8 @@ class PlannedTasks(LazySequence[FileScanTask]):
 
 OPEN_FILE_COST_BYTES = 4 * 1024**2
 """A file is never lighter than this: opening has a price. Iceberg's `read.split.open-file-cost`."""
+MIN_SMALL_FILES = 8
+"""However small splits are, so many files that weigh next to nothing go into one."""
 _SPLITTABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})
 Part = tuple[int, int, int]
 """Index of a task, where its part starts, and how long it is."""
@@ -122,7 +124,7 @@ def make_splits(tasks: Sequence[FileScanTask], context: ScanContext, split_bytes
 def _cut(tasks: Sequence[FileScanTask], split_bytes: int) -> tuple[list[int | Part], list[int]]:
     """Indices of whole tasks and parts of others in order, and where each split begins."""
     sizes = tasks.data_files.sizes.tolist() if isinstance(tasks, PlannedTasks) else [t.length for t in tasks]
-    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // 8))
+    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // MIN_SMALL_FILES))
     parts: list[int | Part] = []
     begins: list[int] = []
     weight = split_bytes

@@ -22,6 +22,7 @@ from scan_core.model.errors import OptionError, ScanError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.native.compiled import is_missed
+from scan_core.plan.splits import MIN_SMALL_FILES
 from scan_core.read.split_reader import read_split
 from scan_core.semi_join import joins_as_text, joins_from_text
 from scan_core.spark.reports import TaskReports
@@ -31,6 +32,7 @@ from scan_core.split.packing import pack_splits, share_row_groups, unpack_split
 from scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
+    from scan_core.plan.planner import ScanPlan
     from scan_core.scan import Scan
 
 _TABLE_ALIASES = ("table", "path")
@@ -263,7 +265,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         scan = options.scan().select(*schema.names)
         _require_same_types(spark_schema(scan.schema), schema)
         plan = scan.plan()
-        split_bytes = fair_split_bytes(plan.total_bytes, options.parallelism, plan.context.options.split_bytes)
+        split_bytes = fair_split_bytes(plan, options.parallelism, plan.context.options.split_bytes)
         splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
         if options.metrics_dir is not None:
             TaskReports(options.metrics_dir).write_plan(plan.metrics, len(splits))
@@ -301,10 +303,15 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
                     _log.warning("the report of a task is missing: %s", error)
 
 
-def fair_split_bytes(total_bytes: int, parallelism: int, most: int) -> int:
-    """What splits should weigh, at most `most`, so that tasks keep every core busy and are worth their start."""
-    fair_bytes = math.ceil(_SLACK * total_bytes / (SPLITS_PER_CORE * parallelism))
-    return max(MIN_SPLIT_BYTES, min(most, fair_bytes))
+def fair_split_bytes(plan: "ScanPlan", parallelism: int, most: int) -> int:
+    """What splits should weigh so that tasks keep every core busy and are worth their start.
+
+    Many small files weigh more than they have bytes; only `most` stored bytes are put into a split, whatever they weigh.
+    """
+    num_splits = SPLITS_PER_CORE * parallelism
+    weight = plan.total_weight if len(plan.tasks) > num_splits * MIN_SMALL_FILES else plan.total_bytes
+    fair = math.ceil(_SLACK * weight / num_splits)
+    return max(MIN_SPLIT_BYTES, min(most * weight // max(plan.total_bytes, 1), fair))
 
 
 @contextmanager

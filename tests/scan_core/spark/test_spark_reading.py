@@ -86,6 +86,15 @@ def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path:
         assert read.delete_indexes_built >= 1
 
 
+@pytest.mark.parametrize(("num_files", "num_splits"), [(8, 1), (32, 4), (33, 4), (100, 4)])
+def test_many_small_files_are_read_by_few_tasks(tmp_path: Path, num_files: int, num_splits: int) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
+    builder.commit(*(builder.data({"id": [n]}) for n in range(num_files)))
+    options = SourceOptions.of(scan_core.open_table(builder.metadata_path).scan(), parallelism=2)
+    reader = NevermoreReader.plan(options, spark_schema(options.scan().schema))
+    assert len(reader.partitions()) == num_splits
+
+
 def test_files_of_about_one_size_leave_no_small_split_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "name", "string")])
     rows = [3000 + 20 * (i % 3) for i in range(8)]
