@@ -10,10 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ("tests.support.spark_session",)
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # the machine may have other work: how long an example takes proves nothing
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = 20_260_101

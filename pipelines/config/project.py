@@ -529,6 +529,8 @@ def load(path: str | Path) -> Config:
     """
     file = Path(path)
     try:
+        if not file.is_file() and file.exists():  # opening a FIFO would block
+            raise ConfigError(f"{file} is not a plain file: name the config file")
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"no config file {file}; `nevermore init` writes one") from error

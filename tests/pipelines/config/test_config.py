@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 
@@ -164,6 +165,14 @@ def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LANDING", "/in")
     config = parse(LEAST.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
     assert config.tables["shop.products"].source.path == ("/in/json/*",)
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nevermore.yaml")
+    for path in (tmp_path / "nevermore.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="is not a plain file: name the config file"):
+            load(path)
 
 
 def test_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
