@@ -16,6 +16,7 @@ from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, Comparison, cano
 from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_log
 from checks.reference.sql_columns import open_connection
 from checks.subject import DELETED_FLAG, Subject
+from pipelines.cli.terminal import counted
 from scan_core import ScanError
 
 LOG = "its change log"
@@ -75,8 +76,8 @@ def statements(other: str, found: Comparison) -> list[str]:
     """The differences between the engine's rows and another source of them, in words."""
     if found.type_differences:
         return [f"types differ from {other}: {text}" for text in found.type_differences]
-    more = f"{found.num_left_only:,} rows are returned that {other} does not have"
-    fewer = f"{found.num_right_only:,} rows of {other} are not returned"
+    more = f"{counted(found.num_left_only, 'returned row')} that {other} does not have"
+    fewer = f"{counted(found.num_right_only, 'row')} of {other} not returned"
     return [text for text, count in ((more, found.num_left_only), (fewer, found.num_right_only)) if count]
 
 
@@ -93,7 +94,7 @@ def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
         ((count,),) = connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
         repeated = connection.sql(f"{grouped} ORDER BY ALL LIMIT {MOST_OFFENDING_KEYS}").to_arrow_table()
     shown = sample(repeated.rename_columns([*keys.column_names, "occurrences"]))
-    details = [f"{count:,} keys occur more than once"] if count else []
+    details = [f"{counted(count, 'key')} with more than one row"] if count else []
     return CheckResult("key_is_unique", not count, compared, shown, details)
 
 
@@ -107,7 +108,7 @@ def no_deleted_row_reappears(subject: Subject) -> CheckResult:
 def _reappearance(deleted: pa.Table, keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
     reappeared = deleted.filter(_are_among(deleted, keys))
     count = reappeared.num_rows
-    details = [f"{count:,} deleted keys are in the table"] if count else []
+    details = [f"{counted(count, 'deleted key')} in the table"] if count else []
     compared = {"keys deleted in log": deleted.num_rows, **compared}
     return CheckResult("no_deleted_row_reappears", not count, compared, sample(reappeared), details)
 
@@ -119,7 +120,7 @@ def removals_find_rows(subject: Subject) -> CheckResult:
         return CheckResult(name, passed=True, details=[f"not compared: rows by log: {subject.why_not_by_log}"])
     missed = subject.folded.num_missed
     statement = (
-        f"{missed:,} deletes or updates contain an old row that was not there, so the mirror may have rows that the source "
+        f"{counted(missed, 'removal')} of an old row that was not there, so the mirror may have rows that the source "
         "no longer has; do a full load: nevermore resync TABLE --snapshot-source PATH"
     )
     compared = {"rows by log": subject.folded.rows.num_rows, "removals without a row": missed}

@@ -392,6 +392,20 @@ class CatalogConfig(BaseModel):
     uri: str | None = None
     warehouse: str | None = None
 
+    @model_validator(mode="after")
+    def _has_plain_values(self) -> "CatalogConfig":
+        for name, value in (self.model_extra or {}).items():
+            if not isinstance(value, str | int | float | None):
+                kind = (
+                    "list"
+                    if isinstance(value, list)
+                    else "mapping"
+                    if isinstance(value, dict)
+                    else "value of another type"
+                )
+                raise placed(f"a property of a catalog is text, a number or true or false, not a {kind}", name)
+        return self
+
     @property
     def properties(self) -> dict[str, str]:
         """All properties as text by name, for PyIceberg."""

@@ -3,6 +3,7 @@
 Also warns about configured columns that exist neither in the events nor in the mirror.
 """
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -146,7 +147,8 @@ class TableReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, for JSON."""
-        return {**asdict(self), "events": dict(self.events), "status": self.status}
+        position = None if self.position is None else json.loads(self.position)
+        return {**asdict(self), "events": dict(self.events), "status": self.status, "position": position}
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def test_lost_adopted_row_fails_the_check(tmp_path: Path) -> None:
     lost.__dict__["file_rows"] = lost.engine_rows
     found = MIRROR_CHECKS["mirror_equals_reference"](lost)
     assert not found.passed
-    assert found.details == ["1 rows of its change log are not returned"]
+    assert found.details == ["1 row of its change log not returned"]
 
 
 def test_expired_adopted_snapshot_is_told_and_the_files_are_still_compared(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_a_report_can_be_read_by_programs(run: Run, tmp_path: Path) -> None:
     report = json.loads(output)
     assert (code, report["exit_code"]) == (0, 0)
     assert report["tables"][0]["events"] == {"c": 1}
+    assert report["tables"][0]["position"]["source"] == "files"
 
 
 @pytest.mark.parametrize(

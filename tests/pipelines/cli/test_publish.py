@@ -79,7 +79,7 @@ def test_a_mirror_that_fails_its_checks_is_one_line_with_what_to_do(tmp_path: Pa
     code, output, errors = run("publish", "--config", project.path)
     assert (code, output) == (1, "")
     assert "error: published shop.daily reads a mirror that is wrong, so nothing is published" in errors
-    assert "1 rows are returned that its change log does not have" in errors
+    assert "1 returned row that its change log does not have" in errors
     assert "--unchecked publishes anyway" in errors
     assert len(errors.strip().splitlines()) == 1
 

@@ -167,6 +167,15 @@ def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) 
     assert config.tables["shop.products"].source.path == ("/in/json/*",)
 
 
+@pytest.mark.parametrize(("value", "kind"), [("[a-secret]", "list"), ("{a: b}", "mapping")])
+def test_a_property_of_a_catalog_is_plain(tmp_path: Path, value: str, kind: str) -> None:
+    path = tmp_path / "nevermore.yaml"
+    path.write_text(f"catalog: {{type: rest, uri: 'http://h', token: {value}}}\ntables: {{}}\n")
+    with pytest.raises(ConfigError, match=rf"catalog\.token: .* not a {kind}") as refused:
+        load(path)
+    assert "a-secret" not in str(refused.value)
+
+
 @pytest.mark.timeout(20)
 def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nevermore.yaml")
