@@ -1,6 +1,8 @@
 """A sample of `make fuzz`, and that the suite finds what it is there to find."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -8,9 +10,10 @@ import pytest
 
 from scan_core import MalformedTableError
 from tests.fuzz.__main__ import SEED
-from tests.fuzz.campaign import run_campaign
+from tests.fuzz.campaign import MOST_ENDED, run_campaign
 from tests.fuzz.case import _judge_refusal, make_case, run_case
 from tests.fuzz.subjects import Subject, build_subjects
+from tests.support.memory import PEAK_BYTES
 
 PARTS, INPUTS = 4, 1000
 
@@ -66,3 +69,18 @@ def test_a_process_that_dies_is_a_finding_and_the_campaign_goes_on(tmp_path: Pat
     assert [(f.seed, f.number) for f in found] == [(9, 3), (9, 5)]
     assert "--seed 9 --case 3" in str(found[0])
     assert json.dumps("a foreign error").strip('"') in str(found[1])
+
+
+def test_a_campaign_is_given_up_if_every_process_ends(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import os; os.abort()\n")
+    found = list(run_campaign(9, 0, 1_000, worker=[str(script)]))
+    assert len(found) == MOST_ENDED + 1
+    assert "given up after 20 processes" in str(found[-1])
+
+
+def test_memory_of_the_process_that_starts_a_program_does_not_count() -> None:
+    child = f"{PEAK_BYTES}\nprint(peak_bytes())"
+    parent = f"import subprocess, sys; full = b'x' * 300_000_000; subprocess.run([sys.executable, '-c', {child!r}])"
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < int(done.stdout) < 200_000_000

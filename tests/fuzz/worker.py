@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tests.fuzz.case import make_case, run_case
 from tests.fuzz.subjects import build_subjects
+from tests.support.memory import peak_bytes
 
 MOST_SECONDS = 30
 """For one case, which takes milliseconds; the machine may be busy."""
@@ -44,8 +45,7 @@ def main(seed: int, start: int, stop: int, folder: Path) -> int:
             if what is not None:
                 sys.stdout.write(json.dumps({"number": number, "what": what}) + "\n")
                 sys.stdout.flush()
-            resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            if pa.default_memory_pool().max_memory() > MOST_ARROW_BYTES or resident > MOST_RESIDENT_BYTES:
+            if pa.default_memory_pool().max_memory() > MOST_ARROW_BYTES or peak_bytes() > MOST_RESIDENT_BYTES:
                 return TOO_MUCH_MEMORY
         faulthandler.cancel_dump_traceback_later()
     return 0

@@ -17,22 +17,23 @@ import pyarrow as pa
 import pyarrow.orc as po
 import pyarrow.parquet as pq
 
+from tests.support.memory import PEAK_BYTES
+
 MIB = 1024**2
 LONG = 20_000_000
-_PRELUDE = """
+_PRELUDE = """{peak_bytes}
 import json, resource, sys, time
 {imports}
 pages = int(open("/proc/self/statm").read().split()[0])
 most = pages * resource.getpagesize() + {allowance}
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+before, started = peak_bytes(), time.monotonic()
 try:
     found = (lambda: {expression})()
 except BaseException as error:
     found = f"{{type(error).__name__}}: {{error}}"
-grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-print(json.dumps([found, grown, time.monotonic() - started]))
+print(json.dumps([found, peak_bytes() - before, time.monotonic() - started]))
 """
 
 
@@ -47,7 +48,7 @@ def run_limited(
         allowance: bytes of address space beyond what the imports took.
         seconds: after which it is ended.
     """
-    code = _PRELUDE.format(imports=imports, expression=expression, allowance=allowance)
+    code = _PRELUDE.format(peak_bytes=PEAK_BYTES, imports=imports, expression=expression, allowance=allowance)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=seconds)
     assert result.returncode == 0, (result.returncode, result.stderr[-2000:])
     found, grown, took = json.loads(result.stdout.splitlines()[-1])

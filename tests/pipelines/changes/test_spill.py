@@ -16,6 +16,7 @@ from pipelines.errors import PipelineError
 from scan_core.io.private_files import remove_leftovers, spill_folder, user_folder
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.project import Project, event, product
+from tests.support.memory import PEAK_BYTES
 
 COLUMNS = {"id": pa.int64(), "part": pa.string(), "text": pa.string(), "n": pa.int64()}
 KEY = ("id", "part")
@@ -217,15 +218,14 @@ def test_own_folder_is_never_a_leftover() -> None:
     assert user_folder("spill").path.stat().st_mode & 0o077 == 0
 
 
-PROGRAM = """
-import json, resource, sys
+PROGRAM = f"""{PEAK_BYTES}
+import json, sys
 from pipelines.config.project import load
 from pipelines.ingest.feed_run import run_once
 run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak_bytes()
 report = run_once(load(sys.argv[1]))
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"grown": peak - before, **report.as_dict()}))
+print(json.dumps({{"grown": peak_bytes() - before, **report.as_dict()}}))
 """
 
 

@@ -9,19 +9,19 @@ import pytest
 import yaml
 
 from tests.pipelines.project import Project, event, product
+from tests.support.memory import PEAK_BYTES
 
 TABLES = 200
 ROWS = 30
 MEGABYTE = 1024**2
-PROGRAM = """
-import json, resource, sys
+PROGRAM = f"""{PEAK_BYTES}
+import json, sys
 from pipelines.config.project import load
 from pipelines.ingest.feed_run import run_once
 run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak_bytes()
 report = run_once(load(sys.argv[1]))
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"grown": peak - before, **report.as_dict()}))
+print(json.dumps({{"grown": peak_bytes() - before, **report.as_dict()}}))
 """
 
 

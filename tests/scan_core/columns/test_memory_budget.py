@@ -15,6 +15,7 @@ from scan_core.columns.memory_budget import MemoryBudget, halves
 from scan_core.read.lazy import LazyColumns
 from scan_core.rows.selection import All, RowSelection, selected_count
 from tests.support.iceberg_json import Column
+from tests.support.memory import PEAK_BYTES
 from tests.support.table_builder import TableBuilder
 
 MIB = 1024**2
@@ -85,13 +86,13 @@ def test_columns_of_one_row_group_are_freed_before_the_next_is_decoded(
 
 def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
     metadata = table_of(tmp_path, 400_000).metadata_path
-    code = f"""
-import resource, scan_core
+    code = f"""{PEAK_BYTES}
+import scan_core
 from scan_core import ScanOptions
 scan = scan_core.open_table({str(metadata)!r}).scan().with_options(ScanOptions(memory_limit_bytes={128 * MIB}))
 next(scan.limit(1).to_batches())
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(sum(b.num_rows for b in scan.to_batches()), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+before = peak_bytes()
+print(sum(b.num_rows for b in scan.to_batches()), peak_bytes() - before)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rows, growth = map(int, result.stdout.split())
