@@ -56,6 +56,8 @@ class ReaderChoice:
 
 CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
 """Nanoseconds to hand a row from Python to the JVM, to read one in the JVM, and to begin reading in Python."""
+NATIVE_FILE_COST = 10e6
+"""Nanoseconds that opening a data file natively takes longer: its footer is read here, and Spark lists and plans it."""
 MAX_LISTED = 10
 """Keys that Spark hands to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
 MAX_RANGES = 4
@@ -75,11 +77,13 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False
 
     If the query `runs_python` in any case, no time is lost to start it.
     """
+    total = sum(task.data_file.record_count for task in plan.tasks)
+    if runs_python and total * (CROSSING_COST - NATIVE_COST) < len(plan.tasks) * NATIVE_FILE_COST:
+        return f"opening the data files ({len(plan.tasks)}) in Spark costs more than handing over their rows ({total})"
     filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
     shares = [x.decision.share for x in filters if x.decision.share is not None]
     if not shares:
         return None
-    total = sum(task.data_file.record_count for task in plan.tasks)
     left = min(shares) * total
     read = min((_rows_within(scan, plan, x) for x in filters), default=total)
     start = 0 if runs_python else PYTHON_START

@@ -16,6 +16,7 @@ from pipelines.publish.pushdown import PushedScans, push_down
 from pipelines.publish.query import arguments, published_entry, published_query
 from pipelines.publish.refresh import publish
 from scan_core import open_table
+from scan_core.spark import reader_choice
 from tests.pipelines.publish.daily_orders import apply
 
 NAME = "shop.result"
@@ -160,7 +161,8 @@ def test_a_condition_that_can_fail_is_left_with_the_reason(filled: Path) -> None
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("ansi_spark")
-def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path) -> None:
+def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_choice, "NATIVE_FILE_COST", 0)  # else files as small as these are never read natively
     found = {}
     for push_down_, reader in ((True, "auto"), (False, "auto"), (False, "python")):
         folder = tmp_path / f"{push_down_}-{reader}"
