@@ -204,7 +204,7 @@ class PublishedOptions(Section):
         distribution: `none`: the tasks that computed the rows write them; `rebalance`: rows are shuffled into files of even size; `range`: rows are also shuffled so that files do not overlap in `sort_by`.
         direct_copy: let the tasks that read a mirror write the files, if the SQL only selects columns of one mirror and no row is sorted or shuffled.
         push_down: pass conditions and join keys that the SQL puts on the rows of a mirror to its scan.
-        reader: `auto`: Spark's own Parquet reader reads a mirror of which all live rows are needed, and tasks in Python read one that conditions or keys narrow; `python`: tasks in Python read all mirrors.
+        reader: `auto` chooses for each mirror, by expected cost, between Spark's own Parquet reader and tasks in Python; `python` always reads in Python.
     """
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES

@@ -98,7 +98,7 @@ def is_control_message(names: Collection[str]) -> bool:
 
 
 def is_row_schema(names: Collection[str]) -> bool:
-    """Whether an object with these members, none of which is an image, may be a row."""
+    """Whether an object with these members may be a row; none of the members is an image."""
     return not set(names) <= ENVELOPE_MEMBERS
 
 

@@ -276,7 +276,7 @@ def snapshot_batches(
     """The rows of a full load, as snapshot reads.
 
     Args:
-        table: the table of which this is the full load.
+        table: the table that is loaded in full.
         config: settings of the table.
         paths: files or patterns of files.
         kind: their format; None is that of the table's feed.

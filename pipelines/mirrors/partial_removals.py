@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Removals:
-    """Classes of rows, of which a removal removes one: rows that are equal in all columns of its old row.
+    """Classes of rows that are equal in all columns of the old row of a removal, which removes one row of a class.
 
     Attributes:
         class_of: class from which each step removes a row, -1 if its row is complete.

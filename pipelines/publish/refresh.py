@@ -87,7 +87,7 @@ from pipelines.publish.state import (
 from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
-from scan_core import Scan, ScanMetrics
+from scan_core import Scan, ScanMetrics, ScanPlan
 from scan_core.spark import expected_choice, means_what_scans_mean, quoted_name
 
 if TYPE_CHECKING:
@@ -244,10 +244,10 @@ class WorkWriter:
             way = self._way(part.values)
             found = self._narrowed(way, arguments(self.query, self.entry, part.key))
             for table, scan in found.scans.items():
-                reader = DIRECT_COPY
+                reader, plan = DIRECT_COPY, scan.plan()
                 if isinstance(way, _RunQuery):
-                    reader = str(expected_choice(scan, self.entry.options.reader, runs_python=True))
-                self.count({table: read_of(scan, _at_most(scan), reader, found.pushed.get(table))})
+                    reader = str(expected_choice(scan, plan, self.entry.options.reader, runs_python=True))
+                self.count({table: read_of(scan, _at_most(plan), reader, found.pushed.get(table))})
 
     def _narrowed(self, way: _RunQuery | _CopyColumns, given: Mapping[str, Any]) -> PushedScans:
         """The scans of a query, with what its SQL and the values of its parameters say of their rows."""
@@ -322,9 +322,8 @@ class WorkWriter:
         return result.hint("rebalance", col(quoted_name(partition.column)))
 
 
-def _at_most(scan: Scan) -> ScanMetrics:
-    """What reading a scan takes at most: all rows of the files that its plan leaves."""
-    plan = scan.plan()
+def _at_most(plan: ScanPlan) -> ScanMetrics:
+    """What reading takes at most: all rows of the files that a plan leaves."""
     files = [task.data_file for task in plan.tasks]
     rows, size = sum(file.record_count for file in files), sum(file.file_size_bytes for file in files)
     return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)

@@ -174,7 +174,7 @@ class PublishTask:
         layout: layout of the files.
         run: prefix of the names of all files of one run.
         key: columns that identify a row, if there are any.
-        is_by_key: whether rows with the same key, of which there must be only one, would be neighbours.
+        is_by_key: whether rows are sorted by key, so that duplicate keys, which are refused, are adjacent.
         deletes: deletes of rows with one of these keys that the table may hold.
     """
 

@@ -190,15 +190,17 @@ def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | Non
     return found if isinstance(found, str) else None
 
 
-def expected_choice(scan: "Scan", reader: Reader = "auto", *, runs_python: bool = False) -> ReaderChoice:
+def expected_choice(
+    scan: "Scan", plan: ScanPlan, reader: Reader = "auto", *, runs_python: bool = False
+) -> ReaderChoice:
     """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads footers only.
 
     Args:
         scan: what would be read.
+        plan: its plan.
         reader: as for `dataframe`.
         runs_python: as for `dataframe`.
     """
-    plan = scan.plan()
     reason = "it was not asked for" if reader == "python" else why_python_pays(scan, plan, runs_python=runs_python)
     reason = reason or _why_not_native_plan(scan, plan)
     for task in plan.tasks[: NativeLimits().driver_files] if reason is None else ():

@@ -98,10 +98,7 @@ def has_deletes(task: FileScanTask) -> bool:
 
 
 def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
-    """The deleted rows of a whole file, independent of the scan's columns and predicate.
-
-    Where both kinds of deletes apply to the file, metrics count them as removed by equality deletes.
-    """
+    """The deleted rows of a whole file, independent of the scan's columns and predicate."""
     if not task.is_whole_file:
         raise MalformedTableError(f"{task.data_file.path}: dead rows are asked for a part of a file")
     flags_only = replace(
@@ -112,12 +109,7 @@ def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) ->
         runtime_filters=(),
     )
     flags = [batch.column(0) for batch in read_split(Split(flags_only, (task,)), metrics)]
-    found = pack(np.asarray(pa.chunked_array(flags, pa.bool_()).to_numpy(), dtype=np.bool_))
-    if task.equality_deletes:
-        metrics.rows_removed_by_equality_deletes += found.num_dead
-    else:
-        metrics.rows_removed_by_position_deletes += found.num_dead
-    return found
+    return pack(np.asarray(pa.chunked_array(flags, pa.bool_()).to_numpy(), dtype=np.bool_))
 
 
 def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
@@ -501,6 +493,8 @@ def inspect_files(
 
 def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics) -> ScanMetrics:
     """What Spark reads of the files at most: it may leave out columns, row groups and pages that a query does not need.
+
+    Where both kinds of deletes apply to a file, its dead rows count as removed by equality deletes.
 
     Args:
         tasks: of the plan.

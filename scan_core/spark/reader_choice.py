@@ -73,15 +73,21 @@ _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, dat
 
 
 def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False) -> str | None:
-    """Why a scan with prefilters is cheaper in the python reader; None if it has none, or is not.
+    """Why a scan is expected to be cheaper in the python reader; None if it is not, or nothing tells.
 
-    If the query `runs_python` in any case, no time is lost to start it.
+    Args:
+        scan: the scan.
+        plan: its plan.
+        runs_python: whether the query runs tasks in Python in any case: starting them then costs nothing, and the files
+            must be large enough to pay for opening them natively. Otherwise only prefilters are considered.
     """
+    filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
+    shares = [x.decision.share for x in filters if x.decision.share is not None]
+    if not shares and not runs_python:
+        return None
     total = sum(task.data_file.record_count for task in plan.tasks)
     if runs_python and total * (CROSSING_COST - NATIVE_COST) < len(plan.tasks) * NATIVE_FILE_COST:
         return f"opening the data files ({len(plan.tasks)}) in Spark costs more than handing over their rows ({total})"
-    filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
-    shares = [x.decision.share for x in filters if x.decision.share is not None]
     if not shares:
         return None
     left = min(shares) * total

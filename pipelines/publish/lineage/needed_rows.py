@@ -85,7 +85,7 @@ class _Descent:
         self._visit(tree, [])
 
     def _visit(self, query: exp.Expression, wanted: Sequence[exp.Expression]) -> None:
-        """Trace a query of which only the rows that fulfil `wanted` are needed."""
+        """Trace a query; of its result, only rows that fulfil `wanted` are needed."""
         if isinstance(query, exp.Subquery):
             is_cut = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
             alias = query.args.get("alias")
