@@ -26,7 +26,6 @@ from pipelines.config.publish_partition import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.publish.audit import StagedRows, Verdict
-from pipelines.publish.lineage.sql_functions import unrepeatable
 from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from scan_core import (
@@ -46,6 +45,7 @@ from scan_core import (
     public_batch,
     read_split,
 )
+from scan_core.spark import unrepeatable
 
 _MOST_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}

@@ -1,7 +1,7 @@
 """How a published table is partitioned, and which rows a partition contains.
 
 Converts partition keys between text, column values, physical values and ranges of time. Which partitions a change
-reaches is computed in `publish/lineage/`.
+reaches is computed in `publish/partition_lineage.py`.
 """
 
 import re

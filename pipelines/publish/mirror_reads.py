@@ -17,11 +17,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
-from pipelines.publish.pushdown import Pushed
 from pipelines.publish.query import PublishedQuery
 from scan_core import Changes, ChangeType, PrimitiveType, Scan, ScanMetrics, open_table, read_changes
 from scan_core.spark import (
     SPLITS_PER_CORE,
+    Pushed,
     Reader,
     TaskReports,
     arrow_schema_of,

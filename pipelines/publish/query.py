@@ -3,65 +3,34 @@
 Nothing here requires Spark or reads a table.
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.scope import traverse_scope
-
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
 from pipelines.errors import ConfigError
-from pipelines.publish.lineage.partition_lineage import Reach, ScanCondition, reaches, scan_condition
-from pipelines.publish.lineage.query_shape import PARTITION, PARTITION_END, PARTITION_START
-from pipelines.publish.lineage.query_tree import DIALECT, qualified, takes_all_columns, traceable
-from pipelines.publish.lineage.sql_functions import unrepeatable
-from scan_core import ListType, MapType, NestedField, PredicateError, Schema, require_bounded
+from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
+from scan_core import OptionError, Schema
+from scan_core.spark import PARTITION, PARTITION_END, PARTITION_START, SqlQuery, parse_sql
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters of every partitioned table."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedQuery:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedQuery(SqlQuery):
     """A checked query.
 
     Attributes:
         name: name of the published table, for messages.
-        sql: the query as written.
         partition: column of the result by which it is partitioned; None for none.
-        tree: the parsed query.
-        tables: names of the tables it reads, sorted.
-        texts: values of its parameters that are text.
     """
 
     name: str
-    sql: str
     partition: str | None
-    tree: exp.Query
-    tables: tuple[str, ...]
-    texts: tuple[str, ...] = ()
-
-    def over_views(self, views: Mapping[str, str]) -> str:
-        """Replace every table by its view, named in `views`; the rest of the text does not change."""
-        edits: list[tuple[int, int, str]] = []
-        for table in _table_nodes(self.tree):
-            alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
-            edits.append((*_span(table.parts), views[_full_name(table)] + alias))
-        for column in self.tree.find_all(exp.Column):
-            qualifier = [part for part in column.parts if part is not column.this]
-            if ".".join(part.name for part in qualifier) in self.tables:
-                edits.append((*_span(qualifier), qualifier[-1].sql(dialect=DIALECT)))
-        text = self.sql
-        for start, end, replacement in sorted(edits, reverse=True):
-            text = text[:start] + replacement + text[end:]
-        return text
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt.
@@ -69,37 +38,10 @@ class PublishedQuery:
         Raises:
             ConfigError: the names of two of them differ only in case.
         """
-        tree = self.in_full(schemas)
-        # columns in `* except (a)` must exist
-        if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
-            return self._apart(schemas, {table: schemas[table].names for table in self.tables})
-        views = self.view_names
-        needed: dict[str, set[str]] = {view: set() for view in views.values()}
-        for scope in traverse_scope(tree):
-            for alias, source in scope.sources.items():
-                if isinstance(source, exp.Table) and source.name in needed:
-                    needed[source.name] |= {column.name for column in scope.source_columns(alias)}
-        found = {}
-        for table in self.tables:
-            names = tuple(name for name in schemas[table].names if name.lower() in needed[views[table]])
-            found[table] = names or schemas[table].names[:1]  # a scan without columns has no rows to count
-        return self._apart(schemas, found)
-
-    def _apart(self, schemas: Mapping[str, Schema], columns: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        for table, names in columns.items():
-            used = [f for f in schemas[table].fields if f.name in names]
-            require_names_apart(self.name, table, paths_of(used))
-        return columns
-
-    @property
-    def view_names(self) -> dict[str, str]:
-        """A one-part name for each table, which `reaches` uses."""
-        return {table: f"nevermore_t{number}" for number, table in enumerate(self.tables)}
-
-    @property
-    def parameters(self) -> frozenset[str]:
-        """Names of the parameters in the text."""
-        return frozenset(node.name for node in self.tree.find_all(exp.Placeholder))
+        try:
+            return SqlQuery.columns(self, schemas)
+        except OptionError as error:
+            raise ConfigError(f"published {self.name}: {error}") from error
 
     @property
     def depends_on_partition(self) -> bool:
@@ -115,8 +57,7 @@ class PublishedQuery:
 
     def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """How changed rows reach partitions within one run, even if functions return something else in another run."""
-        tree = self.in_full(schemas)
-        flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+        flat = self.traceable(schemas)
         if isinstance(flat, str):
             return self._unknown(flat)
         kind = "TIMESTAMP" if partition.unit == "hour" else "DATE"
@@ -127,12 +68,6 @@ class PublishedQuery:
 
     def _unknown(self, reason: str) -> tuple[Reach, ...]:
         return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
-
-    def why_unrepeatable(self, schemas: Mapping[str, Schema]) -> str | None:
-        """Why the same rows may give another result in another run; None if they cannot."""
-        tree = self.in_full(schemas)
-        found = unrepeatable(self.tree if tree is None else tree, self.texts)
-        return None if found is None else f"{found} gives no certain answer for the same rows"
 
     def conditions(
         self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
@@ -159,11 +94,6 @@ class PublishedQuery:
             found[table] = certain[0] if len(texts) == 1 else ScanCondition(" or ".join(f"({t})" for t in texts))
         return found
 
-    def in_full(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
-        """The tree with qualified columns and known types, over tables named as in `view_names`; None if in doubt."""
-        views = self.view_names
-        return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
-
 
 def parse_query(
     name: str,
@@ -181,29 +111,19 @@ def parse_query(
     Raises:
         ConfigError: not a single SELECT, a syntax error, or a table or parameter that the config does not have.
     """
-    try:
-        require_bounded(sqlglot.tokenize(sql, dialect=DIALECT))
-        trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
-    except SqlglotError as error:
-        template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
-        raise ConfigError(f"published {name}: {_in_words(error)}{template}") from error
-    except PredicateError as error:
-        raise ConfigError(f"published {name}: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"published {name}: the SQL nests too deeply") from error
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise ConfigError(f"published {name}: sql must be one query (select ...)")
-    found = set()
-    for table in _table_nodes(trees[0]):
-        if _full_name(table) not in tables:
-            hint = did_you_mean(_full_name(table), tables, f"the config has {', '.join(sorted(tables))}")
-            if _full_name(table) in published:
-                hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
-            raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
-        found.add(_full_name(table))
     given = parameters or {}
-    texts = tuple(value for value in given.values() if isinstance(value, str))
-    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)), texts)
+    try:
+        parsed = parse_sql(sql, tuple(value for value in given.values() if isinstance(value, str)))
+    except OptionError as error:
+        template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
+        raise ConfigError(f"published {name}: {error}{template}") from error
+    for table in parsed.tables:
+        if table not in tables:
+            hint = did_you_mean(table, tables, f"the config has {', '.join(sorted(tables))}")
+            if table in published:
+                hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
+            raise ConfigError(f"published {name}: no table {table}; {hint}")
+    query = PublishedQuery(sql, parsed.tree, parsed.tables, parsed.texts, name=name, partition=partition)
     _check_parameters(query, given)
     return query
 
@@ -226,63 +146,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: flo
     """Suggest the nearest of the known names, formatted with `shown`, or `otherwise` if none is near."""
     near = get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {shown.format(near[0])}?" if near else otherwise
-
-
-def _in_words(error: Exception) -> str:
-    """The message without the codes that underline on a terminal, and with tokens as their text."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    return re.sub(r"<Token token_type: \S+, text: (.*?), line: \d+,[^>]*>", r"'\1'", plain)
-
-
-def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
-    """Table nodes other than references to common table expressions."""
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in local]
-
-
-def _full_name(table: exp.Table) -> str:
-    return ".".join(part.name for part in table.parts)
-
-
-def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
-    return parts[0].meta["start"], parts[-1].meta["end"] + 1
-
-
-def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
-    """Refuse two columns, or members of one column such as `at.city`, whose names Spark does not distinguish.
-
-    Raises:
-        ConfigError: there are two such names.
-    """
-    seen: dict[tuple[str, str], str] = {}
-    for path in paths:
-        others = [seen.setdefault(key, path) for key in _without_case(path)]
-        other = next((other for other in others if other != path), path)
-        if other != path:
-            raise ConfigError(
-                f"published {name}: {of} has {other!r} and {path!r}, which differ only in case, and Spark does not "
-                "distinguish them: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
-            )
-
-
-def _without_case(name: str) -> tuple[tuple[str, str], ...]:
-    """Fold a name as Spark compares it: columns in lower case, members letter by letter.
-
-    Letter by letter is Java's `equalsIgnoreCase`: each letter's single upper-case letter, and the single lower-case
-    letter of that. So both small sigmas are equal, `ẞ` equals `ß` and `İ` equals `i`, but `ß` does not equal `ss`.
-    """
-    upper = (letter.upper() if len(letter.upper()) == 1 else letter for letter in name)
-    return ("lower case", name.lower()), ("letters", "".join(letter.lower()[0] for letter in upper))
-
-
-def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
-    """Paths of columns and of all members of structs within them, parents first."""
-    schema = Schema(0, tuple(fields))
-    for path in map(schema.path, schema.field_ids):
-        holders = (None, *(above.type for above in path))
-        named = [f.name for f, holder in zip(path, holders, strict=False) if not isinstance(holder, ListType | MapType)]
-        if not isinstance(holders[-2], ListType | MapType):
-            yield ".".join(named)
 
 
 def tables_read(config: Config, name: str) -> tuple[str, ...]:

@@ -51,7 +51,6 @@ from pipelines.publish.mirror_reads import (
     views_of,
 )
 from pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
-from pipelines.publish.pushdown import PushedScans, push_down
 from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query, requested_partitions
 from pipelines.publish.refresh_plan import (
     MakeAll,
@@ -88,7 +87,7 @@ from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
 from scan_core import Scan, ScanMetrics, ScanPlan
-from scan_core.spark import expected_choice, means_what_scans_mean, quoted_name
+from scan_core.spark import PushedScans, expected_choice, means_what_scans_mean, push_down, quoted_name
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table

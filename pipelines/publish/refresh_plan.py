@@ -18,13 +18,13 @@ from sqlglot import exp
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, PublishedPartition
 from pipelines.errors import ConfigError
-from pipelines.publish.lineage.partition_lineage import OF_CHANGED, Reach
-from pipelines.publish.lineage.query_tree import DIALECT
 from pipelines.publish.mirror_reads import TIMES, changed_rows
+from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState, SourceState
 from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_field, require_columns, spark_message
 from scan_core import Changes, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
+from scan_core.spark import DIALECT
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Table

@@ -24,7 +24,7 @@ from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import FileLayout
 from pipelines.mirrors.table_shape import why_no_name
 from pipelines.publish.direct_copy import CopyTask
-from pipelines.publish.query import PublishedQuery, did_you_mean, require_names_apart
+from pipelines.publish.query import PublishedQuery, did_you_mean
 from pipelines.publish.task import (
     REPORT_SCHEMA,
     PublishTask,
@@ -34,8 +34,15 @@ from pipelines.publish.task import (
     total_report,
     write_numbered,
 )
-from scan_core import NestedField, PrimitiveType, Scan, Type, pack_splits
-from scan_core.spark import arrow_schema_of, fair_split_bytes, parallelism_of, quoted_name, spark_schema
+from scan_core import NestedField, OptionError, PrimitiveType, Scan, Type, pack_splits
+from scan_core.spark import (
+    arrow_schema_of,
+    fair_split_bytes,
+    parallelism_of,
+    quoted_name,
+    require_names_apart,
+    spark_schema,
+)
 
 SPARK_FAILURES = (PySparkException, Py4JError)
 """PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
@@ -247,7 +254,10 @@ def query_result(
         names = result.columns
     except SPARK_FAILURES as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
-    require_names_apart(query.name, "the result", names)
+    try:
+        require_names_apart("the result", names)
+    except OptionError as error:
+        raise ConfigError(f"published {query.name}: {error}") from error
     return result
 
 

@@ -1,4 +1,4 @@
-"""Scans in Spark: DataFrames, a data source, joins, and the reports of tasks."""
+"""Scans in Spark: DataFrames, a data source, joins, SQL, and the reports of tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
     from scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
     from scan_core.spark.native import NativeLimits as NativeLimits
+    from scan_core.spark.pushdown import Pushed as Pushed
+    from scan_core.spark.pushdown import PushedScans as PushedScans
+    from scan_core.spark.pushdown import push_down as push_down
     from scan_core.spark.reader_choice import Reader as Reader
     from scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
     from scan_core.spark.reader_choice import require_session as require_session
@@ -34,6 +37,26 @@ if TYPE_CHECKING:
     from scan_core.spark.types import quoted_name as quoted_name
     from scan_core.spark.types import spark_schema as spark_schema
     from scan_core.spark.worker_archives import keep_archives_of_spark as keep_archives_of_spark
+    from scan_core.sql.query import SqlQuery as SqlQuery
+    from scan_core.sql.query import parse_sql as parse_sql
+    from scan_core.sql.query import require_names_apart as require_names_apart
+    from scan_core.sql.query_shape import PARTITION as PARTITION
+    from scan_core.sql.query_shape import PARTITION_END as PARTITION_END
+    from scan_core.sql.query_shape import PARTITION_START as PARTITION_START
+    from scan_core.sql.query_shape import Path as Path
+    from scan_core.sql.query_shape import SelectShape as SelectShape
+    from scan_core.sql.query_shape import bound_by_parameters as bound_by_parameters
+    from scan_core.sql.query_shape import correlations as correlations
+    from scan_core.sql.query_shape import full_join_keys as full_join_keys
+    from scan_core.sql.query_shape import have_one_type as have_one_type
+    from scan_core.sql.query_shape import is_plain as is_plain
+    from scan_core.sql.query_shape import owner as owner
+    from scan_core.sql.query_shape import path_between as path_between
+    from scan_core.sql.query_shape import substituted as substituted
+    from scan_core.sql.query_shape import why_not_sliced as why_not_sliced
+    from scan_core.sql.query_tree import DIALECT as DIALECT
+    from scan_core.sql.sql_functions import is_row_wise as is_row_wise
+    from scan_core.sql.sql_functions import unrepeatable as unrepeatable
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -46,6 +69,11 @@ else:
             "scan_core.spark.session": "is_local spark_session",
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
+            "scan_core.spark.pushdown": "Pushed PushedScans push_down",
+            "scan_core.sql.query": "SqlQuery parse_sql require_names_apart",
+            "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
+            "scan_core.sql.query_tree": "DIALECT",
+            "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
             "scan_core.spark.worker_archives": "keep_archives_of_spark",
         },
     )

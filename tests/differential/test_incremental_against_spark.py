@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.config.publish_partition import PublishedPartition
-from pipelines.publish.lineage.partition_lineage import OF_CHANGED
+from pipelines.publish.partition_lineage import OF_CHANGED
 from pipelines.publish.query import PublishedQuery, parse_query
 from pipelines.publish.refresh_plan import trace_text
 from tests.differential.published_queries import DAYS, KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, row_of

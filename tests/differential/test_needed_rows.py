@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from pipelines.publish.lineage.needed_rows import TablePlace, needed_rows
-from pipelines.publish.lineage.query_tree import qualified, traceable
+from scan_core.sql.needed_rows import TablePlace, needed_rows
+from scan_core.sql.query_tree import qualified, traceable
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, Queries, Row, row_of
 
 quick = settings(

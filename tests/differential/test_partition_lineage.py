@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.publish.lineage.partition_lineage import OF_CHANGED, Reach, reaches
-from pipelines.publish.lineage.query_tree import qualified, traceable
+from pipelines.publish.partition_lineage import OF_CHANGED, Reach, reaches
+from scan_core.sql.query_tree import qualified, traceable
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, states
 
 quick = settings(

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from pipelines.publish.lineage import partition_lineage, query_shape, query_tree
-from pipelines.publish.lineage.sql_functions import join_kind
+from pipelines.publish import partition_lineage
+from scan_core.sql import query_shape, query_tree
+from scan_core.sql.sql_functions import join_kind
 from tests.differential.test_partition_lineage import check
 
 MOST_SEEDS = 400

@@ -12,11 +12,10 @@ import pytest
 from pipelines.config.project import Config, parse
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.publish.mirror_reads import mirror_scans
-from pipelines.publish.pushdown import PushedScans, push_down
 from pipelines.publish.query import arguments, published_entry, published_query
 from pipelines.publish.refresh import publish
 from scan_core import open_table
-from scan_core.spark import reader_choice
+from scan_core.spark import PushedScans, push_down, reader_choice
 from tests.pipelines.publish.daily_orders import apply
 
 NAME = "shop.result"

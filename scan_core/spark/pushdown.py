@@ -1,8 +1,8 @@
-"""Pushes conditions and join keys from the SQL of a published table down into the scans of its mirrors.
+"""Pushes conditions and join keys from the SQL of a query down into the scans of its tables.
 
 A scan may leave out rows that the query does not need, but need not: Spark runs the whole query over the result of the
 scans. So everything here only narrows; what is uncertain, or costs more than it saves, is left to Spark, with the
-reason. This module imports pyspark but needs no session.
+reason. No session is needed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +13,22 @@ from typing import Any
 
 from sqlglot import exp
 
-from pipelines.publish.lineage.needed_rows import Partners, TablePlace, needed_rows
-from pipelines.publish.lineage.query_tree import DIALECT, traceable
-from pipelines.publish.query import PublishedQuery
-from scan_core import ListType, MapType, NestedField, PrimitiveType, Scan, Schema, StructType, Type
-from scan_core.spark import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges, push_filters
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from scan_core.scan import Scan
+from scan_core.spark.frames import push_filters
+from scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
+from scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
+from scan_core.sql.query import SqlQuery
+from scan_core.sql.query_tree import DIALECT
 
 
 @dataclass(slots=True)
 class Pushed:
-    """What was pushed down into the scan of one mirror.
+    """What was pushed down into the scan of one table.
 
     Attributes:
         conditions: that the scan applies, as SQL.
-        joins: filters from joins, in words: keys read from another mirror, or ranges from its statistics.
+        joins: filters from joins, in words: keys read from another table, or ranges from its statistics.
         left: by condition or join, why it is left to Spark.
     """
 
@@ -37,23 +39,23 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class PushedScans:
-    """The narrowed scans of all mirrors that a query reads, by table."""
+    """The narrowed scans of all tables that a query reads, by table."""
 
     scans: Mapping[str, Scan]
     pushed: Mapping[str, Pushed]
 
 
 def push_down(
-    query: PublishedQuery, scans: Mapping[str, Scan], arguments: Mapping[str, Any], limits: BuildLimits | None = None
+    query: SqlQuery, scans: Mapping[str, Scan], arguments: Mapping[str, Any], limits: BuildLimits | None = None
 ) -> PushedScans:
     """Narrow the scans to the rows that the query may need.
 
-    Keys of joins are read here, in this process, from mirrors that conditions or other joins have narrowed, smallest
+    Keys of joins are read here, in this process, from tables that conditions or other joins have narrowed, smallest
     first, as long as they fit into the limits.
 
     Args:
-        query: the query of the published table.
-        scans: scans of its mirrors, by table.
+        query: the parsed query.
+        scans: scans of its tables, by name.
         arguments: values of its parameters.
         limits: limits of the keys that are read.
     """
@@ -82,11 +84,10 @@ def push_down(
 
 
 def _places(
-    query: PublishedQuery, schemas: Mapping[str, Schema], arguments: Mapping[str, Any]
+    query: SqlQuery, schemas: Mapping[str, Schema], arguments: Mapping[str, Any]
 ) -> tuple[TablePlace, ...] | str:
-    """Determine what the query needs of each table, by the names of the config; or why that is not certain."""
-    tree = query.in_full(schemas)
-    flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+    """Determine what the query needs of each table, by the names in the SQL; or why that is not certain."""
+    flat = query.traceable(schemas)
     if isinstance(flat, str):
         return flat
     values = {name: _literal(value) for name, value in arguments.items()}

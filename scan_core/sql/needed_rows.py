@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from pipelines.publish.lineage.query_shape import (
+from scan_core.sql.query_shape import (
     SelectShape,
     conjuncts,
     correlations,
@@ -20,8 +20,8 @@ from pipelines.publish.lineage.query_shape import (
     substituted,
     why_not_sliced,
 )
-from pipelines.publish.lineage.query_tree import DIALECT
-from pipelines.publish.lineage.sql_functions import is_row_wise
+from scan_core.sql.query_tree import DIALECT
+from scan_core.sql.sql_functions import is_row_wise
 
 _RESULT = "_result"
 """Qualifier of a query's result columns in conditions on the result."""

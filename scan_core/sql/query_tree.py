@@ -12,8 +12,8 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 from sqlglot.tokens import TokenType
 
-from pipelines.publish.lineage.sql_functions import join_kind, why_not_understood
-from scan_core import PrimitiveType, Schema, Type
+from scan_core.model.schema import PrimitiveType, Schema, Type
+from scan_core.sql.sql_functions import join_kind, why_not_understood
 
 DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})

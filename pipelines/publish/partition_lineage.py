@@ -1,7 +1,7 @@
 """Determines from the SQL alone which partitions of a result the changed rows of its tables can reach.
 
 Builds the queries over changed rows, and the conditions that limit a scan to the rows of some partitions. The rules
-for one SELECT are in `query_shape.py`.
+for one SELECT are in `scan_core/sql/query_shape.py`.
 """
 
 from collections import Counter
@@ -13,7 +13,9 @@ from typing import Any
 from sqlglot import exp
 
 from pipelines.config.publish_partition import Period, PublishedPartition
-from pipelines.publish.lineage.query_shape import (
+from scan_core import NestedField, PrimitiveType, Schema
+from scan_core.spark import (
+    DIALECT,
     Path,
     SelectShape,
     bound_by_parameters,
@@ -21,14 +23,12 @@ from pipelines.publish.lineage.query_shape import (
     full_join_keys,
     have_one_type,
     is_plain,
+    is_row_wise,
     owner,
     path_between,
     substituted,
     why_not_sliced,
 )
-from pipelines.publish.lineage.query_tree import DIALECT
-from pipelines.publish.lineage.sql_functions import is_row_wise
-from scan_core import NestedField, PrimitiveType, Schema
 
 OF_CHANGED = "_changed"
 """Suffix of the name, after that of the table, under which the queries built here read changed rows."""

@@ -1,1 +1,0 @@
-"""Which partitions of a published table depend on which rows of its mirrors."""
