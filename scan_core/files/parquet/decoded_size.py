@@ -42,7 +42,8 @@ _LEVEL_BYTES = 4
 """The two levels of a value in a list or map."""
 _TOLERANCE = 4
 """Up to this many times the target a row group is read at once: reading in windows costs more."""
-_LEAST_ROWS = 4_096
+_LEAST_ROWS, _LEAST_BYTES = 4_096, 8 * 1024**2
+"""A window holds no fewer rows and bytes than both, however low the limit is: each has its own cost."""
 _MEASURED_ROWS = 65_536
 _HEADER_BYTES = 4_096
 _HEADER_WINDOWS = (256, 4 * _HEADER_BYTES, 16 * 1024**2)
@@ -131,7 +132,7 @@ class DecodedSizes:
             found = self._measured(row_group, leaf, limits)
             measured = found if measured is None else measured + found
         if measured is None:
-            size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(limits.most_bytes / per_row)), 1)
+            size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(_LEAST_BYTES / per_row)), 1)
             if per_row > limits.most_bytes:
                 self._refuse(row_group, leaves, rows.start, int(per_row), limits)
             return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]

@@ -33,7 +33,7 @@ def test_parquet_events_are_read_in_pieces_or_refused(tmp_path: Path, name: str)
         assert "raise memory_limit_bytes" in str(found)
     else:
         assert found == num_rows
-    assert grown < 1.5 * LIMIT
+    assert grown < 1.25 * LIMIT
     assert seconds < 60
 
 

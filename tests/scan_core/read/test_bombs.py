@@ -98,7 +98,7 @@ def test_a_scan_reads_or_refuses_a_bomb_within_its_limit(tmp_path: Path, name: s
         assert "raise memory_limit_bytes" in found
     else:
         assert found == num_rows
-    assert grown < 3 * LIMIT
+    assert grown < 2 * LIMIT
     assert seconds < 60
 
 
