@@ -1,62 +1,14 @@
-"""Publishes rows that consist of columns of a single mirror: the tasks that read the mirror write the files."""
+"""Recognises queries that only select columns of a single mirror: the tasks that read the mirror write the files."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 from sqlglot import exp
 
-from pipelines.iceberg.table_writer import RollingWriter
 from pipelines.publish.query import PublishedQuery
-from pipelines.publish.task import PublishTask, TaskReport
-from scan_core import ScanMetrics, read_split, unpack_split
-from scan_core.native import is_missed
-from scan_core.spark import conform, keep_archives_of_spark
 
 _SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
 """Parts of a query that only selects columns; `kind` and `hint` must be empty."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTask:
-    """Reads splits and writes their rows; pickled to the workers.
-
-    Attributes:
-        publish: how and where to write.
-        shared: data that the splits share, as packed with them.
-        source: the columns of the splits as Spark would see them.
-        sources: for each column of the result its index in `source`, None for the day.
-        result: columns of the result.
-        day: the day of all rows, where the result has a day that is not a column of the mirror.
-    """
-
-    publish: PublishTask
-    shared: bytes
-    source: pa.Schema
-    sources: tuple[int | None, ...]
-    result: pa.Schema
-    day: date | None = None
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return one report for all the packed splits in `batches`."""
-        keep_archives_of_spark()
-        metrics = ScanMetrics()
-        task = self.publish
-        with RollingWriter(task.target, task.spec, task.layout, task.run) as writer:
-            writer.write(self._rows(batches, metrics))
-        yield TaskReport(tuple(writer.files), metrics).batch()
-
-    def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
-        for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
-            split = unpack_split(self.shared, packed)
-            metrics.fallbacks += is_missed(split.context.options)
-            for rows in read_split(split, metrics):
-                given = conform(rows, self.source)
-                day = pa.repeat(pa.scalar(self.day, pa.date32()), given.num_rows)
-                columns = [day if place is None else given.column(place) for place in self.sources]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.result)
 
 
 def copied_columns(

@@ -4,7 +4,7 @@ This module imports pyspark.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.publish.query import PublishedQuery
-from scan_core import Changes, ChangeType, PrimitiveType, Scan, ScanMetrics, open_table, read_changes
+from pipelines.publish.task import ReadChanges
+from scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table
 from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
@@ -26,9 +27,7 @@ from scan_core.spark import (
     TaskReports,
     arrow_schema_of,
     choice_of,
-    conform,
     dataframe,
-    keep_archives_of_spark,
     parallelism_of,
     reports_of,
     spark_schema,
@@ -181,7 +180,7 @@ def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
     packed = [pickle.dumps(work.splits[n::num_tasks], protocol=5) for n in range(num_tasks)]
     # one split per task: from a single partition, round robin deals exactly one to each
     parts = spark.createDataFrame(pa.table({"splits": pa.array(packed, pa.binary())})).coalesce(1)
-    read = parts.repartition(num_tasks).mapInArrow(_ReadChanges(arrow_schema_of(task_schema)), task_schema)
+    read = parts.repartition(num_tasks).mapInArrow(ReadChanges(arrow_schema_of(task_schema)), task_schema)
     # nested values are not compared: rows that were only moved then count as changed
     if work.compared is not None and all(isinstance(field.type, PrimitiveType) for field in fields):
         read = _net(read, [isinstance(x.type, PrimitiveType) and x.type.name in _FLOATS for x in fields])
@@ -198,21 +197,3 @@ def _net(read: DataFrame, are_floats: Sequence[bool]) -> DataFrame:
         by.append(column.cast("string").alias(f"t{n}") if is_float else column)
         values += [f.first(column).alias(f"c{n}")] if is_float else []
     return read.groupBy(*by).agg(f.sum(TIMES).alias(TIMES), *values).where(f.col(TIMES) != 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadChanges:
-    """Reads parts of the change scan; pickled to the workers. Rows that disappeared count -1."""
-
-    schema: pa.Schema
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_archives_of_spark()
-        of_rows = pa.schema(list(self.schema)[:-1])
-        for batch in batches:
-            for packed in batch.column(0):
-                for split in pickle.loads(packed.as_py()):  # noqa: S301 - of our own driver
-                    for change, rows in read_changes(split, ScanMetrics()):
-                        given = conform(rows, of_rows)
-                        sign = pa.repeat(pa.scalar(-1 if change is ChangeType.DELETE else 1, pa.int64()), rows.num_rows)
-                        yield pa.RecordBatch.from_arrays([*given.columns, sign], schema=self.schema)

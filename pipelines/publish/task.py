@@ -1,11 +1,13 @@
 """The part of publishing that runs in Spark tasks: write Arrow batches to Parquet files and report them.
 
-Tasks also write the equality deletes of an upsert. This module does not import pyspark.
+Tasks also write the equality deletes of an upsert. This module imports neither pyspark nor what only the driver needs:
+workers of a cluster have the libraries of `pipelines.spark.package.REQUIREMENTS` alone.
 """
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +22,9 @@ from pipelines.iceberg.row_shape import conform
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
 from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
-from scan_core import PartitionSpec, ScanMetrics
+from scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
+from scan_core.native import is_missed
+from scan_core.spark import conform as conform_for_spark
 from scan_core.spark import keep_archives_of_spark
 
 KEY_BYTES = 64 * 1024**2
@@ -197,6 +201,66 @@ class PublishTask:
         ):
             writer.write(deletes.of(rows))
         yield TaskReport((*writer.files, *deletes.files)).batch()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTask:
+    """Reads splits and writes their rows; pickled to the workers.
+
+    Attributes:
+        publish: how and where to write.
+        shared: data that the splits share, as packed with them.
+        source: the columns of the splits as Spark would see them.
+        sources: for each column of the result its index in `source`, None for the day.
+        result: columns of the result.
+        day: the day of all rows, where the result has a day that is not a column of the mirror.
+    """
+
+    publish: PublishTask
+    shared: bytes
+    source: pa.Schema
+    sources: tuple[int | None, ...]
+    result: pa.Schema
+    day: date | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return one report for all the packed splits in `batches`."""
+        keep_archives_of_spark()
+        metrics = ScanMetrics()
+        task = self.publish
+        with RollingWriter(task.target, task.spec, task.layout, task.run) as writer:
+            writer.write(self._rows(batches, metrics))
+        yield TaskReport(tuple(writer.files), metrics).batch()
+
+    def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
+        for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
+            split = unpack_split(self.shared, packed)
+            metrics.fallbacks += is_missed(split.context.options)
+            for rows in read_split(split, metrics):
+                given = conform_for_spark(rows, self.source)
+                day = pa.repeat(pa.scalar(self.day, pa.date32()), given.num_rows)
+                columns = [day if place is None else given.column(place) for place in self.sources]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges:
+    """Reads parts of the change scan; pickled to the workers. Rows that disappeared count -1."""
+
+    schema: pa.Schema
+    """The columns, and how often a row appears."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the changed rows of the pickled splits in `batches`."""
+        keep_archives_of_spark()
+        of_rows = pa.schema(list(self.schema)[:-1])
+        for batch in batches:
+            for packed in batch.column(0):
+                for split in pickle.loads(packed.as_py()):  # noqa: S301 - of our own driver
+                    for change, rows in read_changes(split, ScanMetrics()):
+                        given = conform_for_spark(rows, of_rows)
+                        sign = pa.repeat(pa.scalar(-1 if change is ChangeType.DELETE else 1, pa.int64()), rows.num_rows)
+                        yield pa.RecordBatch.from_arrays([*given.columns, sign], schema=self.schema)
 
 
 def numbers(count: int) -> list[str]:

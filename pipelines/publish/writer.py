@@ -23,10 +23,10 @@ from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import FileLayout
 from pipelines.mirrors.table_shape import why_no_name
-from pipelines.publish.direct_copy import CopyTask
 from pipelines.publish.query import PublishedQuery, did_you_mean
 from pipelines.publish.task import (
     REPORT_SCHEMA,
+    CopyTask,
     PublishTask,
     TaskReport,
     check_numbered_keys,

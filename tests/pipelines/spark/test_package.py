@@ -21,6 +21,7 @@ from pipelines.spark.package import (
     pack_dependencies,
     required_distributions,
 )
+from tests.cluster.worker_python import python_with_requirements
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,25 @@ def test_code_runs_from_the_zip_alone(archive: Path) -> None:
         [sys.executable, "-c", script], env=environment, cwd="/", stdout=subprocess.PIPE, text=True, check=True
     )
     assert done.stdout.startswith(str(archive))
+
+
+TASKS = "import pipelines.publish.task, scan_core.spark, scan_core.spark.source, scan_core.spark.native, scan_core.spark.joins, scan_core.spark.reports"
+"""The modules of what is pickled to the workers."""
+
+
+def test_tasks_import_only_what_workers_are_asked_to_have(archive: Path, tmp_path: Path) -> None:
+    python = python_with_requirements(tmp_path / "worker") / "python3"
+    spark = tmp_path / "worker" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    for name in ("pyspark", "py4j"):  # Spark puts its own on the path
+        place = Path(str(distribution(name).locate_file(name)))
+        (spark / name).symlink_to(place)
+    environment = {"PYTHONPATH": str(archive), "HOME": "/nowhere", "PATH": os.environ["PATH"]}
+    done = subprocess.run([python, "-c", TASKS], env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    without = subprocess.run(
+        [python, "-c", "import yaml"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "No module named 'yaml'" in without.stderr
 
 
 def test_equal_code_makes_equal_bytes(archive: Path, tmp_path: Path) -> None:
