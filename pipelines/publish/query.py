@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
+from sqlglot import exp
+
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
 from pipelines.errors import ConfigError
@@ -18,6 +20,10 @@ from scan_core.spark import PARTITION, PARTITION_END, PARTITION_START, SqlQuery,
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters of every partitioned table."""
+_SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
+"""Parts of a query that only selects columns; `kind` and `hint` must be empty."""
+_READ_OTHERWISE = frozenset({"sample", "joins", "laterals", "pivots", "version", "when", "hints", "only", "partition"})
+"""Parts of a table reference that would change the mirror's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,3 +257,60 @@ def made_without_asking(config: Config) -> list[str]:
     Rows are added to a partition only when that partition is asked for.
     """
     return [n for n, entry in config.published.items() if entry.mode == "replace" or entry.partition is None]
+
+
+def copied_columns(
+    query: PublishedQuery, columns: Sequence[str], result: Sequence[str], day: str | None = None
+) -> list[str | None] | None:
+    """Find the column of the mirror behind each column of the result, None for the day; or None for any other query.
+
+    Applies to queries that only select columns of one mirror; Spark names the columns of their result. `day` is the
+    column of the result that is known to hold a single day in all rows, however it is computed.
+    """
+    select = query.tree
+    if not isinstance(select, exp.Select) or any(value for name, value in select.args.items() if name not in _SIMPLE):
+        return None
+    table = _only_table(select)
+    if table is None or len(query.tables) != 1:
+        return None
+    by_lower = {name.lower(): name for name in columns}
+    if len(by_lower) != len(columns):
+        return None
+    day = (day or "").lower()
+    found: list[tuple[str, str | None]] = []
+    for expression in select.expressions:
+        inner = expression.unalias()
+        if isinstance(inner, exp.Star) and not any(inner.args.values()):
+            found += [(name, name) for name in columns]
+        elif day and expression.alias_or_name.lower() == day:
+            found.append((expression.alias_or_name, None))
+        elif _is_column_of(inner, table) and inner.name.lower() in by_lower:
+            found.append((expression.alias_or_name, by_lower[inner.name.lower()]))
+        else:
+            return None
+    if [name.lower() for name, _ in found] != [name.lower() for name in result]:
+        return None
+    return [None if name.lower() == day else column for name, column in found]
+
+
+def _only_table(select: exp.Select) -> exp.Table | None:
+    """Table that the query selects from, if it is a table without modifiers."""
+    source: Any = select.args.get("from_") or select.args.get("from")
+    if select.args.get("kind") or select.args.get("hint") or source is None or not isinstance(source.this, exp.Table):
+        return None
+    table = source.this
+    is_renamed = table.args.get("alias") is not None and table.args["alias"].columns
+    return None if is_renamed or any(table.args.get(name) for name in _READ_OTHERWISE) else table
+
+
+def _is_column_of(expression: exp.Expression, table: exp.Table) -> bool:
+    """Whether this is a column, bare or qualified by its table: `a.b` may also be a member of a struct `a`."""
+    if not isinstance(expression, exp.Column) or not isinstance(expression.this, exp.Identifier):
+        return False
+    qualifier = [part.name.lower() for part in expression.parts[:-1]]
+    known = (
+        [[table.alias.lower()]]
+        if table.alias
+        else [[part.name.lower() for part in table.parts[-n:]] for n in (1, len(table.parts))]
+    )
+    return not qualifier or qualifier in known

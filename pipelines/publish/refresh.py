@@ -40,7 +40,6 @@ from pipelines.publish.audit import (
     require_green_rows,
     summarize_checks,
 )
-from pipelines.publish.direct_copy import copied_columns
 from pipelines.publish.mirror_reads import (
     MirrorRead,
     mirror_scans,
@@ -51,7 +50,14 @@ from pipelines.publish.mirror_reads import (
     views_of,
 )
 from pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
-from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query, requested_partitions
+from pipelines.publish.query import (
+    PublishedQuery,
+    arguments,
+    copied_columns,
+    published_entry,
+    published_query,
+    requested_partitions,
+)
 from pipelines.publish.refresh_plan import (
     MakeAll,
     MakeNothing,

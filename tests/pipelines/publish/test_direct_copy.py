@@ -13,8 +13,7 @@ from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
-from pipelines.publish.direct_copy import copied_columns
-from pipelines.publish.query import parse_query
+from pipelines.publish.query import copied_columns, parse_query
 from pipelines.publish.task import CopyTask, PublishTask, total_report
 from pipelines.publish.writer import file_layout
 from scan_core import open_table
