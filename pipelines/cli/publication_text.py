@@ -1,12 +1,10 @@
 """How a publication is printed: what was made and why, and how its mirrors are read."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipelines.cli.terminal import counted
 
 if TYPE_CHECKING:
-    from pipelines.publish.mirror_reads import MirrorRead
     from pipelines.publish.refresh_report import PublishReport
 
 _MAX_SHOWN = 20
@@ -45,22 +43,5 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
         lines += reasons[:_MAX_SHOWN]
         lines += [f"  and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []
         for table, read in report.reads.items():
-            lines += _described_read(table, read)
+            lines += read.described(table)
     return "\n".join(lines)
-
-
-def _described_read(table: str, read: "MirrorRead") -> Iterator[str]:
-    metrics = read.metrics
-    yield f"  read {table}, snapshot {read.snapshot_id}, by the {read.reader}"
-    yield f"    columns: {', '.join(read.columns)}"
-    if read.where is not None:
-        yield f"    where: {read.where}"
-    for joined in read.joins:
-        yield f"    keys: {joined}"
-    for condition, reason in read.left.items():
-        yield f"    left to Spark: {condition} ({reason})"
-    planned, pruned = metrics.data_files_planned, metrics.data_files_pruned
-    yield (
-        f"    data files: {planned} of {planned + pruned}, with {counted(metrics.rows_out, 'row')} in "
-        f"{counted(metrics.bytes_read, 'byte')} at most"
-    )

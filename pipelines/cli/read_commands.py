@@ -1,7 +1,7 @@
-"""The commands that read rows: `nevermore scan`, `changes`, `explain` and `why`."""
+"""The commands that read rows: `nevermore scan`, `sql`, `changes`, `explain` and `why`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from pipelines.cli.arguments import (
     OptionalConfig,
     Output,
     OutputFormat,
+    ProjectConfig,
     Ref,
     Relocate,
     SnapshotId,
@@ -33,6 +34,8 @@ from pipelines.cli.terminal import counted, print_result
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipelines.changes.change_log import KeyLog
     from pipelines.cli.row_output import RowSource
     from pipelines.config.project import Config
@@ -91,6 +94,68 @@ def scan(
         _print_rows(request, output_format, output, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
+
+
+def sql(
+    query: Annotated[
+        str,
+        typer.Argument(metavar="QUERY", help="One query in Spark's SQL over tables of the config.", show_default=False),
+    ],
+    limit: Limit = None,
+    output_format: Format = None,
+    output: Output = None,
+    is_explained: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Print how each table would be read, and what is left to Spark, without running it."
+        ),
+    ] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, --explain as an object.")] = False,
+) -> None:
+    """Print the result of a query over mirrors and published tables, computed by Spark on their live rows.
+
+    Conditions, columns and join keys of the query reach the scans. The result is collected before it is printed: use
+    `--limit`, or publish large ones.
+
+    Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
+    """
+    from pipelines.config.project import load
+    from pipelines.publish.query import did_you_mean
+    from pipelines.publish.writer import SPARK_FAILURES, spark_message
+    from pipelines.spark.session import named_tables, project_session, query_tables
+    from scan_core.spark import parse_sql, reads_of_sql
+
+    settings = load(config)
+    named = named_tables(settings)
+    for name in parse_sql(query).tables:
+        if name.lower() not in named:
+            known = ", ".join(sorted(named.values())) or "no tables"
+            raise ConfigError(f"no table {name}; {did_you_mean(name.lower(), named, f'the config has {known}')}")
+    if not as_json:
+        log_progress()
+    try:
+        frame = query_tables(project_session(settings.spark), settings, query)
+        if is_explained:
+            reads = reads_of_sql(frame)
+            lines = [line for name, read in reads.items() for line in read.described(name)]
+            print_result({"reads": {name: read.as_dict() for name, read in reads.items()}}, lines, as_json=as_json)
+            return
+        rows = (frame if limit is None else frame.limit(limit)).toArrow()
+    except SPARK_FAILURES as error:
+        raise ConfigError(f"the query failed: {spark_message(error)}") from error
+    _print_rows(_Collected(rows), output_format, output, as_json=as_json)
+
+
+class _Collected:
+    """Rows that are in memory, as a source of rows."""
+
+    def __init__(self, rows: "pa.Table") -> None:
+        self.arrow_schema = rows.schema
+        self._rows = rows
+
+    def to_batches(self) -> "Generator[pa.RecordBatch, None, None]":
+        yield from self._rows.to_batches()
 
 
 def changes(

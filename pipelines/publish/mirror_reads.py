@@ -6,8 +6,8 @@ This module imports pyspark.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
     Reader,
+    TableRead,
     TaskReports,
     arrow_schema_of,
     choice_of,
@@ -35,44 +36,6 @@ from scan_core.spark import (
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorRead:
-    """What one table contributed to a publication.
-
-    Attributes:
-        snapshot_id: the snapshot that was read.
-        columns: columns that were read.
-        where: conditions that the scan applied, as SQL.
-        metrics: metrics of planning and all tasks.
-        joins: joins whose keys filtered the scan, in words.
-        left: by condition or join of the SQL, why the scan left it to Spark.
-        reader: the reader of the rows, and why it was chosen.
-    """
-
-    snapshot_id: int | None
-    columns: tuple[str, ...]
-    where: str | None
-    metrics: ScanMetrics
-    joins: tuple[str, ...] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
-    reader: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a dictionary for JSON and metadata."""
-        return {
-            "snapshot_id": self.snapshot_id,
-            "reader": self.reader,
-            "columns": list(self.columns),
-            "where": self.where,
-            "joins": list(self.joins),
-            "applied_by_spark_alone": dict(self.left),
-            "rows_read": self.metrics.rows_out,
-            "bytes_read": self.metrics.bytes_read,
-            "bytes_skipped": self.metrics.bytes_skipped,
-            "data_files_skipped": self.metrics.data_files_pruned,
-        }
 
 
 def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
@@ -135,14 +98,6 @@ def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
     return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
 
 
-def read_of(scan: Scan, metrics: ScanMetrics, reader: str, pushed: Pushed | None = None) -> MirrorRead:
-    """Describe a finished scan."""
-    where = " and ".join(str(p) for p in scan.predicates) or None
-    snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
-    pushed = pushed or Pushed()
-    return MirrorRead(snapshot_id, scan.columns or (), where, metrics, tuple(pushed.joins), pushed.left, reader)
-
-
 def names_of(views: Mapping[str, MirrorView]) -> dict[str, str]:
     """The name of the view of each table."""
     return {table: view.name for table, view in views.items()}
@@ -150,10 +105,10 @@ def names_of(views: Mapping[str, MirrorView]) -> dict[str, str]:
 
 def reads_of(
     scans: Mapping[str, Scan], views: Mapping[str, MirrorView], pushed: Mapping[str, Pushed] | None = None
-) -> dict[str, MirrorRead]:
+) -> dict[str, TableRead]:
     """What each table gave to the queries over its view so far."""
     return {
-        table: read_of(scan, views[table].reports.total(), views[table].reader, (pushed or {}).get(table))
+        table: TableRead.of(scan, views[table].reports.total(), views[table].reader, (pushed or {}).get(table))
         for table, scan in scans.items()
     }
 

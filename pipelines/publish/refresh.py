@@ -41,10 +41,8 @@ from pipelines.publish.audit import (
     summarize_checks,
 )
 from pipelines.publish.mirror_reads import (
-    MirrorRead,
     mirror_scans,
     names_of,
-    read_of,
     reads_of,
     snapshots_read,
     views_of,
@@ -92,8 +90,16 @@ from pipelines.publish.state import (
 from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
-from scan_core import Scan, ScanMetrics, ScanPlan
-from scan_core.spark import PushedScans, expected_choice, means_what_scans_mean, push_down, quoted_name
+from scan_core import Scan
+from scan_core.spark import (
+    PushedScans,
+    TableRead,
+    expected_choice,
+    means_what_scans_mean,
+    most_read,
+    push_down,
+    quoted_name,
+)
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
@@ -149,7 +155,7 @@ class WorkWriter:
     scans: Mapping[str, Scan]
     work: Work
     shape: ResultShape
-    reads: dict[str, MirrorRead] = field(default_factory=dict)
+    reads: dict[str, TableRead] = field(default_factory=dict)
     written: dict[str, PartitionWritten] = field(default_factory=dict)
     copied_rows: int = 0
     leftover_files: int = 0
@@ -211,7 +217,7 @@ class WorkWriter:
         for record, storage in self._records:
             record.end(storage)
 
-    def count(self, reads: Mapping[str, MirrorRead]) -> None:
+    def count(self, reads: Mapping[str, TableRead]) -> None:
         """Add what scans have read."""
         for table, read in reads.items():
             before = self.reads.get(table)
@@ -252,7 +258,7 @@ class WorkWriter:
                 reader, plan = DIRECT_COPY, scan.plan()
                 if isinstance(way, _RunQuery):
                     reader = str(expected_choice(scan, plan, self.entry.options.reader, runs_python=True))
-                self.count({table: read_of(scan, _at_most(plan), reader, found.pushed.get(table))})
+                self.count({table: TableRead.of(scan, most_read(plan), reader, found.pushed.get(table))})
 
     def _narrowed(self, way: _RunQuery | _CopyColumns, given: Mapping[str, Any]) -> PushedScans:
         """The scans of a query, with what its SQL and the values of its parameters say of their rows."""
@@ -277,7 +283,7 @@ class WorkWriter:
                 case _CopyColumns(_, columns, day):
                     (scan,) = scans.values()
                     written = write_copy(name, self.spark, scan, result, task, copied=columns, day=day)
-                    self.count({table: read_of(scan, written.metrics, DIRECT_COPY) for table in scans})
+                    self.count({table: TableRead.of(scan, written.metrics, DIRECT_COPY) for table in scans})
                     self.copied_rows += sum(file.record_count for file in written.files)
         return written.files
 
@@ -325,13 +331,6 @@ class WorkWriter:
             return result
         # otherwise each task writes a file for each partition
         return result.hint("rebalance", col(quoted_name(partition.column)))
-
-
-def _at_most(plan: ScanPlan) -> ScanMetrics:
-    """What reading takes at most: all rows of the files that a plan leaves."""
-    files = [task.data_file for task in plan.tasks]
-    rows, size = sum(file.record_count for file in files), sum(file.file_size_bytes for file in files)
-    return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)
 
 
 _log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from typing import Any
 
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.publish.audit import Verdict
-from pipelines.publish.mirror_reads import MirrorRead
 from pipelines.publish.publish_commit import Mode
 from scan_core import ScanMetrics
+from scan_core.spark import TableRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PublishReport:
     data_files: int
     bytes_written: int
     snapshot_id: int | None
-    reads: Mapping[str, MirrorRead] = field(default_factory=dict)
+    reads: Mapping[str, TableRead] = field(default_factory=dict)
     is_dry: bool = False
     is_unchanged: bool = False
     mode: Mode = "replace"
@@ -133,7 +133,7 @@ class PublishReport:
 
 def joined(reports: Sequence[PublishReport]) -> PublishReport:
     """Join the reports of several runs, each on some partitions or all, into one with the state of the last."""
-    reads: dict[str, MirrorRead] = {}
+    reads: dict[str, TableRead] = {}
     for report in reports:
         for table, read in report.reads.items():
             before = reads.get(table)

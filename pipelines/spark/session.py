@@ -1,4 +1,4 @@
-"""Creates the Spark session of a config, and registers mirrors as views in a session.
+"""Creates the Spark session of a config, registers mirrors as views in a session, and runs SQL over tables of a config.
 
 This module imports pyspark. The code for the workers is packed in `package.py`.
 """
@@ -14,8 +14,8 @@ from pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.spark.package import build_package, check_package
-from scan_core import Scan, open_table
-from scan_core.spark import NativeLimits, Reader, ReaderChoice, choice_of, dataframe, require_session
+from scan_core import Scan, Table, open_table
+from scan_core.spark import NativeLimits, Reader, ReaderChoice, choice_of, dataframe, parse_sql, require_session, sql
 
 
 def project_session(spark: SparkConfig) -> Any:
@@ -123,6 +123,41 @@ def register_views(
         frame.createOrReplaceTempView(names[name])
         views[name] = MirrorView(name, names[name], snapshot_id, frame, choice_of(frame))
     return views
+
+
+def query_tables(
+    spark: SparkSession, config: Config, text: str, *, args: Mapping[str, Any] | None = None, reader: Reader = "auto"
+) -> DataFrame:
+    """Run a query over mirrors and published tables, whose conditions and joins reach their scans: see `scan_core.spark.sql`.
+
+    Args:
+        spark: a session, classic or Connect.
+        config: the project.
+        text: a query that uses the names of tables in the config, or of their views.
+        args: values of its parameters.
+        reader: see `dataframe`.
+
+    Raises:
+        ConfigError: a table of the query does not exist yet.
+        OptionError: not a single query.
+    """
+    catalog = open_catalog(config)
+    named = named_tables(config)
+    tables: dict[str, Table] = {}
+    for name in parse_sql(text).tables:
+        if (table := named.get(name.lower())) is not None:
+            found = find_table(catalog, table)
+            if found is None:
+                made = "ingest" if table in config.tables else "publish"
+                raise ConfigError(f"table {table} does not exist yet: nevermore {made} creates it")
+            tables[name] = open_table(found)
+    return sql(spark, text, tables, args=args, reader=reader)
+
+
+def named_tables(config: Config) -> dict[str, str]:
+    """Tables of a config by the names that queries may use, in lower case: full names, and those of views."""
+    views = {view.lower(): table for table, view in view_names(config.tables).items()}
+    return views | {table.lower(): table for table in (*config.published, *config.tables)}
 
 
 def view_names(tables: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from sqlglot import exp
 
+from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from scan_core.plan.planner import ScanPlan
 from scan_core.scan import Scan
 from scan_core.spark.frames import push_filters
 from scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
@@ -45,8 +47,84 @@ class PushedScans:
     pushed: Mapping[str, Pushed]
 
 
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """What one table contributed to a query, or would.
+
+    Attributes:
+        snapshot_id: the snapshot that was read.
+        columns: columns that were read.
+        where: conditions that the scan applied, as SQL.
+        metrics: metrics of planning and all tasks.
+        joins: joins whose keys filtered the scan, in words.
+        left: by condition or join of the SQL, why the scan left it to Spark.
+        reader: the reader of the rows, and why it was chosen.
+    """
+
+    snapshot_id: int | None
+    columns: tuple[str, ...]
+    where: str | None
+    metrics: ScanMetrics
+    joins: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    reader: str = ""
+
+    @classmethod
+    def of(cls, scan: Scan, metrics: ScanMetrics, reader: str, pushed: Pushed | None = None) -> "TableRead":
+        """Describe a scan that was read, or planned."""
+        where = " and ".join(str(p) for p in scan.predicates) or None
+        snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
+        pushed = pushed or Pushed()
+        return cls(
+            snapshot_id,
+            scan.schema.names if scan.columns is None else scan.columns,
+            where,
+            metrics,
+            tuple(pushed.joins),
+            pushed.left,
+            reader,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dictionary for JSON and metadata."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "reader": self.reader,
+            "columns": list(self.columns),
+            "where": self.where,
+            "joins": list(self.joins),
+            "applied_by_spark_alone": dict(self.left),
+            "rows_read": self.metrics.rows_out,
+            "bytes_read": self.metrics.bytes_read,
+            "bytes_skipped": self.metrics.bytes_skipped,
+            "data_files_skipped": self.metrics.data_files_pruned,
+        }
+
+    def described(self, table: str) -> Iterator[str]:
+        """As lines of text, under the name of the table."""
+        yield f"  read {table}, snapshot {self.snapshot_id}, by the {self.reader}"
+        yield f"    columns: {', '.join(self.columns)}"
+        if self.where is not None:
+            yield f"    where: {self.where}"
+        for joined in self.joins:
+            yield f"    keys: {joined}"
+        for condition, reason in self.left.items():
+            yield f"    left to Spark: {condition} ({reason})"
+        planned, pruned = self.metrics.data_files_planned, self.metrics.data_files_pruned
+        rows, size = self.metrics.rows_out, self.metrics.bytes_read
+        yield (
+            f"    data files: {planned} of {planned + pruned}, with {rows:,} row{'s'[: rows != 1]} in "
+            f"{size:,} byte{'s'[: size != 1]} at most"
+        )
+
+
 def push_down(
-    query: SqlQuery, scans: Mapping[str, Scan], arguments: Mapping[str, Any], limits: BuildLimits | None = None
+    query: SqlQuery,
+    scans: Mapping[str, Scan],
+    arguments: Mapping[str, Any],
+    limits: BuildLimits | None = None,
+    *,
+    schemas: Mapping[str, Schema] | None = None,
 ) -> PushedScans:
     """Narrow the scans to the rows that the query may need.
 
@@ -58,15 +136,20 @@ def push_down(
         scans: scans of its tables, by name.
         arguments: values of its parameters.
         limits: limits of the keys that are read.
+        schemas: the columns that the query can name, by table, also of tables without a scan; None for all columns of
+            the scans' tables.
     """
+    schemas = schemas or {table: scan.table.schema for table, scan in scans.items()}
     pushed = {table: Pushed() for table in scans}
-    places = _places(query, {table: scan.table.schema for table, scan in scans.items()}, arguments)
+    places = _places(query, schemas, arguments)
     if isinstance(places, str):
         for each in pushed.values():
             each.left["all conditions"] = places
         return PushedScans(scans, pushed)
     by_table: dict[str, list[int]] = {}
     for index, place in enumerate(places):
+        if place.table not in scans:
+            continue
         by_table.setdefault(place.table, []).append(index)
     narrowed = dict(scans)
     at_place: dict[int, Scan] = {}
@@ -198,6 +281,13 @@ def _with_either(scan: Scan, places: Sequence[Scan]) -> Scan:
     return scan
 
 
+def most_read(plan: ScanPlan) -> ScanMetrics:
+    """What reading takes at most: all rows of the files that a plan leaves."""
+    files = [task.data_file for task in plan.tasks]
+    rows, size = sum(file.record_count for file in files), sum(file.file_size_bytes for file in files)
+    return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)
+
+
 class _Joins:
     """Narrows scans by the keys of their join partners.
 
@@ -225,7 +315,12 @@ class _Joins:
 
     def narrow(self) -> None:
         """Go through the scans from the smallest on: each filters larger ones, which may then filter others."""
-        asked = [(index, partners) for index, place in enumerate(self._places) for partners in place.partners]
+        asked = [
+            (index, partners)
+            for index, place in enumerate(self._places)
+            for partners in place.partners
+            if index in self._scans and partners.keys.place in self._scans
+        ]
         if not asked:
             return
         rows = {index: _most_rows(scan) for index, scan in self._scans.items()}

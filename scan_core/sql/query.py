@@ -33,19 +33,24 @@ class SqlQuery:
     texts: tuple[str, ...] = ()
 
     def over_views(self, views: Mapping[str, str]) -> str:
-        """Replace every table by its view, named in `views`; the rest of the text does not change."""
+        """Replace every table that has a view, named in `views`; the rest of the text does not change."""
         edits: list[tuple[int, int, str]] = []
-        for table in _table_nodes(self.tree):
+        for table in (node for node in _table_nodes(self.tree) if _full_name(node) in views):
             alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
             edits.append((*_span(table.parts), views[_full_name(table)] + alias))
         for column in self.tree.find_all(exp.Column):
             qualifier = [part for part in column.parts if part is not column.this]
-            if ".".join(part.name for part in qualifier) in self.tables:
+            if ".".join(part.name for part in qualifier) in views:
                 edits.append((*_span(qualifier), qualifier[-1].sql(dialect=DIALECT)))
         text = self.sql
         for start, end, replacement in sorted(edits, reverse=True):
             text = text[:start] + replacement + text[end:]
         return text
+
+    def spelled(self, table: str) -> str:
+        """The name of a table as SQL, quoted."""
+        node = next(node for node in _table_nodes(self.tree) if _full_name(node) == table)
+        return ".".join(exp.to_identifier(part.name, quoted=True).sql(dialect=DIALECT) for part in node.parts)
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt.
