@@ -227,6 +227,8 @@ class KeyFilter(Restriction):
         return not self.options.switches.adaptive_runtime_filters or self.worth.is_on(level)
 
     def _record(self, level: Level, num_rows: int, excluded: int) -> None:
+        if not self.options.switches.adaptive_runtime_filters or (level is Level.ROWS and self.filter.is_exact):
+            return  # it goes on whatever it excludes: nothing is switched off
         self.metrics.runtime_filters_switched_off += self.worth.record(level, num_rows, excluded)
 
 
