@@ -226,18 +226,33 @@ def find_dead_rows(
 
 
 def removed_by(deletes: Iterable[Restriction], columns: LazyColumns) -> Mask:
-    """Which rows of a row group these deletes remove; keys that cannot match are not read."""
+    """Which rows of a row group these deletes remove; keys that bounds, Bloom filters and pages exclude are not read."""
     group = columns.row_group
     dead: Mask = np.zeros(group.num_rows, np.bool_)
     for restriction in deletes:
-        match restriction.row_group(group, Level.ROW_GROUPS):
+        verdicts = (restriction.row_group(group, level) for level in (Level.ROW_GROUPS, Level.BLOOM_FILTERS))
+        match next((verdict for verdict in verdicts if verdict is not Match.MAYBE), Match.MAYBE):
             case Match.NEVER:
                 dead[:] = True
             case Match.MAYBE:
                 dead |= ~to_mask(restriction.positions(group))
-                dead |= ~restriction.rows(columns, All(group.num_rows)).keep
+                dead |= _removed_by_values(restriction, columns)
             case Match.ALWAYS:
                 pass
+        if dead.all():
+            break
+    return dead
+
+
+def _removed_by_values(restriction: Restriction, columns: LazyColumns) -> Mask:
+    """Rows that pages or their values prove to be removed; values are read where pages leave it open."""
+    group = columns.row_group
+    pages = restriction.pages(group)
+    touched = pages.rows(Match.MAYBE)
+    dead = to_mask(pages.rows(Match.NEVER))
+    if restriction.judges_rows() and selected_count(touched):
+        probe = restriction if isinstance(touched, All) else restriction.within(touched)
+        dead = dead | ~probe.rows(columns, All(group.num_rows)).keep
     return dead
 
 

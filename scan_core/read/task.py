@@ -281,6 +281,7 @@ class TaskReader:
         """Add what was read of a row group, and what of the planned columns was not."""
         if isinstance(self._reader, ReadsAhead):
             self._reader.release(columns.row_group)
+        self._count_bloom_filters()
         counts, self._reader.counts = self._reader.counts, ReadCounts()
         group, mine = columns.row_group, self._share(columns.row_group)
         wanted = self._reader.compressed_bytes(group, sorted(self._wanted | columns.reads.keys()))

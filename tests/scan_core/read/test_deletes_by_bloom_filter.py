@@ -1,4 +1,7 @@
-"""Row groups whose Bloom filters hold none of a few deleted keys are not probed: their keys are not even decoded."""
+"""Row groups whose Bloom filters hold none of a few deleted keys are not probed: their keys are not even decoded.
+
+Neither are they, nor those of pages without a deleted key, where dead rows are found to be flagged instead of dropped.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,32 @@ def test_only_row_groups_that_may_hold_a_key_are_probed(case: str, tmp_path: Pat
     assert scan.metrics.bloom_bytes_read > 0
     assert scan.metrics.bytes_read < plain.metrics.bytes_read
     assert plain.metrics.bloom_filters_read == plain.metrics.delete_probes_spared_by_bloom_filters == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_deleted_rows_are_flagged_without_reading_keys_that_bloom_filters_exclude(case: str, tmp_path: Path) -> None:
+    scan = table(tmp_path, *CASES[case]).select("_deleted")
+    plain = scan.with_options(OFF)
+    flags = scan.to_table()
+    assert flags == plain.to_table()
+    assert flags["_deleted"].to_pylist().count(True) == ROWS - table(tmp_path / "again", *CASES[case]).count() > 0
+    assert scan.metrics.delete_probes_spared_by_bloom_filters >= 3
+    assert scan.metrics.bloom_bytes_read > 0
+    assert scan.metrics.bytes_read < plain.metrics.bytes_read
+
+
+def test_deleted_rows_are_flagged_without_reading_pages_that_hold_no_deleted_key(tmp_path: Path) -> None:
+    built = TableBuilder(tmp_path / "t", COLUMNS)
+    rows = {"id": list(range(ROWS)), "name": NAMES, "qty": [1] * ROWS}
+    options = {"data_page_size": 2_048, "write_batch_size": 256, "write_page_index": True, "use_dictionary": False}
+    built.commit(built.data(rows, **options))
+    built.commit(built.equality_delete({"id": [300, ROWS - 10]}, ids=[1]))
+    scan = scan_core.open_table(built.metadata_path).scan().select("_pos", "_deleted")
+    whole = scan.with_options(ScanOptions.of(prune_pages=False))
+    found = scan.to_table()
+    assert found == whole.to_table()
+    assert found.filter(found["_deleted"])["_pos"].to_pylist() == [300, ROWS - 10]
+    assert scan.metrics.bytes_read < whole.metrics.bytes_read / 4
 
 
 def test_a_deleted_null_is_never_excluded(tmp_path: Path) -> None:
