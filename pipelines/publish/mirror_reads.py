@@ -19,7 +19,7 @@ from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import ReadChanges
-from scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table
+from scan_core import Changes, PrimitiveType, Scan, open_table
 from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
