@@ -42,9 +42,11 @@ def open_catalog(config: Config) -> "Catalog":
     """The PyIceberg catalog of a config; an SQLite catalog and its warehouse folder are created.
 
     Raises:
-        ConfigError: the catalog cannot be opened with these properties.
+        ConfigError: the catalog cannot be opened with these properties, or its SQLite database is not a plain file.
     """
     if (file := sqlite_file(config)) is not None:
+        if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
+            raise ConfigError(f"{file} is not a plain file: name the database of the catalog in `catalog.uri`")
         file.parent.mkdir(parents=True, exist_ok=True)
     from pyiceberg.catalog import load_catalog
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
@@ -55,7 +57,13 @@ def open_catalog(config: Config) -> "Catalog":
     try:
         return again(load_catalog, config.catalog.name, **config.catalog.properties)
     except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
-        raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
+        lines = [
+            line for line in str(error).splitlines() if not line.startswith(("(Background on this error", "[SQL:"))
+        ]
+        place = "" if file is None else f" {file}"
+        raise ConfigError(
+            f"catalog{place} of type {config.catalog.type} cannot be opened: {' '.join(lines)}"
+        ) from error
 
 
 def open_to_look(config: Config) -> "Catalog | LightCatalog | None":

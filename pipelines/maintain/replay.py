@@ -1,7 +1,8 @@
 """Applies changes again: replays a range of the change log, or rebuilds a mirror from the log or a full load."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -33,6 +34,7 @@ from pipelines.ingest.table_ingest import TableIngest
 from pipelines.mirrors.mirror import Mirror
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from scan_core import Mask
+from scan_core.io import parse_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -344,5 +346,10 @@ def _check_complete(log: ChangeLog, start: int) -> None:
 
 
 def _drop(catalog: "Catalog", name: str) -> None:
-    if find_table(catalog, name) is not None:
-        catalog.purge_table(identifier(name))
+    if (table := find_table(catalog, name)) is None:
+        return
+    catalog.purge_table(identifier(name))
+    place = parse_location(table.location())
+    for path, _, _ in os.walk(place.path, topdown=False) if place.is_local else ():
+        with suppress(OSError):  # files that others put there stay
+            os.rmdir(path)  # noqa: PTH106 - walked by text

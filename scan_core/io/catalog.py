@@ -91,9 +91,13 @@ def table_facts(table: Any) -> tuple[str, dict[str, str]] | None:
 
 def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
     from pyarrow import fs
-    from pyiceberg.io import load_file_io
+    from pyiceberg.io import PY_IO_IMPL, SCHEMA_TO_FILE_IO, load_file_io
 
     handler: Any = fs.FSSpecHandler
+    schemes = {*SCHEMA_TO_FILE_IO, "gcs"}  # PyArrow knows the second name of gs, too
+    if location.scheme not in schemes and PY_IO_IMPL not in properties:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
+        raise MissingFileError(f"cannot open {location}: no file system for {location.scheme}://; known are {known}")
     try:
         file_io: Any = load_file_io(dict(properties), str(location))
         if hasattr(file_io, "fs_by_scheme"):

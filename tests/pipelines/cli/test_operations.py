@@ -179,6 +179,12 @@ def test_status_tells_how_much_of_the_log_waits(project: Project) -> None:
     assert re.fullmatch(r"  log written \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", lines[2])
 
 
+def test_status_of_a_table_without_a_row_yet_says_what_it_waits_for(project: Project) -> None:
+    assert project.ingest(event("d", {"id": 1})) == 0
+    lines = project.run("status", "--config", project.config)[1].splitlines()
+    assert lines[0] == "shop.products: 1 change logged, applied 0, 1 waiting (the mirror is created with its first row)"
+
+
 @pytest.mark.parametrize("words", [["status"], ["resync"], ["replay"], ["quarantine", "show"], ["run"]])
 def test_unknown_table_is_a_usage_error_that_names_the_nearest(words: list[str], project: Project) -> None:
     code, _, errors = project.call(*words, "shop.product")

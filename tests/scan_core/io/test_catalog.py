@@ -72,6 +72,8 @@ def test_a_file_system_is_opened_once(properties: Mapping[str, str]) -> None:
 def test_an_unknown_scheme_names_itself(properties: Mapping[str, str]) -> None:
     with pytest.raises(MissingFileError, match="no file system for gopher://"):
         filesystem(parse_location("gopher://h/x"), properties)
+    with pytest.raises(MissingFileError, match=r"no file system for http://; known are abfs://"):  # and no warning
+        filesystem(parse_location("http://h/x"), {})
 
 
 def test_what_is_no_table_has_no_facts() -> None:
