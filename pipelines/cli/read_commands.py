@@ -130,7 +130,7 @@ def sql(
     named = named_tables(settings)
     for name in parse_sql(query).tables:
         if name.lower() not in named:
-            known = ", ".join(sorted(named.values())) or "no tables"
+            known = ", ".join(sorted(set(named.values()))) or "no tables"
             raise ConfigError(f"no table {name}; {did_you_mean(name.lower(), named, f'the config has {known}')}")
     if not as_json:
         log_progress()

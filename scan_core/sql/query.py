@@ -129,8 +129,9 @@ def parse_sql(sql: str, texts: Sequence[str] = ()) -> SqlQuery:
 
 
 def _in_words(error: Exception) -> str:
-    """The message without the codes that underline on a terminal, and with tokens as their text."""
+    """The message without the codes that underline on a terminal, without classes, and with tokens as their text."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    plain = re.sub(r"Required keyword: '\w+' missing for <class '[^']*'>", "something is missing here", plain)
     return re.sub(r"<Token token_type: \S+, text: (.*?), line: \d+,[^>]*>", r"'\1'", plain)
 
 

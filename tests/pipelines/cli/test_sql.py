@@ -54,6 +54,11 @@ def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config
         ("select * from shop.custmers", "no table shop.custmers; did you mean shop.customers?"),
         ("drop table shop.customers", "sql must be one query"),
         ("select 1; select 2", "sql must be one query"),
+        ("select id from shop.customers where id =", "something is missing here. Line 1, Col: "),
+        (
+            "select id from nowhere.at_all",
+            "no table nowhere.at_all; the config has shop.customers, shop.daily, shop.orders\n",
+        ),
     ],
 )
 def test_mistakes_are_told_before_spark_starts(run: Run, config: Path, query: str, message: str) -> None:
