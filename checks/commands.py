@@ -64,6 +64,9 @@ def check(
         else:
             from checks.mirror_checks import checks_of, run_checks
 
+            if not as_json and (catalog is None or find_table(catalog, name) is None):
+                typer.echo(f"nothing  {name}: it does not exist yet, so there is nothing to compare")
+                continue
             results = run_checks(settings, name, checks_of(settings, name))
         for result in results:
             passed &= result.passed

@@ -293,7 +293,8 @@ def resync(
     else:
         done = rebuild(catalog, settings, table)
     counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
-    print_result(done, [f"{table}: {counts}, snapshot {done.snapshot_id}"], as_json=as_json)
+    snapshot = "no snapshot" if done.snapshot_id is None else f"snapshot {done.snapshot_id}"
+    print_result(done, [f"{table}: {counts}, {snapshot}"], as_json=as_json)
     _exit_with_quarantined(table, done.quarantined, as_json=as_json)
 
 

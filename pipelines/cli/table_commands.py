@@ -446,8 +446,6 @@ def _lines(table: "TableStatus") -> list[str]:
         return [f"{table.table}: nothing ingested yet"]
     applied = "unknown: no snapshot of the mirror states it" if table.applied is None else f"{table.applied:,}"
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
-    if table.waiting and not table.commits:
-        behind += " (the mirror is created with its first row)"
     if table.waiting and table.lag_seconds is not None:
         behind += f", {table.lag_seconds:,.0f} s behind the log"
     carried = f"{counted(table.delete_rows, 'delete row')} in {counted(table.delete_files, 'file')}"

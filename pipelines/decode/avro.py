@@ -377,9 +377,14 @@ class SchemaFolder:
         if not self._path.is_dir():
             raise ConfigError(f"schemas: no folder {self._path}")
         file = self._path / f"{schema_id}.avsc"
-        if not file.is_file():  # A FIFO is not opened either: reading it would block.
-            raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
-        return file.read_text("utf-8")
+        try:
+            if file.is_file():
+                return file.read_text("utf-8")
+            if file.exists() or file.is_symlink():  # a FIFO would block
+                raise ConfigError(f"schemas: {file} is not a plain file: replace it by the schema with this id")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"schemas: {file} cannot be read: {error}") from error
+        raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
 
 
 class SchemaRegistry:

@@ -1,6 +1,6 @@
 """Reports the state of tables: position, log and deletes of mirrors, sources of published tables.
 
-Everything comes from table metadata; no data file is read.
+Everything comes from table metadata. Only the log of a mirror that does not exist is read: its changes may need none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, PositionLostError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import LightCatalog, find_table
 from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
-from pipelines.iceberg.loaded_table import storage_of
+from pipelines.iceberg.loaded_table import open_current, storage_of
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TableStatus:
         table: the mirror.
         position: position in the source up to which the log is complete.
         logged: changes in the log, ever.
-        applied: the last of them in the mirror; None if the mirror does not record it.
+        applied: the last of them in the mirror, or of a log with only deletes; None if the mirror does not record it.
         log_committed_at: when the log was last written.
         rows_written: rows in data files, including deleted ones.
         data_files: data files of the mirror.
@@ -160,7 +160,7 @@ def status(
     """
     for name in tables or ():
         config.table(name)
-    return [_status(catalog, name) for name in config.tables if not tables or name in tables]
+    return [_status(catalog, name, config.tables[name]) for name in config.tables if not tables or name in tables]
 
 
 def describe_position(text: str) -> str:
@@ -183,7 +183,7 @@ def describe_position(text: str) -> str:
     return words
 
 
-def _status(catalog: "Catalog | LightCatalog | None", name: str) -> TableStatus:
+def _status(catalog: "Catalog | LightCatalog | None", name: str, config: TableConfig) -> TableStatus:
     log, mirror, held = (
         None if catalog is None else find_table(catalog, table)
         for table in (change_log_name(name), name, quarantine_name(name))
@@ -191,10 +191,13 @@ def _status(catalog: "Catalog | LightCatalog | None", name: str) -> TableStatus:
     summary = _summary(mirror)
     applied = None if mirror is None else positions.newest_property(mirror, positions.LOG_ORDINAL)
     commits = _commits(mirror)
+    logged = 0 if log is None else int(positions.newest_property(log, positions.LAST_ORDINAL) or 0)
+    if mirror is None and log is not None and logged and not _needs_mirror(log, config):
+        applied = str(logged)
     return TableStatus(
         table=name,
         position=_position(log),
-        logged=0 if log is None else int(positions.newest_property(log, positions.LAST_ORDINAL) or 0),
+        logged=logged,
         applied=int(applied) if applied is not None else 0 if not commits else None,
         log_committed_at=next((c.committed_at for c in _commits(log)), None),
         rows_written=int(summary.get("total-records", 0)),
@@ -204,6 +207,15 @@ def _status(catalog: "Catalog | LightCatalog | None", name: str) -> TableStatus:
         quarantined=int(_summary(held).get("total-records", 0)),
         commits=commits,
     )
+
+
+def _needs_mirror(log: ReadableTable, config: TableConfig) -> bool:
+    """Whether a log has changes that create rows; without any, ingest creates no mirror."""
+    from pipelines.mirrors.mirror import removing_ops  # with kernels: only if needed
+    from scan_core import col
+
+    creating = open_current(log).scan().select("op").where(~col("op").is_in(removing_ops(config)))
+    return bool(creating.limit(1).to_table().num_rows)
 
 
 def _position(log: ReadableTable | None) -> str | None:

@@ -682,8 +682,13 @@ class Mirror:
 
 def makes_rows(changes: Changes, config: TableConfig) -> bool:
     """Whether changes to an empty table create rows; truncates and deletes do not even show its columns."""
-    removing = pa.array(["t"] if config.soft_delete else ["t", "d"])
+    removing = pa.array(removing_ops(config))
     return not all(pc.all(pc.is_in(t.column("op"), value_set=removing)).as_py() for t in changes.tables())
+
+
+def removing_ops(config: TableConfig) -> tuple[str, ...]:
+    """Operations that create no row in an empty table."""
+    return ("t",) if config.soft_delete else ("t", "d")
 
 
 def _complete(log: ChangeLog, after: int, end: int, tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:

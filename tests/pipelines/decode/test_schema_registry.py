@@ -1,6 +1,7 @@
 """The registry client against a real HTTP server that speaks the Confluent API."""
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -198,3 +199,13 @@ def test_folder_gives_schemas_by_id(tmp_path: Path) -> None:
         SchemaFolder(tmp_path).document(8)
     with pytest.raises(ConfigError, match="no folder"):
         SchemaFolder(tmp_path / "none").document(7)
+
+
+def test_schema_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "1.avsc")
+    (tmp_path / "2.avsc").mkdir()
+    (tmp_path / "3.avsc").write_bytes(b"\xff\xfe")
+    (tmp_path / "4.avsc").symlink_to("4.avsc")
+    for schema_id in (1, 2, 3, 4):
+        with pytest.raises(ConfigError, match=rf"schemas: .*/{schema_id}\.avsc (is not a plain file|cannot be read)"):
+            SchemaFolder(tmp_path).document(schema_id)
