@@ -1,7 +1,7 @@
-"""All adaptivity of reading: the order in which restrictions judge rows, and the levels at which they are switched off.
+"""Adaptivity of reading: the order in which restrictions judge rows, and the levels at which each is switched off.
 
-It never changes a result, for each restriction only removes rows: the cheapest rejection runs first, by measured cost, and
-what excludes too little at a level is left out there. A level that is switched off is tried again now and then: data drifts.
+It never changes a result, because restrictions only remove rows. The restriction with the lowest measured cost per rejected row runs
+first; one that excludes too little at a level is switched off there, and retried now and then because data drifts.
 """
 
 import os
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""
 _NARROW_BELOW = 0.5
-"""Of fewer rows pages may be left out when columns are read."""
+"""At or below this share of rows, reading columns may skip pages."""
 _COPY_COST = 24.0
-"""Of cutting a column, per row that is left, in the units of `first_guess`."""
+"""Cost of filtering a column, per remaining row, in the units of `first_guess`."""
 _COPY_COLLECTION_COST = 150.0
-"""Of cutting a list or map: its elements move too, and child arrays are searched faster than that."""
+"""Cost of filtering a list or map: its elements are copied too, which is slower than searching the child arrays."""
 _LEAST_ROWS = 256
-"""Too few rows measure only the clock."""
+"""Measurements over fewer rows only show the precision of the clock."""
 
 TRIED_ROWS = 500_000
 """Rows after which a level has shown what it is worth."""
@@ -37,16 +37,16 @@ LEAST_SHARE = {
     Level.PAGES: 0.02,
     Level.ROWS: 0.05,
 }
-"""Of the rows tried, what a level must exclude to go on: looking costs about so much of reading them."""
+"""Minimum share of rows a level must exclude to stay on; asking costs about this share of reading them."""
 _TRIED_OF_FILE = {Level.PAGES: 2_000_000, Level.BLOOM_FILTERS: 4}
-"""Before a level is switched off for the rest of one file: rows of pages, but row groups of Bloom filters for deletes."""
+"""Amount tried before a level is switched off for the rest of a file: rows for pages, row groups for Bloom filters of deletes."""
 _TRIED_AGAIN = 16
-"""Of so many occasions while it is off, one is used to look again."""
+"""A level that is off is tried again once in this many requests."""
 _MAX_REMEMBERED_RUNS = 64
 
 
 class Costed(Protocol):
-    """A restriction as its order sees it."""
+    """What ordering needs to know about a restriction."""
 
     @property
     def key(self) -> object:
@@ -73,7 +73,7 @@ class _Measured:
 
 _MAX_REMEMBERED_FILTERS = 256
 HINTS: BoundedCache[Hashable, Mapping[object, _Measured]] = BoundedCache()
-"""What earlier splits of the same table and filter measured in this process; the split that ends last is kept."""
+"""Measurements of earlier splits of the same table and filter in this process; the last split to finish wins."""
 os.register_at_fork(after_in_child=HINTS.forget_threads)
 
 
@@ -97,13 +97,13 @@ class Adaptivity:
     @classmethod
     def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
-        text = "" if context.predicate is None else context.predicate.sql  # of an IN list it may be megabytes
+        text = "" if context.predicate is None else context.predicate.sql  # the text of an IN list may be megabytes
         return cls(adaptive=context.options.switches.adaptive_order, hint_key=(context.table, hash(text)))
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.
 
-        A step that is not measured although others are saw too few rows to matter: it runs last.
+        If some steps are measured, the others saw too few rows to matter and run last.
         """
 
         def rank(index: int) -> tuple[bool, float]:
@@ -115,7 +115,7 @@ class Adaptivity:
         return sorted(range(len(steps)), key=rank)
 
     def narrows(self, step: Costed, rows_left: int, num_rows: int, *, rereads_collection: bool = False) -> bool:
-        """Is it cheaper to cut columns to the rows that are left than to run the step on all `num_rows` rows?
+        """Whether filtering columns to the remaining rows is cheaper than running the step on all `num_rows` rows.
 
         Rows that are dead already may be judged again: what a step says of them is not asked for. With
         `rereads_collection` the step needs nothing but a list or map that is there for all `num_rows` rows: conjuncts on
@@ -153,14 +153,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Worth:
-    """What one restriction excluded so far, by level; `tried` overrides `TRIED_ROWS`."""
+    """What one restriction has excluded so far, by level; `tried` overrides `TRIED_ROWS`."""
 
     tried: Mapping[Level, int] = field(default_factory=dict)
     tallies: dict[Level, Tally] = field(default_factory=dict)
 
     @classmethod
     def in_file(cls) -> "Worth":
-        """Of a conjunct or set of deletes in one file: the next one may lie in another order."""
+        """For a conjunct or delete set in one file; the next file may be sorted differently."""
         return cls(_TRIED_OF_FILE)
 
     def is_on(self, level: Level) -> bool:
@@ -186,10 +186,10 @@ class Worth:
 
 
 RUNS: BoundedCache[str, Worth] = BoundedCache()
-"""What runtime filters are worth, over all splits of one run in this process."""
+"""The worth of runtime filters over all splits of one run in this process."""
 os.register_at_fork(after_in_child=RUNS.forget_threads)
 
 
 def worth_in_run(name: str) -> Worth:
-    """What is measured in the run with this name; a run without a name shares nothing."""
+    """The measurements shared by the run with this name; a run without a name shares nothing."""
     return RUNS.get(name, Worth, _MAX_REMEMBERED_RUNS) if name else Worth()

@@ -1,4 +1,4 @@
-"""Joins of a table with dimensions in Spark, the table read through what the dimensions' keys leave of it."""
+"""Joins of a fact table with dimensions in Spark; the fact is read only where dimension keys may match."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,10 +31,10 @@ _NAMES = "a join is on names of columns, not on conditions: on='id', on=['id', '
 
 
 def pairs_of(on: On) -> tuple[dict[str, str], bool]:
-    """Columns of the fact with those of the dimension, and whether one name was given for both.
+    """Pair columns of the fact with those of the dimension; also whether each pair shares one name.
 
     Raises:
-        OptionError: no columns, or conditions in their place.
+        OptionError: no columns were given, or conditions instead of columns.
     """
     if isinstance(on, str):
         return {on: on}, True
@@ -50,9 +50,9 @@ def pairs_of(on: On) -> tuple[dict[str, str], bool]:
 
 @dataclass(frozen=True, slots=True)
 class JoinKind:
-    """A kind of join, and the sides that may be filtered because their rows without partner leave no trace in the result.
+    """A kind of join, and the sides that may be filtered because their unmatched rows never reach the result.
 
-    Spark can broadcast the dimension under the same condition.
+    Spark can broadcast the dimension under the same condition as the fact can be filtered.
     """
 
     name: str
@@ -78,10 +78,10 @@ _BY_ALIAS = {alias: kind for kind in _KINDS for alias in kind.aliases}
 
 
 def join_kind(how: str) -> JoinKind:
-    """The kind that Spark knows by several names.
+    """The kind of join for a name or alias that Spark accepts.
 
     Raises:
-        OptionError: an unknown one, or a cross join, which has no keys.
+        OptionError: the name is unknown, or is a cross join, which has no keys.
     """
     plain = how.strip().lower().replace("_", "")
     if plain == "cross":
@@ -100,7 +100,7 @@ _COLLECTED = (
 )
 _MAX_DIGITS = 38
 _SIZES = ((st.StringType, 20), (st.BinaryType, 100), (st.DecimalType, 16), (st.BooleanType, 1))
-"""Bytes of a value as Spark estimates them; 8 for others."""
+"""Bytes per value as Spark estimates them; 8 for other types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class BuildLimits:
     Attributes:
         max_rows: more rows mean no filter by keys.
         max_bytes: more bytes, as Arrow holds them, mean no filter by keys.
-        max_ranges: of what statistics of the dimension tell about the fact.
+        max_ranges: maximum number of key ranges derived from statistics of the dimension.
     """
 
     max_rows: int = 1_000_000
@@ -135,7 +135,7 @@ class BuildSide:
 
 
 def keys_of_scan(dimension: "Scan", columns: Sequence[str], limits: BuildLimits) -> BuildSide:
-    """The keys of a scan, read in this process, and its other columns with them if they fit and Spark takes them."""
+    """Read the keys of a scan in this process, and its other columns too if they fit and Spark accepts their types."""
     schema = spark_schema(dimension.schema)
     if all(isinstance(field.dataType, _COLLECTED) for field in schema) and _may_fit(dimension, schema, limits):
         found = _collected(dimension, columns, arrow_schema_of(schema), limits)
@@ -145,7 +145,7 @@ def keys_of_scan(dimension: "Scan", columns: Sequence[str], limits: BuildLimits)
 
 
 def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> bool:
-    """Whether the result may be that small, judged by the number of rows; a predicate may leave any number."""
+    """Whether the result may fit, judged by row counts; with a predicate it always may."""
     if dimension.predicates or dimension.joins or dimension.row_limit is not None:
         return True
     rows = sum(task.data_file.record_count for task in dimension.plan().tasks)
@@ -153,7 +153,7 @@ def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> b
 
 
 def _collected(dimension: "Scan", columns: Sequence[str], target: pa.Schema | None, limits: BuildLimits) -> BuildSide:
-    """What the scan gives, also in the types of `target` if there is one."""
+    """The scan's rows, also cast to the types of `target` if given."""
     batches: list[pa.RecordBatch] = []
     shown: list[pa.RecordBatch] = []
     rows = size = 0
@@ -170,7 +170,7 @@ def _collected(dimension: "Scan", columns: Sequence[str], target: pa.Schema | No
 
 
 def keys_of_frame(dimension: DataFrame, columns: Sequence[str], limits: BuildLimits) -> BuildSide:
-    """The keys of a DataFrame, and its other columns with them."""
+    """Collect the keys of a DataFrame, together with its other columns."""
     schema = dimension.schema
     if len(set(schema.names)) < len(schema.names):
         return BuildSide(None, "two columns of the dimension have one name")
@@ -202,12 +202,12 @@ def are_joined_exactly(fact: st.DataType, dimension: st.DataType) -> bool:
 
 
 def width_of(schema: st.StructType) -> int:
-    """Bytes of a row as Spark estimates them."""
+    """Bytes per row as Spark estimates them."""
     return sum(next((size for kind, size in _SIZES if isinstance(field.dataType, kind)), 8) for field in schema.fields)
 
 
 def _digits(kind: st.DataType) -> tuple[int, int]:
-    """Before and after the point."""
+    """Digits before and after the decimal point."""
     if isinstance(kind, st.DecimalType):
         return kind.precision - kind.scale, kind.scale
     return 20, 0
@@ -224,7 +224,7 @@ _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g"
 
 @dataclass(frozen=True)
 class FactFilter:
-    """A filter of the fact by one dimension: keys of some columns, or ranges of one."""
+    """A filter of the fact derived from one dimension: keys of some columns, or ranges of one column."""
 
     columns: tuple[str, ...]
     keys: pa.Table | KeyRangeSource
@@ -233,13 +233,13 @@ class FactFilter:
 
 @dataclass(frozen=True)
 class FactReading:
-    """The fact as a DataFrame, and how it came to be.
+    """The fact as a DataFrame, and how it is read.
 
     Attributes:
-        frame: rows of the fact; it may lack rows without partner.
-        source: what `dataframe` returned, before conditions that only Spark's own reader needs.
-        scan: with what the dimensions say.
-        conditions: columns on which Spark's reader was given conditions.
+        frame: rows of the fact; rows without a match may be missing.
+        source: what `dataframe` returned, before adding conditions that only Spark's own reader needs.
+        scan: the fact's scan, narrowed by the dimensions.
+        conditions: columns for which Spark's reader received conditions.
     """
 
     frame: DataFrame
@@ -248,7 +248,7 @@ class FactReading:
     conditions: tuple[str, ...] = ()
 
     def explained(self) -> Iterator[str]:
-        """The reader and why, what keys left out in planning, and what tasks made of them so far."""
+        """Describe the reader and the reason for it, what keys pruned in planning, and what they removed in tasks so far."""
         plan, reports = self.scan.plan(), reports_of(self.source)
         yield f"  fact read by the {choice_of(self.source)}"
         pruned = plan.metrics.data_files_pruned_by_runtime_filters
@@ -266,7 +266,7 @@ class FactReading:
 
 
 def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], reader: Reader) -> FactReading:
-    """The fact as a DataFrame that may lack rows without partner."""
+    """Read the fact as a DataFrame from which rows without a match may be missing."""
     filtered = fact
     for x in filters:
         filtered = filtered.prefilter(x.columns, x.keys)
@@ -284,7 +284,7 @@ def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], 
 
 
 def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:
-    """Whether so many rows fit into what the session broadcasts; Spark does not know the size of a Python source."""
+    """Whether the rows fit the session's broadcast limit; Spark does not know the size of a Python source."""
     try:
         text = str(spark.conf.get("spark.sql.autoBroadcastJoinThreshold")).strip().lower()
     except PySparkException:
@@ -309,7 +309,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class DimensionRequest:
-    """One join as it is asked for; the left side's keys are the fact's unless a dimension before it gave some."""
+    """One requested join; the left keys are the fact's columns unless an earlier dimension provided some of them."""
 
     spark: SparkSession
     fact: "Scan"
@@ -339,7 +339,9 @@ class DimensionRequest:
         if side.keys is not None:
             try:
                 distinct_keys(side.keys, self.fact.key_fields(list(self.pairs)), list(self.pairs))
-            except OptionError as error:  # what Spark shows as text, such as UUIDs, may be of another kind in the fact
+            except (
+                OptionError
+            ) as error:  # a type that Spark shows as text, such as UUID, may be another type in the fact
                 why_not = str(error)
         if side.keys is not None and why_not is None:
             text = f"fact filtered by {side.keys.num_rows} collected keys of {', '.join(self.pairs)}"
@@ -362,7 +364,7 @@ class DimensionRequest:
         return None
 
     def _collected(self, dimension: "Scan", *, filters_fact: bool) -> BuildSide:
-        """What is read of a scan in this process; where it filters nothing, rows that Spark would read in Python."""
+        """Read keys of a scan in this process; if they would not filter, only read rows that Spark would read in Python anyway."""
         if not filters_fact and not dimension.predicates:
             return BuildSide(None)
         plans = dimension.plan(), self.fact.plan()
@@ -371,7 +373,7 @@ class DimensionRequest:
             reason = f"the dimension has up to {build} rows, the fact {probe}"
             return BuildSide(None, reason if filters_fact else None)
         ((name, other), *more) = self.pairs.items()
-        # a filter by several columns may remove much, though all values of each column are there
+        # combinations of several columns may remove much even if every value of each column occurs
         is_plain = filters_fact and not more and self._are_comparable(dimension, name, other)
         if is_plain and may_cover(dimension, other, self.fact, name, plans=plans):
             return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
@@ -379,7 +381,7 @@ class DimensionRequest:
         return found if filters_fact else BuildSide(None, None, found.rows)
 
     def _induced(self, dimension: "Scan") -> list[FactFilter]:
-        """What statistics of the dimension say about the fact."""
+        """Derive a filter of the fact from statistics of the dimension."""
         if not dimension.predicates and not dimension.joins:
             return []
         return [
@@ -393,7 +395,7 @@ class DimensionRequest:
         ]
 
     def _within_fact(self, dimension: "Scan", notes: list[str]) -> "Scan":
-        """The dimension where it can have partners, as statistics of the fact tell."""
+        """Narrow the dimension to ranges that can match, by statistics of the fact."""
         may_filter = self.kind.filters_dimension and self.keys_are_of_fact
         if may_filter and (self.fact.predicates or self.fact.joins):
             for name, other in self.pairs.items():
@@ -408,7 +410,7 @@ class DimensionRequest:
 
 @dataclass(frozen=True)
 class StarJoin:
-    """A fact table and what it was joined with, in order."""
+    """A fact table and the dimensions it was joined with, in order."""
 
     spark: SparkSession
     fact: "Scan"
@@ -430,7 +432,7 @@ def join(
     reader: Reader = "auto",
     limits: BuildLimits | None = None,
 ) -> DataFrame:
-    """`fact` joined with `dimension`, the fact read only where it can have partners.
+    """Join `fact` with `dimension`, reading the fact only where rows can match.
 
     The rows are those of `dataframe(spark, fact).join(dimension, on, how)`. Joins chain: a DataFrame that this function
     returned can be joined again, and the fact is then read through the keys of all its dimensions.
@@ -478,7 +480,7 @@ def join(
 
 
 def explain_join(frame: DataFrame) -> str:
-    """What the dimensions' keys do to the reading of the fact, why not more, and what tasks made of them so far.
+    """Explain how the dimensions' keys narrow the fact, why not further, and what they removed in tasks so far.
 
     Raises:
         OptionError: `frame` was not returned by `join` (one derived from it does not count).
@@ -515,11 +517,11 @@ def _session(*sides: "Scan | DataFrame") -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class Prefiltered:
-    """A scan that may lack rows without partner.
+    """A scan from which rows without a match may have been removed.
 
     Attributes:
-        scan: narrowed, or as it was.
-        what: that narrowed it, in words; empty for nothing.
+        scan: the narrowed scan, or the original.
+        what: what narrowed it, in words; empty if nothing did.
         why_not_by_keys: why keys were not collected, if they were not.
     """
 
@@ -531,13 +533,13 @@ class Prefiltered:
 def prefilter_by_keys(
     scan: "Scan", columns: Sequence[str], keys: "Scan", key_columns: Sequence[str], limits: BuildLimits | None = None
 ) -> Prefiltered:
-    """Narrow `scan` by the keys of another scan, which is read here; by what its statistics tell where that costs too much.
+    """Narrow `scan` by the keys of another scan, read in this process, or by its statistics if reading costs too much.
 
     Args:
-        scan: whose rows are needed only if they have a partner.
-        columns: that are joined.
-        keys: the other side.
-        key_columns: what `columns` are compared with, as Spark compares them, in this order.
+        scan: scan whose rows are needed only if they have a match.
+        columns: join columns of `scan`.
+        keys: scan of the other side.
+        key_columns: columns of the other side, compared with `columns` in order, as Spark compares them.
         limits: of what is collected.
     """
     limits = limits or BuildLimits()
@@ -550,7 +552,7 @@ def prefilter_by_keys(
 def prefilter_by_ranges(
     scan: "Scan", columns: Sequence[str], keys: "Scan", key_columns: Sequence[str], limits: BuildLimits | None = None
 ) -> Prefiltered:
-    """Narrow `scan` to the ranges that statistics of another scan's files give for its keys, without reading them."""
+    """Narrow `scan` to key ranges from the file statistics of another scan, without reading its data."""
     limits = limits or BuildLimits()
     names = [
         ours for ours, theirs in zip(columns, key_columns, strict=True) if _are_keys_alike(scan, ours, keys, theirs)
@@ -579,7 +581,7 @@ def _keys_of_partners(
     side = keys_of_scan(keys.select(*key_columns), key_columns, limits)
     if side.keys is None:
         return str(side.why_not)
-    try:  # what Spark shows as text, such as UUIDs, may be of another kind here
+    try:  # a type that Spark shows as text, such as UUID, may be another type here
         distinct_keys(side.keys, scan.key_fields(columns), columns)
     except OptionError as error:
         return str(error)

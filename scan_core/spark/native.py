@@ -45,13 +45,13 @@ from scan_core.split.packing import pack_splits, unpack_split
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
 CACHE_BYTES = 256 * 1024**2
-"""Bits of two billion rows."""
+"""Enough for the bits of two billion rows."""
 CHUNK_SHIFT = 16
 CHUNK_ROWS = 1 << CHUNK_SHIFT
-"""A chunk's bits are 8 KiB: few enough to leave out what is whole, many enough that rows of a chunk share a look-up."""
+"""8 KiB of bits: small enough that chunks without dead rows are left out, large enough that many rows share a look-up."""
 _CHUNK_WORDS = CHUNK_ROWS // 64
 _ENTRY_BYTES = 1024
-"""Of paths and objects: deletes may meet no row of many files."""
+"""Approximate size of the path and objects of an entry; files without any dead row are kept too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +59,10 @@ class DeadRows:
     """Which rows of a file are dead.
 
     Attributes:
-        num_rows: of the file.
-        num_dead: of them.
+        num_rows: rows in the file.
+        num_dead: dead rows among them.
         chunks: numbers of the chunks with a dead row, ascending.
-        words: of each such chunk, a row of little-endian words; the last chunk's end with zeros.
+        words: one row of little-endian words per such chunk; those of the last chunk are padded with zeros.
     """
 
     num_rows: int
@@ -72,28 +72,28 @@ class DeadRows:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of the file, with dead rows or without."""
+        """Number of chunks in the file, with or without dead rows."""
         return -(-self.num_rows // CHUNK_ROWS)
 
     @property
     def num_bytes(self) -> int:
-        """Memory held, with what it takes to keep it."""
+        """Memory held, including the overhead of a cache entry."""
         return int(self.words.nbytes + self.chunks.nbytes) + _ENTRY_BYTES
 
     @property
     def all_words(self) -> npt.NDArray[np.int64]:
-        """The words of all rows, those of whole chunks too."""
+        """The words of all rows, including chunks without dead rows."""
         words = np.zeros((self.num_chunks, _CHUNK_WORDS), dtype="<i8")
         words[self.chunks] = self.words
         return words.reshape(-1)[: -(-self.num_rows // 64)]
 
 
 _NONE_DEAD = DeadRows(0, 0, np.zeros(0, np.int32), np.zeros((0, _CHUNK_WORDS), np.int64))
-"""Of a file that no delete may touch, whose rows nobody has counted."""
+"""For a file that no delete applies to, whose rows have not been counted."""
 
 
 def has_deletes(task: FileScanTask) -> bool:
-    """Whether any delete may touch the file."""
+    """Whether any delete may apply to the file."""
     return bool(task.equality_deletes or task.position_deletes or task.deletion_vector)
 
 
@@ -113,7 +113,7 @@ def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) ->
 
 
 def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
-    """Flags as bits."""
+    """Pack flags into bits."""
     num_chunks = -(-len(dead) // CHUNK_ROWS)
     words = np.zeros((num_chunks, _CHUNK_WORDS), dtype="<i8")
     packed = np.packbits(dead, bitorder="little")
@@ -123,22 +123,22 @@ def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
 
 
 def remembered_dead_rows(task: FileScanTask, context: ScanContext) -> DeadRows | None:
-    """The dead rows of a file if they are kept."""
+    """The dead rows of a file if they are cached."""
     return _CACHE.find(_key(task, context))
 
 
 def keep(task: FileScanTask, context: ScanContext, found: DeadRows) -> None:
-    """Keep the dead rows of a file for later scans of it under the same deletes."""
+    """Cache the dead rows of a file for later scans under the same deletes."""
     _CACHE.put(_key(task, context), found, CACHE_BYTES)
 
 
 def forget() -> None:
-    """Drop all that is kept; the next scan finds it again."""
+    """Clear the cache; the next scan finds the dead rows again."""
     _CACHE.clear()
 
 
 def _key(task: FileScanTask, context: ScanContext) -> tuple[Hashable, ...]:
-    """What the bits follow from: the file, and each delete file with its sequence number and place."""
+    """Cache key: everything the bits depend on, which is the file and each delete file with its sequence number and location."""
     single = (*task.position_deletes, *((task.deletion_vector,) if task.deletion_vector else ()))
     deletes = tuple(sorted(_digest(group) for group in task.equality_deletes))
     file = task.data_file
@@ -150,7 +150,7 @@ def _name(file: DeleteFile) -> tuple[str, int, int]:
 
 
 def _digest(group: EqualityDeleteGroup) -> bytes:
-    """What tells a delete set from others, found once for the thousands of files that it may touch."""
+    """Digest that identifies a delete set, computed once for the thousands of files it may apply to."""
 
     def find() -> tuple[EqualityDeleteGroup, bytes]:
         names = repr((group.key_ids, sorted(map(_name, group.files))))
@@ -161,7 +161,7 @@ def _digest(group: EqualityDeleteGroup) -> bytes:
 
 _REMEMBERED_GROUPS = 256
 _DIGESTS: BoundedCache[int, tuple[EqualityDeleteGroup, bytes]] = BoundedCache()
-"""By identity: a group that is remembered lives on, so no other can have its."""
+"""Look up by `id()`, which stays unique because the cache keeps the group alive."""
 os.register_at_fork(after_in_child=_DIGESTS.forget_threads)
 _CACHE: BoundedCache[tuple[Hashable, ...], DeadRows] = BoundedCache(lambda rows: rows.num_bytes)
 os.register_at_fork(after_in_child=_CACHE.forget_threads)
@@ -172,12 +172,12 @@ class NativeLimits:
     """Limits of the native reader; none of them changes a result.
 
     Attributes:
-        driver_files: up to so many data files are looked at by the driver, more by a Spark job.
-        driver_bytes: stored bytes of the data files that deletes may touch, up to which the driver finds their dead
-            rows; more by a Spark job.
-        bits_bytes: most memory for the bits of one scan, on the driver and on every executor; a scan that may need
-            more is read by the python reader.
-        plan_bytes: most memory for bits that are part of the query's plan, which is the fastest way to ask them; more
+        driver_files: the driver inspects up to this many data files; beyond that, a Spark job does.
+        driver_bytes: the driver finds dead rows while the data files that deletes may apply to have at most this
+            many stored bytes in total; beyond that, a Spark job does.
+        bits_bytes: maximum memory for the bits of one scan, on the driver and on every executor; a scan that may
+            need more is read by the python reader.
+        plan_bytes: maximum memory for bits embedded in the query plan, where looking them up is fastest; larger ones
             are broadcast, and so are those of more than 16 files. 0 broadcasts all.
     """
 
@@ -193,11 +193,11 @@ class NativeLimits:
 
 
 _SCHEMES = {"s3": ("s3a", "s3"), "gcs": ("gs",)}
-"""What Hadoop may call a store."""
+"""URI schemes under which Hadoop may know each store."""
 
 
 def spark_schemes(spark: SparkSession, tasks: Sequence[FileScanTask], io: FileIOConfig) -> Mapping[str, str] | str:
-    """For each scheme of the files that are not local the one that Spark opens; the reason if it opens none."""
+    """Map each non-local scheme of the files to one that Spark can open; the reason if there is none."""
     examples: dict[tuple[str, str], Location] = {}
     for task in tasks:
         location = relocate(task.data_file.path, io)
@@ -228,9 +228,9 @@ def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
 
 
 _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
-"""Arrow types that are the same in Parquet."""
+"""Arrow types that Parquet stores unchanged."""
 _LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "date", "decimal"})
-"""Types whose values every Spark takes as literals without a time zone in between."""
+"""Types that every Spark version accepts as literals without converting between time zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +238,9 @@ class StoredColumn:
     """How a file stores a column, struct member, list element, map key or map value of the table.
 
     Attributes:
-        field_id: of the column.
-        name: in the file; one that no column of the file has, where the file lacks the column.
-        type: in the file, where it is narrower than that of the table; else None.
+        field_id: field id of the column.
+        name: name in the file; if the file lacks the column, a name that no column of the file has.
+        type: type in the file if it is narrower than the table's; else None.
     """
 
     field_id: int
@@ -250,13 +250,13 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What to tell Spark of a file, whose columns it finds by name.
+    """How Spark has to read a file; it finds columns by name.
 
-    Reading by field id would have to be switched on for the whole session, with all other tables that it reads.
+    Reading by field id would have to be enabled for the whole session, which affects all other tables it reads.
 
     Attributes:
-        stored: columns that have another name or type in the file than in the table.
-        constants: values of columns that the file lacks, by field id, where they are not NULL.
+        stored: columns whose name or type in the file differs from the table's.
+        constants: non-NULL values of columns that the file lacks, by field id.
     """
 
     stored: tuple[StoredColumn, ...] = ()
@@ -264,7 +264,7 @@ class FileReading:
 
 
 def why_not_columns(context: ScanContext) -> str | None:
-    """Why no file of a scan could be read by Spark; None if that depends on the file."""
+    """The reason why Spark cannot read any file of the scan; None if it depends on the file."""
     if context.predicate is not None:
         return "the scan has a predicate, which only scan_core evaluates exactly"
     if any(x.is_exact or isinstance(x.keys, LateKeys) for x in context.runtime_filters):
@@ -287,11 +287,11 @@ def why_not_columns(context: ScanContext) -> str | None:
 
 
 def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
-    """How Spark reads the file as we do, or the reason why it does not.
+    """How Spark has to read the file to return the same rows as the engine, or the reason why it cannot.
 
     Raises:
         MissingFileError: the file is gone.
-        MalformedTableError: it is no readable file of its format.
+        MalformedTableError: it is not a readable file of its format.
     """
     file = task.data_file
     if file.format is not FileFormat.PARQUET:
@@ -323,7 +323,7 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
 
 
 def _stored_columns(path: str, schema: pa.Schema, wanted: Schema) -> tuple[StoredColumn, ...] | str:
-    """Columns that the file stores otherwise than the table, or why Spark would not find one by its name."""
+    """Columns stored differently from the table's schema, or why Spark would not find one of them by name."""
     stored: dict[int, StoredColumn] = {}
     if (name := _find_by_name(list(schema), wanted.fields, stored)) is not None:
         return f"{path} has several columns that Spark finds under the name {name!r}"
@@ -333,7 +333,7 @@ def _stored_columns(path: str, schema: pa.Schema, wanted: Schema) -> tuple[Store
 
 
 def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
-    """Whether Spark gives values of a stored field as those of the table's, members found by field id."""
+    """Whether Spark reads a stored field with the table's values; members are matched by field id."""
     kind = stored.type
     match column.type:
         case StructType(members):
@@ -341,7 +341,7 @@ def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
                 return False
             by_id = {field_id_of(kind.field(i)): kind.field(i) for i in range(kind.num_fields)}
             absent = [m for m in members if m.field_id not in by_id]
-            if len(absent) == len(members):  # Spark cannot tell then where the struct itself is NULL
+            if len(absent) == len(members):  # otherwise Spark cannot tell where the struct itself is NULL
                 return False
             is_null = all(m.initial_default is None and not m.required for m in absent)
             return is_null and all(_is_read_as(by_id[m.field_id], m) for m in members if m.field_id in by_id)
@@ -361,11 +361,11 @@ def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
 def _find_by_name(
     fields: Sequence[pa.Field], wanted: Sequence[NestedField], stored: dict[int, StoredColumn]
 ) -> str | None:
-    """Add the columns that a file stores otherwise than the table to `stored`.
+    """Add the columns that the file stores differently from the table's schema to `stored`.
 
     Returns:
-        A name that several columns of the file have, but for the case of letters, one of which is wanted; None if all
-        wanted columns can be found by name.
+        The name of a requested column if another column's name differs from it only in case; None if all requested
+        columns can be found by name.
     """
     times = Counter(field.name.lower() for field in fields)
     by_id = {field_id_of(field): field for field in fields}
@@ -384,7 +384,7 @@ def _find_by_name(
 def _find_within(
     field: pa.Field, column: NestedField, stored: dict[int, StoredColumn], *, is_named: bool
 ) -> str | None:
-    """The same for one column that the file has; names of list elements and parts of maps mean nothing."""
+    """Do the same for one column of the file; names of list elements, map keys and map values are ignored."""
     narrower = _narrower(field.type, column.type)
     if narrower is not None or (is_named and field.name != column.name):
         stored[column.field_id] = StoredColumn(column.field_id, field.name, narrower)
@@ -403,9 +403,9 @@ def _find_within(
 
 
 def _narrower(stored: pa.DataType, kind: Type) -> Type | None:
-    """The type of a file's column that the table has widened since.
+    """The type of a file's column if the table has widened it since.
 
-    Spark reads it as it is stored and then casts: it compares literals of conditions with statistics of the file's type.
+    Spark reads the stored type and then casts, because it compares literals in filters with the file's statistics as stored.
     """
     if not isinstance(kind, PrimitiveType) or stored == arrow_type(kind) or stored in _LARGE.get(kind.name, ()):
         return None
@@ -415,9 +415,9 @@ def _narrower(stored: pa.DataType, kind: Type) -> Type | None:
 
 
 _TASK_BYTES = 256 * 1024**2
-"""Stored bytes of the files of one task: it reads their keys alone."""
+"""Stored bytes of the files per task, which reads only their key columns."""
 _TASK_FILES = 500
-"""Footers that one task reads."""
+"""Maximum number of footers that one task reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +436,7 @@ class NativeFiles:
 
     Attributes:
         files: facts about each file.
-        found_by: who found the dead rows: "driver", "job", or "cache" where all of them were kept.
+        found_by: what found the dead rows: "driver", "job", or "cache" if all of them were cached.
     """
 
     files: tuple[NativeFile, ...]
@@ -452,9 +452,9 @@ def inspect_files(
     limits: NativeLimits,
     parallelism: int,
 ) -> NativeFiles | str:
-    """Look at every file of a plan; the reason, if one of them cannot be read by Spark.
+    """Inspect every file of a plan; return the reason instead if Spark cannot read one of them.
 
-    The driver does it for as many files as the limits allow, else a Spark job.
+    The driver does this itself within the limits; beyond them, a Spark job does.
     """
     schemes = spark_schemes(spark, tasks, context.io)
     if isinstance(schemes, str):
@@ -492,14 +492,14 @@ def inspect_files(
 
 
 def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics) -> ScanMetrics:
-    """What Spark reads of the files at most: it may leave out columns, row groups and pages that a query does not need.
+    """Upper bound of what Spark reads; it may skip columns, row groups and pages that a query does not need.
 
-    Where both kinds of deletes apply to a file, its dead rows count as removed by equality deletes.
+    If both kinds of deletes apply to a file, its dead rows are counted as removed by equality deletes.
 
     Args:
-        tasks: of the plan.
-        files: of the tasks, in their order.
-        looked_up: what finding the dead rows has read; of it, bytes and delete files count.
+        tasks: tasks of the plan.
+        files: one per task, in the same order.
+        looked_up: metrics of finding the dead rows, of which bytes and delete files are added.
     """
     live = sum(task.data_file.record_count - file.dead.num_dead for task, file in zip(tasks, files, strict=True))
     by_keys = sum(f.dead.num_dead for t, f in zip(tasks, files, strict=True) if t.equality_deletes)
@@ -529,7 +529,7 @@ def _inspect_by_job(
     parallelism: int,
     metrics: ScanMetrics,
 ) -> list[_Facts]:
-    """The same by a Spark job: every row it starts from is the work of one task, every row it ends with the answer."""
+    """Do the same in a Spark job: each input row describes the work of one task, each output row an answer."""
     splits = _splits(tasks, context, parallelism)
     packed = pack_splits(splits)
     work = pa.table({"number": pa.array(range(len(splits)), pa.int32()), "split": pa.array(packed.splits, pa.binary())})
@@ -555,7 +555,7 @@ def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics | None) -> _Facts:
-    """Size, reading, and the dead rows where metrics are given and the file is one that Spark reads."""
+    """Size and way of reading; dead rows too if metrics are given and Spark can read the file."""
     size = file_size(task.data_file.path, context.io)
     reading = how_to_read(task, context)
     if metrics is None or isinstance(reading, str) or not has_deletes(task):
@@ -564,7 +564,7 @@ def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics | None
 
 
 def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: int) -> list[Split]:
-    """Whole files, some to a task, in their order."""
+    """Pack whole files into tasks, in order."""
     total = sum(task.length for task in tasks)
     share = min(_TASK_BYTES, -(-total // (2 * parallelism)))
     most_files = min(_TASK_FILES, -(-len(tasks) // (2 * parallelism)))
@@ -583,11 +583,11 @@ def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: in
 
 
 MAX_PLANNED_FILES = 16
-"""Each is a branch that rows pass; Java compiles no method of more than 8,000 bytes of code."""
+"""Each is a branch evaluated per row, and the JVM does not compile methods of more than 8,000 bytes of bytecode."""
 
 _KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
 _TAKEN = frozenset({"_metadata", _KEY, _ROWS, _WORDS, _INDEX})
-"""Columns by which dead rows are found: `_metadata` is Spark's own for files whose rows have no column of this name."""
+"""Columns that locate a row: Spark's hidden `_metadata` is available unless the data has a column of that name."""
 _IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
@@ -604,7 +604,7 @@ _CHUNKS_SHIFT = 20
 
 
 def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
-    """The files that their size tells apart, and the others; neither is empty."""
+    """Split the files into those with a unique size and the others; neither list is empty."""
     sizes = Counter(file.size_bytes for file in files)
     apart = [file for file in files if sizes[file.size_bytes] == 1]
     return [some for some in (apart, [file for file in files if sizes[file.size_bytes] > 1]) if some]
@@ -613,7 +613,7 @@ def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
 def drop_dead_rows(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -> DataFrame:
     """Drop the rows that a bit marks as dead.
 
-    All files have dead rows. Either no two have one size, or each has the size of another.
+    All files must have dead rows. Either all sizes are distinct, or every file shares its size with another.
     """
     sizes = {file.size_bytes for file in files}
     if len(sizes) < len(files):
@@ -624,7 +624,7 @@ def drop_dead_rows(rows: DataFrame, files: Sequence[NativeFile], limits: NativeL
 
 
 def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    """In SQL's text, here and below: classic sessions ask Java once per Column they make."""
+    """Conditions are SQL text here and below, because classic sessions call the JVM once per Column object."""
     parts: list[npt.NDArray[np.int64]] = []
     branches = []
     first = 0
@@ -647,7 +647,7 @@ def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
 
 
 def _drop_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    """Spark spells local paths in two ways, so both are known; any other spelling fails the query."""
+    """Spark spells local paths in two ways, so both are accepted; any other spelling fails the query."""
     spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
     twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
     keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(file.dead.num_chunks)]
@@ -663,7 +663,7 @@ def _drop_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[Na
 
 
 def _bits(file: NativeFile) -> pa.Table:
-    """A row per chunk of the file: how many rows it has, and the words if one of them is dead."""
+    """One row per chunk of the file: its number of rows, and its words if any row is dead."""
     dead, num_chunks = file.dead, file.dead.num_chunks
     rows = np.full(num_chunks, CHUNK_ROWS, dtype=np.int32)
     if num_chunks:
@@ -678,21 +678,21 @@ def _bits(file: NativeFile) -> pa.Table:
 
 
 def _spellings(path: str) -> tuple[str, ...]:
-    """As Spark lists a file, and as it says of a row where it is from."""
+    """The path of a file as Spark lists it, and as Spark reports it for a row."""
     local = re.match(r"file:/+", path)
     return (path,) if local is None else (f"file:///{path[local.end() :]}", f"file:/{path[local.end() :]}")
 
 
 def _plain(path: str) -> str:
-    """A path without scheme and authority's slashes, as both sides may spell it."""
+    """The path without its scheme and the slashes of its authority, so that different spellings compare equal."""
     return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
 
 
 MAX_READINGS = 16
-"""Maximum ways of reading files, each a scan in Spark's plan; a table that needs more is read by the python reader."""
+"""Maximum number of different ways of reading, each a scan in Spark's plan; beyond it the python reader is used."""
 
 _READ_OPTIONS = {
-    "recursiveFileLookup": "true",  # no columns from names of partition folders
+    "recursiveFileLookup": "true",  # do not infer columns from partition folder names
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
     "ignoreMissingFiles": "false",
@@ -700,7 +700,7 @@ _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 _GLOB = re.compile(r"[*?\[\]{}\\]")
-"""What Spark expands in paths; names of partition folders may hold it."""
+"""Glob characters that Spark expands in paths and that partition folder names may contain."""
 
 
 def native_dataframe(
@@ -725,12 +725,12 @@ def native_dataframe(
 
 
 def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
-    """The different ways in which these files have to be read."""
+    """The distinct ways in which these files have to be read."""
     return list(dict.fromkeys(file.reading for file in files))
 
 
 def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext) -> DataFrame:
-    """The columns that the files have, dead rows too."""
+    """Read the columns that the files have, including dead rows."""
     absent = {field_id for field_id, _ in reading.constants}
     stored = {column.field_id: column for column in reading.stored}
     schema = st.StructType([_file_field(c, stored) for c in context.projection.fields if c.field_id not in absent])
@@ -742,12 +742,12 @@ def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading
 
 
 def _num_listed(frame: DataFrame) -> int:
-    """How many files Spark found; classic sessions would fetch each name from Java by itself."""
+    """How many files Spark found; counted in the JVM because classic sessions would fetch each name with a call of its own."""
     return len(frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles())  # noqa: SLF001 - no other way
 
 
 def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
-    """The columns of the result by name, type and place, what the files lack among them."""
+    """The result's columns, renamed, cast and ordered, including columns that the files lack."""
     if not reading.stored and not reading.constants:
         return rows
     constants = dict(reading.constants)
@@ -763,7 +763,7 @@ def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext,
 
 
 def _file_field(column: NestedField, stored: Mapping[int, StoredColumn]) -> st.StructField:
-    """A Spark field that finds its column, and the members of structs in it, by their names in the file."""
+    """A Spark field with the names that the column and its struct members have in the file."""
     found = stored.get(column.field_id)
     kind = column.type if found is None or found.type is None else found.type
     return st.StructField(column.name if found is None else found.name, _file_type(kind, stored), True)
