@@ -14,9 +14,11 @@ from pipelines.cli.arguments import (
     ProjectConfig,
     Relocate,
     Remote,
+    ScanSettings,
     catalog_state,
     log_progress,
     open_named_table,
+    parse_scan_options,
 )
 from pipelines.cli.publication_text import describe_publication
 from pipelines.cli.terminal import byte_progress, counted, print_json
@@ -34,6 +36,7 @@ def check(
             show_default=False,
         ),
     ] = None,
+    scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
 ) -> None:
@@ -46,7 +49,7 @@ def check(
     from pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
     from pipelines.ingest.table_patterns import expanded
 
-    given = load(config)
+    given = load(config).with_scan(parse_scan_options(scan_option))
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
@@ -110,6 +113,7 @@ def publish(
         bool,
         typer.Option("--unchecked", help="Check neither the mirrors nor the new rows; the snapshot records this."),
     ] = False,
+    scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     master: Master = None,
     remote: Remote = None,
@@ -132,7 +136,7 @@ def publish(
     )
     from pipelines.publish.refresh import publish as make
 
-    settings = load(config)
+    settings = load(config).with_scan(parse_scan_options(scan_option))
     chosen = names or made_without_asking(settings)
     if not chosen and settings.published:
         raise ConfigError(f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for")

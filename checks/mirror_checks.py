@@ -239,6 +239,7 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
         key=() if settings.identity == "full" else log.key or declared,
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
+        options=config.scan_options,
     )
 
 

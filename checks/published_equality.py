@@ -33,6 +33,7 @@ from scan_core import (
     PrimitiveType,
     Scan,
     ScanMetrics,
+    ScanOptions,
     ScanPlan,
     Schema,
     Split,
@@ -249,9 +250,9 @@ def _literal(value: Any) -> exp.Expression:
 COMPLETE = "published_rows_are_complete"
 
 
-def rows_are_complete(staged: StagedRows) -> CheckResult:
+def rows_are_complete(staged: StagedRows, options: ScanOptions | None = None) -> CheckResult:
     """The staged snapshot has all rows that the tasks wrote, and no others in replaced partitions."""
-    scan = staged_scan(staged)
+    scan = staged_scan(staged, options)
     plan = scan.plan()
     own = _own(plan, staged)
     paths = staged.paths
@@ -279,14 +280,14 @@ def staged_manifests_match_files(staged: StagedRows) -> CheckResult:
     return compare_manifests(table, snapshot, since=staged.staged.base_id)
 
 
-def staged_scan(staged: StagedRows) -> Scan:
+def staged_scan(staged: StagedRows, options: ScanOptions | None) -> Scan:
     """A scan of all rows of the staged snapshot."""
-    return open_table(staged.staged.table).scan().as_of_snapshot(staged.staged.committed.snapshot_id)
+    return open_table(staged.staged.table, options=options).scan().as_of_snapshot(staged.staged.committed.snapshot_id)
 
 
-def staged_table(staged: StagedRows) -> pa.Table:
+def staged_table(staged: StagedRows, options: ScanOptions | None) -> pa.Table:
     """The rows of this run alone."""
-    scan = staged_scan(staged)
+    scan = staged_scan(staged, options)
     schema = scan.arrow_schema
     batches = [public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split)]
     return pa.Table.from_batches(batches, schema=schema)
@@ -355,7 +356,7 @@ def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, max_bytes: i
     made = Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
     try:
         _published_table(config, staged.name)
-        schema, rows = staged_scan(staged).schema, staged_table(staged)
+        schema, rows = staged_scan(staged, config.scan_options).schema, staged_table(staged, config.scan_options)
         comparison = _Comparison(config, staged.name, max_bytes, schema, rows, made, "no partition was made")
         return _compare_parts(comparison, list(comparison.parts()))
     except NotComparableError as reason:
@@ -370,7 +371,7 @@ def _published_table(config: Config, name: str) -> tuple[Table, Provenance]:
     table = find_table(open_catalog(config), name) if has_catalog(config) else None
     if table is None:
         raise NotComparableError(f"{name} does not exist yet")
-    return open_table(table), provenance_of(table)
+    return open_table(table, options=config.scan_options), provenance_of(table)
 
 
 def _compare_parts(comparison: "_Comparison", parts: Sequence["_Part"]) -> CheckResult:
@@ -546,7 +547,7 @@ class _Comparison:
             mirror = find_table(catalog, table)
             if mirror is None:
                 raise NotComparableError(f"{table} no longer exists")
-            opened = open_table(mirror)
+            opened = open_table(mirror, options=self.config.scan_options)
             wanted = origin.snapshots.get(table)
             if wanted is not None and wanted not in opened.metadata.snapshots:
                 raise NotComparableError(f"snapshot {wanted} of {table} has expired")
@@ -613,7 +614,7 @@ class ProjectAuditor:
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
         """Check that exactly the rows of the tasks are staged, that manifests fit, and that DuckDB computes the same."""
         results = (
-            rows_are_complete(staged),
+            rows_are_complete(staged, config.scan_options),
             staged_manifests_match_files(staged),
             staged_rows_equal_duckdb(config, staged),
         )

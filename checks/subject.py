@@ -4,7 +4,7 @@ Each view is computed once per subject. Tables are given by metadata file or fol
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import scan_core
 from checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
-from scan_core import Snapshot, TableMetadata
+from scan_core import ScanOptions, Snapshot, TableMetadata
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""
@@ -37,6 +37,7 @@ class Subject:
         up_to_ordinal: the last change that the table must contain; None to read it from the table's snapshots, where
             the writer of mirrors records it.
         relocate: old path prefix -> new path prefix, for both tables.
+        options: of scans of the table.
     """
 
     table: str
@@ -45,11 +46,12 @@ class Subject:
     soft_delete: bool = False
     up_to_ordinal: int | None = None
     relocate: Mapping[str, str] | None = None
+    options: ScanOptions = field(default_factory=ScanOptions)
 
     @cached_property
     def opened(self) -> scan_core.Table:
         """The table, opened by the engine."""
-        return scan_core.open_table(self.table, relocate=self.relocate)
+        return scan_core.open_table(self.table, relocate=self.relocate, options=self.options)
 
     @cached_property
     def engine_rows(self) -> pa.Table:

@@ -581,11 +581,13 @@ class Table:
         metadata: as read when the table was opened; later commits are not seen.
         metadata_path: the file it was read from.
         io: relocation and FileIO properties of every file of the table.
+        options: with which scans of the table start.
     """
 
     metadata: TableMetadata
     metadata_path: str
     io: FileIOConfig
+    options: ScanOptions = field(default_factory=ScanOptions)
 
     def __repr__(self) -> str:
         return f"Table({self.location!r}, format v{self.metadata.format_version}, {len(self.metadata.snapshots)} snapshots)"
@@ -602,7 +604,7 @@ class Table:
 
     def scan(self) -> Scan:
         """All rows and columns of the current snapshot, to be narrowed."""
-        return Scan(self)
+        return Scan(self, options=self.options)
 
     def history(self) -> tuple[LogEntry, ...]:
         """Which snapshot was current from when on, oldest first."""
@@ -614,6 +616,7 @@ def open_table(
     *,
     relocate: Relocation | None = None,
     properties: Mapping[str, str] | None = None,
+    options: ScanOptions | None = None,
 ) -> Table:
     """Open a table to read.
 
@@ -623,12 +626,17 @@ def open_table(
         relocate: old path prefix -> new path prefix, for tables that were moved; the longest old prefix wins. Files outside
             of the table's folder are opened only below a new prefix: `{place: place}` allows a place as it is.
         properties: FileIO and catalog properties (`s3.endpoint`, `uri`, ...), over those of the catalog.
+        options: with which scans of the table start; default: `ScanOptions()`.
 
     Raises:
         TableNotFoundError: there is no such table.
         MalformedTableError: its metadata breaks the specification.
     """
-    own = dict(properties or {})
+    opened = _open_any(table, relocate, dict(properties or {}))
+    return opened if options is None else replace(opened, options=options)
+
+
+def _open_any(table: str | os.PathLike[str] | Any, relocate: Relocation | None, own: dict[str, str]) -> Table:
     pairs = _longest_first(relocate)
     facts = None if isinstance(table, str | os.PathLike) else table_facts(table)
     if facts is not None:

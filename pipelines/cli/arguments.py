@@ -91,6 +91,15 @@ Output = Annotated[
     typer.Option("--output", "-o", help="Output file; default: `-`, standard output.", show_default=False),
 ]
 Metrics = Annotated[bool, typer.Option("--metrics", help="Print what was read and skipped to standard error.")]
+ScanSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scan-option",
+        metavar="NAME=VALUE",
+        help="Set an option of scans, such as memory_limit_bytes=64MiB, parallelism=1 or prune_pages=false. Repeatable.",
+        show_default=False,
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(
@@ -117,11 +126,14 @@ def log_progress() -> None:
         logger.addHandler(handler)
 
 
-def open_named_table(name: str, relocate: list[str] | None, config: Path | None) -> "Table":
+def open_named_table(
+    name: str, relocate: list[str] | None, config: Path | None, scan_options: list[str] | None = None
+) -> "Table":
     """Open a table for reading.
 
     A path or URI is opened as it is. A name without slash is looked up in the catalog of `config`, else of
     `nevermore.yaml` in the working directory, else in PyIceberg's own configuration as `catalog.namespace.table`.
+    Scans start with the options of that config, overridden by `scan_options`.
 
     Raises:
         ConfigError: the config does not exist.
@@ -129,11 +141,15 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     """
     import scan_core
 
-    moves = parse_relocations(relocate)
+    moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
-        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG, for_writing=False), relocate=moves)
+        from pipelines.config.project import load
+
+        found = _catalog_table(name, config or DEFAULT_CONFIG, for_writing=False)
+        options = load(config or DEFAULT_CONFIG).with_scan(given).scan_options
+        return scan_core.open_table(found, relocate=moves, options=options)
     try:
-        return scan_core.open_table(name, relocate=moves)
+        return scan_core.open_table(name, relocate=moves, options=scan_core.ScanOptions.from_settings(given))
     except scan_core.TableNotFoundError as error:
         if "." not in name or not is_identifier(name):
             raise
@@ -213,6 +229,27 @@ def parse_relocations(relocate: list[str] | None) -> dict[str, str]:
             )
         moves[old] = new
     return moves
+
+
+def parse_scan_options(given: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE` options as a mapping.
+
+    Raises:
+        ConfigError: no `=`, an unknown name, or a value that the option cannot have.
+    """
+    from scan_core import OptionError, ScanOptions
+
+    settings = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"--scan-option {text!r}: write NAME=VALUE, such as memory_limit_bytes=64MiB")
+        settings[name.strip()] = value
+    try:
+        ScanOptions.from_settings(settings)
+    except OptionError as error:
+        raise ConfigError(f"--scan-option: {error}") from error
+    return settings
 
 
 def build_scan(

@@ -21,6 +21,7 @@ from pipelines.cli.arguments import (
     ProjectConfig,
     Ref,
     Relocate,
+    ScanSettings,
     SnapshotId,
     TableName,
     Where,
@@ -28,6 +29,7 @@ from pipelines.cli.arguments import (
     is_identifier,
     log_progress,
     open_named_table,
+    parse_scan_options,
     split_names,
 )
 from pipelines.cli.terminal import counted, print_result
@@ -67,6 +69,7 @@ def scan(
     output: Output = None,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of rows.")] = False,
     metrics: Metrics = False,
+    scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, a count as an object.")] = False,
 ) -> None:
@@ -75,7 +78,7 @@ def scan(
     Example: `nevermore scan warehouse/shop/orders --where "amount > 100" --columns id,amount --format jsonl`
     """
     request = build_scan(
-        open_named_table(table, relocate, config),
+        open_named_table(table, relocate, config, scan_option),
         columns=columns,
         where=where,
         snapshot=snapshot,
@@ -110,6 +113,7 @@ def sql(
             "--explain", help="Print how each table would be read, and what is left to Spark, without running it."
         ),
     ] = False,
+    scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, --explain as an object.")] = False,
 ) -> None:
@@ -126,7 +130,7 @@ def sql(
     from pipelines.spark.session import named_tables, project_session, query_tables
     from scan_core.spark import parse_sql, reads_of_sql
 
-    settings = load(config)
+    settings = load(config).with_scan(parse_scan_options(scan_option))
     named = named_tables(settings)
     for name in parse_sql(query).tables:
         if name.lower() not in named:
@@ -185,6 +189,7 @@ def changes(
     output: Output = None,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of deleted and inserted rows.")] = False,
     metrics: Metrics = False,
+    scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, counts as an object.")] = False,
 ) -> None:
@@ -198,7 +203,7 @@ def changes(
     if end is not None and ref is not None:
         raise ConfigError("--to and --ref are mutually exclusive; give one of them")
     scan = build_scan(
-        open_named_table(table, relocate, config),
+        open_named_table(table, relocate, config, scan_option),
         columns=columns,
         where=where,
         snapshot=end,
@@ -246,6 +251,7 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
@@ -266,13 +272,19 @@ def explain(
     }
     given = [option for option, value in of_scan.items() if value is not None]
     if (settings := _publishing(table, config)) is not None and not given:
+        settings = settings.with_scan(parse_scan_options(scan_option))
         _explain_publication(settings, table, partition or (), as_json=as_json)
         return
     if partition:
         what = f"together with {given[0]}" if given else f"for {table}, which is not under `published` in the config"
         raise ConfigError(f"--partition explains how a published table is built; it cannot be used {what}")
     request = build_scan(
-        open_named_table(table, relocate, config), columns=columns, where=where, snapshot=snapshot, as_of=as_of, ref=ref
+        open_named_table(table, relocate, config, scan_option),
+        columns=columns,
+        where=where,
+        snapshot=snapshot,
+        as_of=as_of,
+        ref=ref,
     )
     text = request.explain()
     print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
@@ -319,6 +331,7 @@ def why(
     snapshot: SnapshotId = None,
     as_of: AsOf = None,
     ref: Ref = None,
+    scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
@@ -329,7 +342,7 @@ def why(
     from scan_core import key_report
 
     values = parse_key(",".join(key))
-    scan = build_scan(open_named_table(table, relocate, config), snapshot=snapshot, as_of=as_of, ref=ref)
+    scan = build_scan(open_named_table(table, relocate, config, scan_option), snapshot=snapshot, as_of=as_of, ref=ref)
     report = key_report(scan, values)
     log = _key_log(table, config, values) if report.seen_in is None else None
     print_result(_document(report, values, log), [*_lines(report), *_log_lines(log)], as_json=as_json)

@@ -6,6 +6,8 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,6 +30,7 @@ from pipelines.config.values import (
     placed,
 )
 from pipelines.errors import ConfigError
+from scan_core import OptionError, ScanOptions
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -425,6 +428,7 @@ class Config(Section):
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
         parallel_tables: number of tables of a feed that are folded, written and committed at the same time.
         patterns: entries of `tables` named `namespace.*`: their mirrors are known once the feed has delivered them.
+        scan: options of scans by name, as `ScanOptions.of` takes them; sizes also as text, such as 64MiB.
         path: path of the config file.
     """
 
@@ -436,7 +440,18 @@ class Config(Section):
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
     parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
+    scan: dict[str, Any] = Field(default_factory=dict)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
+
+    @field_validator("scan")
+    @classmethod
+    def _are_scan_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, setting in value.items():
+            try:
+                ScanOptions.from_settings({name: setting})
+            except OptionError as error:
+                raise placed(str(error), name) from error
+        return value
 
     @field_validator("tables", "published")
     @classmethod
@@ -477,6 +492,17 @@ class Config(Section):
             what = f"{both[0]} is also the name of a mirror; a published table needs its own name"
             raise placed(what, "published", both[0])
         return self
+
+    @property
+    def scan_options(self) -> ScanOptions:
+        """The options that scans of the project start with; a relative `index_folder` lies in the config's folder."""
+        options = ScanOptions.from_settings(self.scan)
+        folder = options.index_folder
+        return options if folder is None else replace(options, index_folder=str(self.folder / folder))
+
+    def with_scan(self, settings: Mapping[str, Any]) -> "Config":
+        """The same project, with these options of scans over its own."""
+        return self.model_copy(update={"scan": {**self.scan, **settings}}) if settings else self
 
     @property
     def folder(self) -> Path:

@@ -19,7 +19,7 @@ from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import ReadChanges
-from scan_core import Changes, PrimitiveType, Scan, open_table
+from scan_core import Changes, PrimitiveType, Scan, ScanOptions, open_table
 from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog
 
 
-def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
+def mirror_scans(catalog: "Catalog", query: PublishedQuery, options: ScanOptions) -> dict[str, Scan]:
     """Create a scan of each mirror with the columns that the query needs.
 
     Raises:
@@ -49,7 +49,7 @@ def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
         mirror = find_table(catalog, name)
         if mirror is None:
             raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
-        scans[name] = open_table(mirror).scan()
+        scans[name] = open_table(mirror, options=options).scan()
     columns = query.columns({name: scan.schema for name, scan in scans.items()})
     return {name: scan.select(*columns[name]) for name, scan in scans.items()}
 

@@ -115,7 +115,7 @@ def register_views(
         mirror = find_table(catalog, name)
         if mirror is None:
             continue
-        scan = open_table(mirror).scan()
+        scan = open_table(mirror, options=config.scan_options).scan()
         if narrow and name in narrow:
             scan = narrow[name](scan)
         snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
@@ -150,7 +150,7 @@ def query_tables(
             if found is None:
                 made = "ingest" if table in config.tables else "publish"
                 raise ConfigError(f"table {table} does not exist yet: nevermore {made} creates it")
-            tables[name] = open_table(found)
+            tables[name] = open_table(found, options=config.scan_options)
     return sql(spark, text, tables, args=args, reader=reader)
 
 

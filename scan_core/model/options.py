@@ -1,6 +1,7 @@
 """How a scan may work: limits and switches. None of them changes a result."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -135,6 +136,16 @@ class ScanOptions:
         switches = {f.name: values.pop(f.name) for f in fields(Switches) if f.name in values}
         return cls(**values, switches=Switches(**switches))
 
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "ScanOptions":
+        """Options and switches as configs and command lines state them: also text, such as `64MiB`, `8` and `false`.
+
+        Raises:
+            OptionError: an unknown name (names the nearest), or a value of the wrong type or out of range.
+        """
+        types = {f.name: f.type for f in (*fields(cls), *fields(Switches))}
+        return cls.of(**{name: _from_text(name, value, types.get(name)) for name, value in settings.items()})
+
     def changed(self) -> Mapping[str, Any]:
         """The options and switches that differ from the defaults by name, as `of` takes them."""
         default = ScanOptions()
@@ -152,6 +163,26 @@ class ScanOptions:
         return cls.of(parallelism=1, read_ahead_bytes=0, **{f.name: False for f in fields(Switches)})
 
 
+_SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def _from_text(name: str, value: Any, type_: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if type_ is bool:
+        if text not in {"true", "false"}:
+            raise OptionError(f"{name} must be true or false, not {value!r:.60}")
+        return text == "true"
+    if type_ is not int:
+        return value
+    unit = "([kmg]?)i?b?" if name.endswith("_bytes") else "()"
+    if (match := re.fullmatch(rf"(-?[0-9]{{1,18}})\s*{unit}", text)) is None:
+        form = "a size, such as 64MiB" if name.endswith("_bytes") else "a whole number"
+        raise OptionError(f"{name} must be {form}, not {value!r:.60}")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
 def _check_types(options: ScanOptions | Switches) -> None:
     for option in fields(options):
         given = getattr(options, option.name)
@@ -159,3 +190,5 @@ def _check_types(options: ScanOptions | Switches) -> None:
             raise OptionError(f"{option.name} must be a whole number, not {given!r}")
         if option.type is bool and not isinstance(given, bool):
             raise OptionError(f"{option.name} must be True or False, not {given!r}")
+        if option.name == "index_folder" and not (given is None or isinstance(given, str | os.PathLike)):
+            raise OptionError(f"index_folder must be the path of a folder, not {given!r}")

@@ -89,6 +89,8 @@ def explain_plan(
     yield from _filter(context)
     if context.sample is not None:
         yield f"  sample: {100 * context.sample.fraction:g} % of the rows, by row position, seed {context.sample.seed}"
+    if changed := context.options.changed():
+        yield f"  options: {', '.join(f'{name} = {value}' for name, value in changed.items())}"
     yield f"  manifests: {trace.manifests_read} read, {total(trace.manifests)} left out"
     yield from _pruned(trace.manifests)
     size = int(index.tasks.data_files.sizes.sum())
