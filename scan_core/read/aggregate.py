@@ -26,7 +26,7 @@ from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
 Function = Literal["count", "min", "max", "sum"]
 Number: TypeAlias = int | float | Decimal
 Partial: TypeAlias = Number | pa.Scalar | None
-"""Of sums and counts the number; of minima and maxima an Arrow scalar; None if there was no value."""
+"""A number for sums and counts, an Arrow scalar for minima and maxima, None if there was no value."""
 
 _BLOCK_ROWS = 32_768
 LANES = 64
@@ -35,7 +35,7 @@ _WORD_BITS = 64
 _SAFE_ADDEND = 2**47
 """A block of such integers cannot overflow 64 bits."""
 _MASKED_SHARE = 0.25
-"""Below this share of survivors a copy of them costs less than looking at every row."""
+"""Below this share of survivors, copying them costs less than visiting every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def aggregate_group(
     *,
     use_numba: bool,
 ) -> tuple[Partial, ...]:
-    """The calls over the selected rows of one row group.
+    """Evaluate the calls over the selected rows of one row group.
 
     Args:
         calls: what to compute.
@@ -86,7 +86,7 @@ def aggregate_group(
 
 
 def combine(function: Function, left: Partial, right: Partial) -> Partial:
-    """The result over the rows of both; NaN counts as larger than every number."""
+    """Combine two partial results; NaN counts as larger than every number."""
     if left is None or right is None:
         return right if left is None else left
     if function in ("sum", "count"):
@@ -145,7 +145,7 @@ def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels |
 
 
 def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> float:
-    """Value i of a block is added to lane i % LANES; in the end the lanes are added up."""
+    """Add value i of a block to lane i % LANES, then sum the lanes."""
     lanes = np.zeros(LANES, np.float64)
     if kernels is not None and mask is not None and values.dtype == np.float64:
         kernels["sum_f64"](values, mask.view(np.uint8), len(values), lanes)
@@ -193,7 +193,7 @@ def _extreme_float(function: Function, values: npt.NDArray[Any], kind: pa.DataTy
 
 
 def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Those values of the dictionary that a chosen row has."""
+    """The dictionary values that occur in selected rows."""
     unused = len(array.dictionary)
     used = np.zeros(unused + 1, np.bool_)
     codes = numbers(array.indices.fill_null(0) if array.indices.null_count else array.indices)
@@ -210,5 +210,5 @@ def _chosen(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
 
 
 def _stored(kind: pa.DataType) -> str:
-    """How NumPy sees values of a type."""
+    """The NumPy type of values of an Arrow type."""
     return f"{'f' if pt.is_floating(kind) else 'i'}{kind.bit_width // 8}"

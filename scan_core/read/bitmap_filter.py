@@ -28,13 +28,13 @@ from scan_core.rows.selection import All, Mask, RowSelection, refine, selected_c
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 _MAX_COPIED_SHARE = 0.5
-"""Of more undecided rows than that, columns are read for all selected rows: other steps or the result may want them."""
+"""Above this share of undecided rows, columns are read for all selected rows: other steps or the result may need them."""
 
 
 def answer_by_bitmaps(
     conjuncts: Sequence[Conjunct], task: FileScanTask, context: ScanContext, metrics: ScanMetrics
 ) -> Sequence[Restriction]:
-    """The conjuncts that bitmap indexes leave to be evaluated, and the rows that stage 1 answers.
+    """The conjuncts that remain to be evaluated after bitmap indexes, and the rows that stage 1 selects.
 
     Reads the bitmaps that are of use. Columns that do not come from the file, but from its partition or a default, are
     not matched by its index.
@@ -56,7 +56,7 @@ def find_stages(
     context: ScanContext,
     metrics: ScanMetrics,
 ) -> Stages:
-    """What the bitmap indexes of a data file answer of conjuncts whose columns come from `sources`."""
+    """Answer conjuncts, whose columns come from `sources`, by the bitmap indexes of a data file as far as possible."""
     from_file = {i for i, source in sources.items() if isinstance(source, FromFile)}
     blobs = tuple(blob for blob in task.bitmap_indexes if blob.field_id in from_file)
     return split_stages(conjuncts, replace(task, bitmap_indexes=blobs), context, metrics)
@@ -78,7 +78,7 @@ def rows_of_stage_1(stages: Stages, cause: Cause) -> ByPosition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bounds:
-    """Rows for which an expression must be true, and those for which it may be."""
+    """Rows for which an expression is certainly true, and rows for which it may be true."""
 
     must: npt.NDArray[np.bool_]
     may: npt.NDArray[np.bool_]
@@ -101,7 +101,7 @@ class _MixedConjunct(Conjunct):
 
     @property
     def collection_id(self) -> int | None:
-        """Answers are no values of a collection."""
+        """Answers of bitmaps are not values of a collection."""
         return None
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
@@ -161,7 +161,7 @@ def _mixed(conjunct: Conjunct, answers: Mapping[BoundExpr, Answer]) -> _MixedCon
 
 
 def _ids_of_values(node: BoundExpr, answers: Mapping[BoundExpr, Answer]) -> frozenset[int]:
-    """Ids of the columns and members that must be read in addition to the answers."""
+    """Ids of the columns and struct members that must be read in addition to the answers."""
     if node in answers:
         return frozenset()
     if not any(part in answers for part in walk(node)):

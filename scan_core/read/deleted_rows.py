@@ -1,7 +1,7 @@
 """Deletes applied to one data file: position deletes and sets of equality deletes as restrictions, and dead rows flagged.
 
-What a set holds is known to `deletes/`. Rows are flagged instead of dropped for `_deleted`, and for `_delete_file` delete
-files are tried one at a time, in the order in which they apply: diagnosis, not the fast path.
+The contents of delete sets are handled in `deletes/`. For `_deleted` rows are flagged instead of dropped; for `_delete_file`
+delete files are tried one at a time, in the order in which they apply, which is for diagnosis and slower.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from scan_core.rows.selection import All, RowSelection, intersect, relative, sel
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 _MAX_COPIED_SHARE = 0.5
-"""Of more rows than that keys are read for all of them: other restrictions or the result may want them."""
+"""Above this share of rows, keys are read for all rows: other restrictions or the result may need them."""
 _KEPT = {Match.NEVER: Match.ALWAYS, Match.MAYBE: Match.MAYBE, Match.ALWAYS: Match.NEVER}
-"""What a restriction keeps, by what a delete set touches."""
+"""What a restriction keeps, by which rows the delete set removes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +58,11 @@ class DeleteSet(Restriction):
 
     @property
     def first_guess(self) -> float:
-        """Behind conjuncts, which mostly let fewer rows pass."""
+        """After conjuncts, which usually let fewer rows pass."""
         return 16.0 * len(self.sources)
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """By bounds; where few keys lie within them, by Bloom filters of single values."""
+        """Decide by bounds and, if few keys lie within them, by looking up each key in Bloom filters."""
         if not self.options.switches.prune_deletes:
             return Match.MAYBE
         if level is Level.ROW_GROUPS:
@@ -72,7 +72,7 @@ class DeleteSet(Restriction):
         return Match.MAYBE
 
     def pages(self, group: RowGroup) -> PageMatches:
-        """By the bounds of pages, where the keys leave gaps that pages can lie in."""
+        """Decide by page bounds, if the keys leave gaps large enough for pages."""
         unknown = PageMatches.unknown(group.num_rows)
         options = self.options
         if not options.switches.prune_deletes or not options.switches.prune_pages or not self.worth.is_on(Level.PAGES):
@@ -87,12 +87,12 @@ class DeleteSet(Restriction):
         return found
 
     def within(self, rows: RowSelection) -> Restriction:
-        """The same deletes, which probe these rows of a row group alone."""
+        """The same deletes, probed only for these rows of a row group."""
         return _DeletesWithin(self, rows)
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""
-        if all(isinstance(source, Constant) for source in self.sources):  # one key for the whole file
+        if all(isinstance(source, Constant) for source in self.sources):  # every row of the file has the same key
             keys = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
             return Verdict(np.full(selected_count(selection), bool(self.deletes.keep(keys)[0])))
         return Verdict(self.deletes.keep(_keys_of(self.sources, columns, selection)))
@@ -101,7 +101,7 @@ class DeleteSet(Restriction):
         return _KEPT[self.deletes.may_touch(statistics_of)]
 
     def _is_excluded_by_bloom_filter(self, group: RowGroup) -> bool:
-        """Whether the values of one key column, few within the row group's bounds, are all in no row of it."""
+        """Whether Bloom filters exclude every value of one key column that lies within the row group's bounds."""
         if not self.worth.is_on(Level.BLOOM_FILTERS):
             return False
         statistics_of = self.statistics.of(group, self.types)
@@ -126,7 +126,7 @@ class DeleteSet(Restriction):
     def _has_gaps(self, whole: StatisticsOf) -> bool:
         """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
 
-        Looks at equal parts of the range of the first integer key; True without such a key, because then nothing is known.
+        Examines equal parts of the range of the first integer key column; True if there is none, because nothing is known then.
         """
         for field_id in self.types:
             known = whole(field_id)
@@ -146,7 +146,7 @@ class DeleteSet(Restriction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _DeletesWithin(Restriction):
-    """A set of deletes that can touch `touched` alone: keys of other rows are not decoded for it."""
+    """A delete set that can only remove rows of `touched`; keys of other rows are not decoded for it."""
 
     whole: DeleteSet
     touched: RowSelection
@@ -245,7 +245,7 @@ def removed_by(deletes: Iterable[Restriction], columns: LazyColumns) -> Mask:
 
 
 def _removed_by_values(restriction: Restriction, columns: LazyColumns) -> Mask:
-    """Rows that pages or their values prove to be removed; values are read where pages leave it open."""
+    """Rows that page statistics or key values prove to be removed; values are read only where pages are undecided."""
     group = columns.row_group
     pages = restriction.pages(group)
     touched = pages.rows(Match.MAYBE)

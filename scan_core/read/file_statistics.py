@@ -21,7 +21,7 @@ _SECONDS_PER_DAY = 86_400
 
 
 def table_statistics(found: ColumnStatistics, file_type: pa.DataType, table_type: Type) -> ColumnStatistics:
-    """`found` with its bounds as values of the table's type, without bounds where they do not carry over."""
+    """`found` with bounds converted to the table's type, or dropped if they cannot be converted."""
     if found.lower is None and found.upper is None:
         return found
     if not isinstance(table_type, PrimitiveType) or pt.is_nested(file_type):
@@ -46,7 +46,7 @@ def _promoted(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
     if pt.is_time(target):
         return _rescaled(value, source.unit, target.unit) if pt.is_time(source) else None
     if pt.is_string(target) and isinstance(value, bytes):
-        return None  # cut bytes need not be text
+        return None  # truncated bytes may not be valid text
     if pt.is_binary(target) and isinstance(value, str):
         return value.encode()
     return value if _same_family(source, target) else None
@@ -68,7 +68,7 @@ def _same_family(source: pa.DataType, target: pa.DataType) -> bool:
 ExclusionTest = Callable[[Any], bool]
 
 _MOST_STRETCHES = 4_096
-"""Beyond, looking at bounds costs more than pages do."""
+"""Above this number, checking bounds costs more than reading the pages."""
 SAMPLED_PARTS = 16
 _LEAST_SAMPLED_STRETCHES = 64
 
@@ -105,7 +105,7 @@ class Stretches:
         return PageMatches(self.edges, [match(known) for known in self.known])
 
     def match_if_worthwhile(self, match: Callable[[StatisticsOf], Match]) -> PageMatches:
-        """The same, if of many stretches some of a few evenly spread ones are excluded.
+        """The same, but with many stretches only if a sample of evenly spaced ones excludes some.
 
         Data that lie in order or in clusters exclude some of them; of values scattered at random none are excluded.
         """
@@ -141,7 +141,7 @@ class FileStatistics:
         return statistics_of
 
     def stretches(self, row_group: RowGroup, types: Mapping[int, Type]) -> Stretches | None:
-        """What the page index tells of these columns; None if it tells no more than the row group's statistics."""
+        """The page index of these columns; None if it adds nothing to the row group's statistics."""
         pages: dict[int, PageStatistics] = {}
         for field_id, kind in types.items():
             index = self._projection.index_of(field_id)
@@ -157,7 +157,7 @@ class FileStatistics:
         return self._tests(row_group, types, self._reader.exclusion_test)
 
     def has_bloom_filter(self, row_group: RowGroup, field_id: int) -> bool:
-        """Whether the file states one for a column; nothing is read to tell."""
+        """Whether the file has one for a column; does no I/O."""
         index = self._projection.index_of(field_id)
         return index is not None and self._reader.has_exclusion_test(row_group, index)
 
@@ -180,7 +180,7 @@ class FileStatistics:
 
 
 def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> Stretches | None:
-    """The stretches of a row group; None if its pages tell no more than the row group does.
+    """The stretches of a row group; None if its pages add nothing to the row group's statistics.
 
     Args:
         pages: of columns by field id, bounds in the types that `whole` uses.

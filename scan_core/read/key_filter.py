@@ -35,13 +35,13 @@ from scan_core.split.tasks import FileScanTask, ScanContext
 Hashes = npt.NDArray[np.uint64]
 
 INTERSECTED_FROM = 50_000
-"""Keys from which the intersection of filters is asked first."""
+"""Minimum number of keys at which the intersection of Bloom filters is tested first."""
 MOST_HASHED = 2_000_000
-"""More keys are not looked for one by one."""
+"""Maximum number of keys that are looked up one by one."""
 _BLOCK = 16_384
 _INT32, _INT64, _BYTE_ARRAY, _FIXED = 1, 2, 6, 7
 _MOST_BYTES = 64 * 1024**2
-"""Of the hashes that are remembered, and as many of filters: those of a few joins."""
+"""Cache size of hashes, and of filters: enough for a few joins."""
 
 
 def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
@@ -84,7 +84,7 @@ def _any_in(filter_: BloomFilter, hashes: Hashes) -> bool:
 
 
 def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) -> Hashes | None:
-    """Hashes of the keys as the file would store them; None if that is not known for certain."""
+    """Hashes of the keys in the file's encoding; None if the encoding is uncertain."""
     kind = keys.type
     integer_like = pt.is_signed_integer(kind) or pt.is_date32(kind)
     micros = (pt.is_timestamp(kind) or pt.is_time64(kind)) and kind.unit == getattr(file_type, "unit", None) == "us"
@@ -103,13 +103,13 @@ def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) 
 
 
 def _hashes(keys: pa.Array, test: BloomTest, digest: str) -> Hashes | None:
-    """Of a key set as the file would store it, computed once."""
+    """Hashes of a key set in the file's encoding, computed once."""
     key = digest, str(keys.type), test.physical_type, str(test.file_type)
     return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MOST_BYTES)
 
 
 def _filter_like(test: BloomTest, hashes: Hashes, keys: pa.Array, digest: str) -> BloomFilter:
-    """The keys as a filter of the size of another, made once per size."""
+    """The keys as a Bloom filter with the size of another, built once per size."""
     num_blocks = len(test.filter_.blocks)
     key = digest, str(keys.type), test.physical_type, str(test.file_type), num_blocks
     return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MOST_BYTES)
@@ -124,14 +124,14 @@ os.register_at_fork(after_in_child=_FILTERS.forget_threads)
 ValueTest = Callable[[Any], bool]
 
 MOST_KEYS = 1_000
-"""The union of more bitmaps costs more than values."""
+"""Maximum number of bitmaps: the union of more costs more than reading values."""
 MOST_TESTED = 256
-"""Of more keys within the bounds, single values are not looked for one by one: a search takes microseconds."""
+"""Maximum number of keys within the bounds that are looked up one by one: each takes microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyFilter(Restriction):
-    """One runtime filter; of ranges, which exclude no single rows, or of a set of keys.
+    """One runtime filter: ranges, which exclude no single rows, or a set of keys.
 
     Attributes:
         filter: what the scan carries of it.
@@ -165,7 +165,7 @@ class KeyFilter(Restriction):
 
     @property
     def first_guess(self) -> float:
-        """As a delete set, which is looked up the same way; but a join mostly lets fewer rows pass."""
+        """Close to that of a delete set, which is looked up the same way; but a join usually lets fewer rows pass."""
         return 8.0 * len(self.sources)
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
@@ -204,7 +204,7 @@ class KeyFilter(Restriction):
         return found
 
     def judges_rows(self) -> bool:
-        """Ranges do not; keys do where the result depends on them, or as long as it pays."""
+        """Ranges never judge rows; keys do if the result depends on them, or as long as it pays off."""
         return isinstance(self.keys, KeyLookup) and (self.filter.is_exact or self._is_on(Level.ROWS))
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
@@ -228,7 +228,7 @@ class KeyFilter(Restriction):
 
     def _record(self, level: Level, num_rows: int, excluded: int) -> None:
         if not self.options.switches.adaptive_runtime_filters or (level is Level.ROWS and self.filter.is_exact):
-            return  # it goes on whatever it excludes: nothing is switched off
+            return  # adaptivity is off, or the result depends on the filter, which judges every row
         self.metrics.runtime_filters_switched_off += self.worth.record(level, num_rows, excluded)
 
 
@@ -261,7 +261,7 @@ def open_key_filters(
 
 
 def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueSource]:
-    """Where the key columns come from that rows are judged by, once their keys are known.
+    """Sources of the key columns of filters whose keys are known and that judge rows.
 
     All tasks that share a row group tell the same, whenever late keys come: by it they part the rows.
     """
@@ -276,7 +276,7 @@ def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueS
 def _excluded_by_tests(
     lookup: KeyLookup, statistics_of: StatisticsOf, tests: Callable[[int], ValueTest | None]
 ) -> list[bool]:
-    """For each column whose Bloom filter or dictionary tells: whether it excludes every key of the row group."""
+    """For each column with a usable Bloom filter or dictionary: whether it excludes every key from the row group."""
     answers = [
         _excludes_all(column, lookup, number, statistics_of(column.field.field_id), test)
         for number, column in enumerate(lookup.columns)

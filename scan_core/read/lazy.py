@@ -17,7 +17,7 @@ from scan_core.rows.selection import All, RowSelection, relative, select_rows
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """An array of the rows of `selection`."""
+    """A decoded array with the rows of `selection`."""
 
     array: pa.Array
     selection: RowSelection
@@ -53,7 +53,7 @@ class LazyColumns:
         return other
 
     def undecoded(self, window: range | None = None) -> "LazyColumns":
-        """A view in which nothing is decoded yet, and none but the rows of `window` will be asked for."""
+        """A view without decoded data, for requests of rows in `window` only."""
         other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead
         return other
@@ -65,11 +65,11 @@ class LazyColumns:
 
     @property
     def num_bytes(self) -> int:
-        """What is decoded holds."""
+        """Bytes held by decoded columns."""
         return sum(decoded.array.nbytes for decoded in self._decoded.values())
 
     def is_untouched(self, indices: Sequence[int]) -> bool:
-        """True if every one of these columns can still be had for all rows without reading it twice."""
+        """True if each of these columns can still be loaded for all rows without reading it twice."""
         return all(isinstance(self._decoded[i].selection, All) for i in indices if i in self._decoded)
 
     def load(self, indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
@@ -88,7 +88,7 @@ class LazyColumns:
         return [self._decoded[i].array for i in indices]
 
     def _narrow(self, indices: Sequence[int], selection: RowSelection) -> None:
-        """Cut decoded columns to `selection`, those decoded together with one mask."""
+        """Narrow decoded columns to `selection`, with one mask for those that were decoded together."""
         by_selection: dict[int, list[int]] = {}
         for index in indices:
             by_selection.setdefault(id(self._decoded[index].selection), []).append(index)

@@ -1,4 +1,4 @@
-"""Columns that no data file need hold: `_file`, `_pos`, `_partition`, `_spec_id`, row lineage and `_deleted`.
+"""Columns that data files do not have to store: `_file`, `_pos`, `_partition`, `_spec_id`, row lineage and `_deleted`.
 
 Their ids are those that the specification reserves. `_deleted` asks the scan to keep dead rows and flag them;
 `_delete_file` names the delete file that removed each.
@@ -30,10 +30,10 @@ PARTITION_ID = 2147483642
 ROW_ID = NestedField(2147483540, "_row_id", _LONG)
 LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", _LONG)
 DELETE_FILE = NestedField(2147483447, "_delete_file", _STRING)
-"""Not of the specification: the last id below those it reserves."""
+"""Not part of the specification: the highest id below those it reserves."""
 
 DEAD_ROW_IDS = frozenset({DELETED.field_id, DELETE_FILE.field_id})
-"""Columns that only make sense if dead rows are kept."""
+"""Columns that are only meaningful if deleted rows are kept."""
 METADATA_IDS = DEAD_ROW_IDS | {
     FILE.field_id,
     POS.field_id,
@@ -43,11 +43,11 @@ METADATA_IDS = DEAD_ROW_IDS | {
     LAST_UPDATED.field_id,
 }
 _PARTITION_MEMBER_IDS = 2_000_000_000
-"""Added to the ids of partition fields, which would meet those of columns in tables that have had 1,000 of them."""
+"""Offset added to partition field ids, which would collide with column ids in tables with 1,000 columns or more."""
 
 
 def keeps_dead_rows(context: ScanContext) -> bool:
-    """True if the result flags dead rows in place of dropping them."""
+    """True if the result flags deleted rows instead of dropping them."""
     return not DEAD_ROW_IDS.isdisjoint(_wanted_ids(context))
 
 
@@ -76,7 +76,7 @@ def metadata_fields(
 
 
 def partition_member(field_id: int, data_file: DataFile, spec: PartitionSpec, member_type: Type) -> pa.Scalar | None:
-    """The value of a member of `_partition` in one data file; None if the id is of no such member."""
+    """The value of a member of `_partition` in one data file; None if no member has this id."""
     if field_id < _PARTITION_MEMBER_IDS or not isinstance(member_type, PrimitiveType):
         return None
     for field, value in zip(spec.fields, data_file.partition, strict=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""
 _NARROW_BELOW = 0.5
-"""At or below this share of rows, reading columns may skip pages."""
+"""Below this share of remaining rows, reading columns may skip pages."""
 _COPY_COST = 24.0
 """Cost of filtering a column, per remaining row, in the units of `first_guess`."""
 _COPY_COLLECTION_COST = 150.0

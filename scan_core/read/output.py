@@ -1,8 +1,7 @@
-"""Rows that survived, as record batches of the result: payload columns decoded, converted, cut to size.
+"""Record batches of the result: decodes and converts the columns of the surviving rows, in batches of limited size.
 
-Which rows survive is decided before. What need not be copied is not: untouched row groups are sliced, and so are long
-runs of survivors. Where most rows survive, the others are dropped batch by batch: a batch is handed on before memory for
-the next one is needed.
+Which rows survive is decided before. Copies are avoided: untouched row groups and long runs of survivors are sliced.
+Where most rows survive, the others are dropped batch by batch, so that memory for one batch is needed at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +31,11 @@ from scan_core.rows.selection import (
 from scan_core.split.tasks import ScanContext
 
 _LONG_RUN_ROWS = 16_384
-"""Survivors in runs of this length on average are sliced: a batch this long costs less than its copy."""
+"""Minimum average length of runs to slice: a batch this long costs less than copying its rows."""
 
 
 class OutputColumns:
-    """How one data file gives columns of the result: `fields` are all of them, or none where rows are only counted."""
+    """Produces the result's columns from one data file; `fields` is empty if rows are only counted."""
 
     def __init__(
         self, projection: FileProjection, context: ScanContext, data_file: DataFile, fields: Sequence[NestedField]
@@ -61,17 +60,17 @@ class OutputColumns:
     ) -> Iterator[pa.RecordBatch]:
         """The selected rows of a row group, in order, in batches of at most `batch_rows` rows.
 
-        Where the decoded columns exceed the budget they are dropped and read again by halves.
+        If the decoded columns exceed the budget, they are discarded and the row group is read again in halves.
         """
         count = selected_count(selection)
         if count == 0:
             return
         self._batch_rows = budget.batch_rows()
-        is_most = 2 * count >= row_count(selection)  # of fewer, only the pages that hold them are read
+        is_most = 2 * count >= row_count(selection)  # with fewer, only the pages that hold them are read
         base: RowSelection = selection
         bounds, is_whole = self._pieces(0, count), True
         if is_most and columns.is_untouched(self._indices):
-            # nothing of these columns was cut yet, so they can be had whole: long runs of survivors are slices of them,
+            # these columns were not narrowed yet, so they can be loaded whole: long runs of survivors are sliced from them,
             # and other survivors are copied batch by batch, which keeps one batch in memory instead of a second row group
             if (long_runs := self._long_runs(selection)) is not None:
                 base, bounds = All(row_count(selection)), long_runs
@@ -79,7 +78,7 @@ class OutputColumns:
                 base, bounds, is_whole = All(row_count(selection)), self._stretches(selection), False
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):
-            # compressed sizes promised less than the columns hold: forget them, and read each half by itself
+            # the columns are larger than their compressed sizes suggested: discard them, and read each half separately
             metrics.retries += 1
             stored.clear()
             for part, window in parts:
@@ -118,13 +117,13 @@ class OutputColumns:
         return [(i, min(i + size, end)) for i in range(start, end, size)]
 
     def _stretches(self, selection: RowSelection) -> list[tuple[int, int]]:
-        """Where batches begin and end in the row group, the rows that are dropped among theirs."""
+        """Start and end of each batch in the row group, including the rows to drop in between."""
         rows = to_indices(selection)
         edges = [*rows[:: self._batch_rows].tolist(), int(rows[-1]) + 1]
         return list(pairwise(edges))
 
     def _long_runs(self, selection: RowSelection) -> list[tuple[int, int]] | None:
-        """The runs of selected rows, cut to batches, if they are long enough to be sliced."""
+        """Runs of selected rows, split at the batch size, if they are long enough to be sliced."""
         starts, ends = runs(selection)
         if len(starts) * _LONG_RUN_ROWS > int((ends - starts).sum()) and len(starts) > 1:
             return None
@@ -136,10 +135,10 @@ class OutputColumns:
 
 
 def _rows(arrays: list[pa.Array], wanted: RowSelection, start: int, end: int) -> list[pa.Array]:
-    """Of arrays in the rows from `start` to `end` those that are wanted."""
+    """The wanted rows of each array between `start` and `end`."""
     return select_rows([array.slice(start, end - start) for array in arrays], wanted)
 
 
 def _columnless(num_rows: int) -> pa.RecordBatch:
-    """A batch that only has a length."""
+    """A batch with a number of rows but no columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), num_rows, [None], children=[]))

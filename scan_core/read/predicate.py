@@ -25,7 +25,7 @@ from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split.tasks import ScanContext
 
 _READ_COST = 4.0
-"""Of a column, in the units of `expr/kernels.py`: about a nanosecond per row."""
+"""Cost of reading a column, in the units of `expr/kernels.py`: about a nanosecond per row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Conjunct(Restriction):
 
     @property
     def expr(self) -> BoundExpr:
-        """What must be true."""
+        """The expression that must be true."""
         return self.predicate.conjuncts[0]
 
     @property
@@ -80,7 +80,7 @@ class Conjunct(Restriction):
         return field_id if is_collection and isinstance(source, FromFile) else None
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """By bounds; where they leave an equality or IN list open, by what excludes single values."""
+        """Decide by bounds; if these leave an equality or IN list undecided, by Bloom filters and dictionaries."""
         options, statistics = self.options, self.statistics
         if not options.switches.prune_row_groups:
             return Match.MAYBE
@@ -96,7 +96,7 @@ class Conjunct(Restriction):
         return found if found is Match.NEVER else Match.MAYBE
 
     def pages(self, group: RowGroup) -> PageMatches:
-        """By the bounds of pages, as long as they exclude enough in this file."""
+        """Decide by page bounds, as long as they exclude enough in this file."""
         unknown = PageMatches.unknown(group.num_rows)
         if not self.options.switches.prune_pages or not self.worth.is_on(Level.PAGES):
             return unknown

@@ -104,7 +104,7 @@ class FromFile:
 
     @property
     def is_identity(self) -> bool:
-        """The file's values are the table's."""
+        """Whether the file's values need no conversion."""
         return is_identity(self.convert)
 
 
@@ -119,7 +119,7 @@ ColumnSource = FromFile | Constant
 
 
 class FileProjection:
-    """How one data or delete file answers for columns of the table.
+    """Maps columns of the table to one data or delete file.
 
     Args:
         schema: the file's schema, with field ids as metadata.
@@ -157,7 +157,7 @@ class FileProjection:
         self._context = ConversionContext(self._path, self.missing)
 
     def index_of(self, field_id: int) -> int | None:
-        """The file's column, or struct member that it can give alone, with this id; None if it has none."""
+        """Index of the file's column, or of a struct member that can be read alone, with this id; None if there is none."""
         index = self._by_id.get(field_id)
         path = self._paths.get(field_id, ())
         if index is not None or len(path) < 2 or (top := self._by_id.get(path[0].field_id)) is None:
@@ -228,7 +228,7 @@ class FileProjection:
         return steps
 
     def missing(self, field: NestedField) -> pa.Scalar:
-        """What a field that the file lacks reads as, in the table's type."""
+        """The value of a field that the file lacks, in the table's type."""
         for position, partition_field in enumerate(self._partition_fields()):
             if partition_field.source_id == field.field_id and partition_field.transform == "identity":
                 if not isinstance(field.type, PrimitiveType):

@@ -16,9 +16,9 @@ from scan_core.model.options import ScanOptions
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
-"""Of the memory limit, at most this part holds bytes that were fetched ahead."""
+"""Bytes fetched ahead take at most one part in this many of the memory limit."""
 _FILES_PER_WORKER = 2
-"""The one being read, and the one that comes next."""
+"""Number of files open per worker: the one being read, and the next one."""
 
 
 class FilesAhead:
@@ -41,7 +41,7 @@ class FilesAhead:
         return self._options.read_ahead_bytes > 0
 
     def reserved_bytes(self, split: Split) -> int:
-        """What of the memory limit is kept for bytes fetched ahead."""
+        """The part of the memory limit reserved for bytes fetched ahead."""
         return self._total_bytes if any(self._is_remote(task, split.context) for task in split.tasks[:1]) else 0
 
     def expect(self, split: Split) -> None:
@@ -67,7 +67,7 @@ class FilesAhead:
         return _open(task, context) if future is None else future.result()
 
     def expect_row_group(self, reader: FileReader, row_group: RowGroup, first_guess: Iterable[int]) -> bool:
-        """Begin to fetch what a row group will probably need: what the last one did, before that `first_guess`.
+        """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first.
 
         False where the file is local or nothing may be fetched ahead.
         """
@@ -82,7 +82,7 @@ class FilesAhead:
         self._habits = habits
 
     def close(self) -> None:
-        """Close what was opened in vain, and wait until no thread is left."""
+        """Close files that were opened but not used, and wait for all threads to end."""
         with self._lock:
             self._is_closed = True
             waiting, self._opened = list(self._opened.values()), {}

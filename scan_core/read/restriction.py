@@ -39,12 +39,12 @@ class Cause(Enum):
 
     @property
     def is_delete(self) -> bool:
-        """Whether the row is deleted, rather than not asked for."""
+        """Whether the row is deleted rather than filtered out."""
         return self in {Cause.POSITION_DELETES, Cause.EQUALITY_DELETES}
 
     @property
     def is_first(self) -> bool:
-        """Whether such rows are attributed before anything is asked about the others."""
+        """Whether such rows are attributed before other restrictions run."""
         return self in {Cause.SAMPLE, Cause.POSITION_DELETES}
 
     def count(self, metrics: ScanMetrics, num_rows: int) -> None:
@@ -65,7 +65,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What a restriction says of the selected rows.
+    """The decision of a restriction about the selected rows.
 
     Attributes:
         keep: whether each stays.
@@ -79,7 +79,7 @@ class Verdict:
 
 
 class Restriction:
-    """What an implementation does not override keeps every row: unknown means keep.
+    """Methods that are not overridden keep every row: unknown means keep.
 
     `Match` says of a row group or page which of its rows the restriction keeps: NEVER none, ALWAYS all, MAYBE some.
     """
@@ -107,12 +107,12 @@ class Restriction:
         return None
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """What is known of a whole row group at one level; asked from the cheapest level on, while it is MAYBE."""
+        """The match of a whole row group at one level; called from the cheapest level on while the answer is MAYBE."""
         del group, level
         return Match.MAYBE
 
     def positions(self, group: RowGroup) -> RowSelection:
-        """The rows that may stay by their position alone; no column is read to tell."""
+        """The rows that may stay, decided by position without reading a column."""
         return All(group.num_rows)
 
     def pages(self, group: RowGroup) -> PageMatches:
@@ -120,12 +120,12 @@ class Restriction:
         return PageMatches.unknown(group.num_rows)
 
     def within(self, rows: RowSelection) -> "Restriction":
-        """The same restriction, known to keep every row of a row group but some of these."""
+        """The same restriction, known to remove only rows of this selection."""
         del rows
         return self
 
     def judges_rows(self) -> bool:
-        """Whether single rows are to be judged by their values, where nothing above decides."""
+        """Whether rows must be judged by their values if no coarser level decides."""
         return True
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
@@ -138,9 +138,9 @@ class ByPosition(Restriction):
     """Rows known by position: a sample, position deletes, what bitmap indexes answer.
 
     Args:
-        cause: of the rows that go.
-        level: at which it tells of a row group.
-        find: the rows of a row group that stay.
+        cause: why rows are removed.
+        level: level at which it decides on whole row groups.
+        find: returns the rows of a row group that stay.
     """
 
     __slots__ = ("_cause", "_find", "_last", "_level")

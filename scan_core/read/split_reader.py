@@ -31,9 +31,9 @@ _T = TypeVar("_T")
 def column_batches(
     task: FileScanTask, column: NestedField, context: ScanContext
 ) -> Iterator[tuple[pa.Array, Rows]] | None:
-    """Values in the type of `column`, perhaps dictionary-encoded, with the positions of their rows in the file.
+    """Values in the type of `column`, possibly dictionary-encoded, with their row positions in the file.
 
-    None if the file lacks the column: partition or default give one value to all of its rows.
+    None if the file lacks the column, so that a partition value or default applies to all rows.
 
     Args:
         task: a whole file, without deletes.
@@ -59,14 +59,14 @@ def _batches(task: FileScanTask, column: NestedField, context: ScanContext) -> I
 
 
 def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> Iterator[pa.RecordBatch]:
-    """The live rows of a split that fulfil the predicate, in the columns and types of `context.projection`.
+    """Yield the live rows of a split that match the predicate, with the columns and types of `context.projection`.
 
     Batches have at most `options.batch_rows` rows and are never empty. UUIDs are 16 bytes.
 
     Args:
         split: what to read.
         metrics: counters to add to.
-        ahead: files that were opened before their turn; those of the split itself are, with or without it.
+        ahead: files of other splits opened in advance; those of this split are always opened in advance.
 
     Raises:
         MalformedTableError: a data or delete file breaks its specification; names it.
@@ -85,7 +85,7 @@ def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = No
 
 
 def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> int:
-    """How many rows `read_split` would yield, decoding nothing that is not needed to tell."""
+    """Count the rows that `read_split` would yield, decoding only what that requires."""
     tasks = [task for task in split.tasks if not _manifest_tells(task, split.context)]
     total = 0
     if len(tasks) < len(split.tasks):
@@ -99,7 +99,7 @@ def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = N
 def aggregate_split(
     split: Split, calls: Sequence[Call], metrics: ScanMetrics, ahead: FilesAhead | None = None
 ) -> Iterator[tuple[Partial, ...]]:
-    """For each row group the calls over the rows that `read_split` would yield of it."""
+    """Evaluate aggregate calls for each row group, over the rows that `read_split` would yield."""
     use_numba = may_use_numba(split.context.options)
 
     def partials(piece: _Piece) -> Iterable[tuple[Partial, ...]]:

@@ -28,12 +28,12 @@ from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, 
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 _LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS, Level.DICTIONARIES)
-"""Of whole row groups, the cheapest first: bounds are in memory, bitmaps are shared by all row groups of the file."""
+"""Levels that decide on whole row groups, cheapest first: bounds are in memory, bitmaps are shared by the file's row groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """No row is wanted: `by` removes what the restrictions `before` it leave; `level` is where that was found."""
+    """No row is wanted: `by` removes all rows that the restrictions in `before` keep, as found at `level`."""
 
     by: Restriction
     level: Level
@@ -42,12 +42,12 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Every row is wanted: nothing is left to ask."""
+    """Every row is wanted: no restriction is left to evaluate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Select:
-    """Rows of `selection` may be wanted: `restrictions` are still to be asked about them."""
+    """Rows of `selection` may be wanted: `restrictions` still have to judge them."""
 
     selection: RowSelection
     restrictions: tuple[Restriction, ...]
@@ -59,8 +59,8 @@ AccessPlan = Scan | Select
 def plan_row_group(stages: Iterable[Sequence[Restriction]], group: RowGroup) -> Skip | Scan | Select:
     """Ask all restrictions of a stage at one level before the next, costlier one: a single NEVER saves the rest.
 
-    Restrictions that keep every row of the row group are not asked again. A later stage, which may cost to open, is
-    taken only if those before it leave something.
+    Restrictions that keep every row of the row group are not asked again. A later stage, which may be costly to open,
+    is only used if earlier ones keep some rows.
     """
     open_: list[Restriction] = []
     for stage in stages:
@@ -80,7 +80,7 @@ def plan_row_group(stages: Iterable[Sequence[Restriction]], group: RowGroup) -> 
 
 
 def plan_rows(plan: AccessPlan, group: RowGroup, within: RowSelection, metrics: ScanMetrics) -> AccessPlan:
-    """The rows of `within` that positions and pages leave, and the restrictions that must look at values.
+    """The rows of `within` that positions and pages keep, and the restrictions that must evaluate values.
 
     Positions come first: they are exact. Rows are counted as removed by the first restriction that excludes them.
     """
@@ -97,7 +97,7 @@ def plan_rows(plan: AccessPlan, group: RowGroup, within: RowSelection, metrics: 
             break
         pages = restriction.pages(group)
         selection = _cut(selection, pages.rows(Match.MAYBE, Match.ALWAYS), restriction, metrics)
-        touched = pages.rows(Match.MAYBE)  # pages that are ALWAYS kept need no look at their values
+        touched = pages.rows(Match.MAYBE)  # pages that are ALWAYS kept need no evaluation of values
         if restriction.judges_rows() and selected_count(touched):
             left.append(restriction if isinstance(touched, All) else restriction.within(touched))
     return Select(selection, tuple(left))
@@ -162,7 +162,7 @@ def open_task(
 
 
 class TaskReader:
-    """An open data file and what narrows its reading; delete files and bitmaps are opened when they are first needed."""
+    """An open data file with its restrictions; delete files and bitmaps are opened when first needed."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class TaskReader:
         yield from waiting
 
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
-        """The row group as a whole, or cut into row ranges that the budget can hold."""
+        """The row group as a whole, or split into row ranges that fit the budget."""
         group, wanted = columns.row_group, sorted(self._wanted)
         mine = self._share(group)
         # a file whose pages are larger than memory allows is read in the windows that its reader can decode
@@ -238,7 +238,7 @@ class TaskReader:
         Args:
             columns: of the row group.
             plan: as `row_groups` yields it.
-            within: look no further than at these rows; by default at those of the task.
+            within: consider only these rows; by default those of the task.
         """
         group = columns.row_group
         if self._keeps_dead_rows:
@@ -249,7 +249,7 @@ class TaskReader:
         return plan_rows(plan, group, mine, self._metrics)
 
     def refine(self, columns: LazyColumns, plan: AccessPlan, within: RowSelection) -> RowSelection:
-        """The rows of `within` that are in the result: by default no deleted ones, flagged ones where they are asked for.
+        """The rows of `within` that are in the result; deleted rows are included, flagged, only if the scan requests them.
 
         Args:
             columns: of one piece of a row group.
@@ -269,7 +269,7 @@ class TaskReader:
 
     @contextmanager
     def counting(self, columns: LazyColumns) -> Iterator[None]:
-        """Counts the bytes of a row group after it was read, or when nobody wants its other rows."""
+        """Context manager that counts the bytes of a row group once it was read or its remaining rows are not needed."""
         try:
             yield
         except GeneratorExit:
@@ -278,7 +278,7 @@ class TaskReader:
         self._count_bytes(columns)
 
     def _count_bytes(self, columns: LazyColumns) -> None:
-        """Add what was read of a row group, and what of the planned columns was not."""
+        """Count the bytes read of a row group, and the bytes of planned columns that were skipped."""
         if isinstance(self._reader, ReadsAhead):
             self._reader.release(columns.row_group)
         self._count_bloom_filters()
@@ -320,7 +320,7 @@ class TaskReader:
             yield LazyColumns(self._reader, row_group), plan
 
     def _stages(self, first: Sequence[Restriction]) -> Iterator[Sequence[Restriction]]:
-        """What is asked first, and then deletes: they are loaded only where something else leaves rows."""
+        """Restrictions in stages, deletes last: they are loaded only if the others keep some rows."""
         yield first
         if not self._keeps_dead_rows:
             yield self._delete_restrictions
@@ -334,7 +334,7 @@ class TaskReader:
         return tuple(found)
 
     def _restrictions(self) -> Sequence[Restriction]:
-        """All but deletes, and the columns that all of them read as wanted."""
+        """All restrictions except deletes; also adds the columns that they and delete keys need to the wanted ones."""
         task, context = self._task, self._context
         file = task.data_file
         found: list[Restriction] = []
@@ -373,7 +373,7 @@ class TaskReader:
         counts.bloom_filters_read = counts.bloom_bytes_read = 0
 
     def _count_skipped(self, skip: Skip, group: RowGroup, mine: range) -> None:
-        """Of a row group without rows of the result; one whose rows are all deleted counts as read, though nothing is."""
+        """Count a row group without result rows; if all its rows are deleted it counts as read, although nothing is."""
         count_skipped(skip, group, _within(mine, group.num_rows), self._metrics)
         is_first = self._task.row_share[0] == 0
         if skip.by.cause.is_delete:
@@ -386,7 +386,7 @@ class TaskReader:
             self._metrics.bytes_skipped += num_bytes * len(mine) // group.num_rows
 
     def _share(self, row_group: RowGroup) -> range:
-        """The task's rows of a row group: where they cannot be read apart from the others, the first task has them all."""
+        """The task's rows of a row group; if a row group cannot be read in parts, the first task reads all of it."""
         number, of = self._task.row_share
         if of > 1 and not self._reader.reads_apart(row_group, sorted(self._wanted)):
             return range(row_group.num_rows if number == 0 else 0)

@@ -364,7 +364,7 @@ class DimensionRequest:
         return None
 
     def _collected(self, dimension: "Scan", *, filters_fact: bool) -> BuildSide:
-        """Read keys of a scan in this process; if they would not filter, only read rows that Spark would read in Python anyway."""
+        """Read keys and rows of a scan; if the keys would not filter the fact, only rows that Spark would read in Python."""
         if not filters_fact and not dimension.predicates:
             return BuildSide(None)
         plans = dimension.plan(), self.fact.plan()

@@ -364,7 +364,7 @@ def _find_by_name(
     """Add the columns that the file stores differently from the table's schema to `stored`.
 
     Returns:
-        The name of a requested column if another column's name differs from it only in case; None if all requested
+        The name of a requested column if several columns of the file have it, ignoring case; None if all requested
         columns can be found by name.
     """
     times = Counter(field.name.lower() for field in fields)

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 Reader = Literal["auto", "python", "native"]
-"""What may be asked: a strategy, or that one be chosen."""
+"""Values of `reader`: a strategy, or "auto" to have one chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderChoice:
-    """What was resolved.
+    """The reader that was chosen, and why.
 
     Attributes:
         asked: "auto", "python" or "native".
         strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks.
-        why_not_native: why Spark's reader would not give the scan's rows, or not asked for; None if it is used.
+        why_not_native: why the native reader is not used; None if it is.
         bits_found_by: who found the rows that the native reader leaves out: "driver", "job", or "cache" where all of them
             were known; None for the python reader, and before anybody has looked for them.
     """
@@ -55,25 +55,25 @@ class ReaderChoice:
 
 
 CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
-"""Nanoseconds to hand a row from Python to the JVM, to read one in the JVM, and to begin reading in Python."""
+"""Measured nanoseconds: passing a row from Python to the JVM, reading a row in the JVM, starting to read in Python."""
 NATIVE_FILE_COST = 10e6
-"""Nanoseconds that opening a data file natively takes longer: its footer is read here, and Spark lists and plans it."""
+"""Additional nanoseconds to open a data file natively: the driver reads its footer, and Spark lists and plans it."""
 MAX_LISTED = 10
-"""Keys that Spark hands to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
+"""Maximum number of keys that Spark pushes to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
 MAX_RANGES = 4
 _LEAST_GAP = 1 / 16
-"""Of all between the least and the greatest key: a smaller gap excludes too little to be asked for in every row."""
+"""Minimum gap as a share of the key range: a smaller gap excludes too little to be worth testing in every row."""
 _SCATTERED = 1.5
-"""Bounds of the files, added up over what they span together: above, values lie anywhere in a file."""
+"""Sum of the files' value ranges divided by their combined range; above this, values are scattered over files."""
 
 _COVERED = 0.95
-"""Rows of a dimension per possible key, from which on it is taken for all of them."""
+"""Rows of a dimension per possible key at which it is assumed to contain all keys."""
 
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
 def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False) -> str | None:
-    """Why a scan is expected to be cheaper in the python reader; None if it is not, or nothing tells.
+    """Why a scan is expected to be cheaper in the python reader; None if it is not, or if that is unknown.
 
     Args:
         scan: the scan.
@@ -99,7 +99,7 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False
 
 
 def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:
-    """Whether statistics of the files alone tell that every row fulfils the scan's filter, which no reader need apply."""
+    """Whether file statistics alone prove that every row matches the scan's filter, so no reader has to apply it."""
     if plan.context.predicate is None:
         return True
     pruner = FilePruner(scan.table.metadata, plan.context)
@@ -109,10 +109,10 @@ def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:
 def may_cover(
     dimension: "Scan", column: str, fact: "Scan", fact_column: str, *, plans: "tuple[ScanPlan, ScanPlan]"
 ) -> bool:
-    """Whether keys of a dimension probably are all that the fact may have, so that a filter by them removes next to nothing.
+    """Whether a dimension probably contains every key of the fact, so that filtering by its keys removes next to nothing.
 
-    That is where no condition on the dimension leaves any of its files' rows out, and it has about as many rows as there
-    are whole numbers between its least and its greatest key, and no key of the fact lies beyond.
+    That holds if the dimension's filter excludes no rows, its keys are integers with about as many rows as values between
+    the smallest and the largest key, and no key of the fact lies outside that range.
 
     Args:
         dimension: whose keys could be collected.
@@ -138,7 +138,7 @@ def may_cover(
 
 
 def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa.Table) -> DataFrame:
-    """Rows where the keys lie, as conditions that Spark's own reader prunes row groups by; none that would prune nothing.
+    """Filter `frame` to the key ranges, as conditions by which Spark's reader prunes row groups, unless none would prune.
 
     `frame` has the rows of `scan`, which has prefilters; `keys` are the values of its columns, one column each.
     """
@@ -157,14 +157,14 @@ def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa
 
 
 def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
-    """Where keys lie, ascending: each by itself if they are few, else a few ranges with wide gaps between."""
+    """Ascending key ranges: one per key if there are few keys, else a few ranges separated by wide gaps."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return []
     found = pc.unique(column).drop_null()
     if not len(found):
         return []
-    if pa.types.is_date(kind):  # those of Arrow and Spark go beyond the years 1 to 9999, Python's do not
+    if pa.types.is_date(kind):  # Arrow and Spark support years outside 1 to 9999, Python does not
         days = pc.min_max(found.cast(pa.date32()).cast(pa.int32()))
         if days["min"].as_py() < _FIRST_DAY or days["max"].as_py() > _LAST_DAY:
             return []
@@ -192,7 +192,7 @@ def _all_within(scan: "Scan", name: str, ranges: Sequence[tuple[Any, Any]]) -> b
 
 
 def _rows_within(scan: "Scan", plan: "ScanPlan", filter_: "RuntimeFilter") -> float:
-    """Rows that Spark's reader would read between the least and the greatest key."""
+    """Number of rows that Spark's reader would read between the smallest and the largest key."""
     total = float(sum(task.data_file.record_count for task in plan.tasks))
     keys = filter_.keys
     if not isinstance(keys, KeySet) or not keys.num_keys:
@@ -214,7 +214,7 @@ def _rows_within(scan: "Scan", plan: "ScanPlan", filter_: "RuntimeFilter") -> fl
 
 
 def _bounds(scan: "Scan", plan: "ScanPlan", field_id: int) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Of each file the bounds of a column of integers, None if they are not known, and its rows."""
+    """Bounds of an integer column in each file, None if unknown, and the file's number of rows."""
     schema = scan.table.metadata.schemas[plan.context.projection.schema_id]
     for task in plan.tasks:
         found = file_statistics(task.data_file, schema)(field_id)

@@ -1,4 +1,4 @@
-"""The Spark session of tools and tests: local by default, quiet, offline; or of a cluster, or a Connect server."""
+"""Spark sessions for commands and tests: local, quiet and offline by default, or on a cluster or Connect server."""
 
 import atexit
 import logging
@@ -29,10 +29,10 @@ _HINT = (
 
 
 def require_java() -> Path:
-    """The `java` that Spark will start.
+    """Find the `java` executable that Spark will start, and check its version.
 
     Raises:
-        MissingRuntimeError: none is found, it does not start, or it is too old.
+        MissingRuntimeError: Java is missing, does not start, or is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
@@ -52,12 +52,12 @@ def require_java() -> Path:
 
 
 ARROW_BATCH_ROWS = 100_000
-"""Spark's own default of 10,000 spends a third of the time on batch borders."""
+"""With Spark's default of 10,000 rows, a third of the time is per-batch overhead."""
 LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
-"""Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
+"""Spark's default of 200 would start 200 tasks for ten rows on a laptop."""
 
 DEFAULT_EXECUTOR_MIB = 1024
-"""Of Spark: a local cluster whose workers have less does not start unless executors ask for less, too."""
+"""Spark's default: a local cluster with smaller workers only starts if executors request less memory too."""
 
 _log = logging.getLogger(__name__)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -66,7 +66,7 @@ _QUERY_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
     "spark.sql.session.timeZone": "UTC",
 }
-"""What a session may still set where Spark runs already."""
+"""Settings that a session can still change when Spark is already running."""
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -83,9 +83,9 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
-"""The gateway would set all to WARN unless its level is that of the root; errors of tasks come home as exceptions."""
+"""The gateway sets every logger to WARN unless its level equals the root's; task errors reach the caller as exceptions."""
 _REPEATING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Of PySpark: they print as JSON what an exception says."""
+"""PySpark loggers that print, as JSON, what an exception already says."""
 
 
 def spark_session(
@@ -96,21 +96,21 @@ def spark_session(
     remote: str | None = None,
     py_files: Sequence[Path | str] = (),
 ) -> SparkSession:
-    """A session set up for reading and writing through scan_core, or the one that already runs.
+    """Start a session configured for reading and writing with scan_core, or return the one already running.
 
-    Nothing is downloaded; times are UTC. Local workers run this very Python; those of a cluster run theirs
+    Nothing is downloaded; times are UTC. Local workers run the current Python; cluster workers run their own
     (`spark.pyspark.python`, `PYSPARK_PYTHON`, else `python3`).
 
     Args:
         app_name: name in Spark's logs.
         master: as `spark-submit --master`.
-        config: further settings, which win over ours; Java options are added to ours.
+        config: settings that override the defaults; Java options are appended to the defaults.
         remote: a Spark Connect server, `sc://host:15002`, instead of `master`.
         py_files: archives of Python code for the workers.
 
     Raises:
         MissingRuntimeError: no Java 17 or newer.
-        OptionError: a session of the other kind, classic or Connect, runs in this process, or the cluster does not answer.
+        OptionError: a session of the other kind (classic or Connect) runs in this process, or the cluster is unreachable.
     """
     settings = dict(config or {})
     if remote is None:
@@ -132,7 +132,7 @@ def spark_session(
         session = builder.getOrCreate()
         has_executors = master != "local" and not master.startswith("local[")
         if is_first and remote is None and has_executors:
-            # a driver that just ends is one whose tasks its executors take for lost and start again
+            # if the driver just exits, executors consider its tasks lost and start them again
             atexit.register(_stop, session)
         ship(session, py_files)
         register(session)
@@ -149,7 +149,7 @@ def spark_session(
 
 
 def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
-    """Put archives of Python code on the path of the session's workers; one that is there already stays."""
+    """Add archives of Python code to the workers' path; archives already added are kept."""
     for file in map(str, py_files):
         if hasattr(session, "_jsparkSession"):  # Connect has none
             session.sparkContext.addPyFile(file)
@@ -158,7 +158,7 @@ def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
 
 
 def is_local(master: str) -> bool:
-    """Whether workers run on this machine, in processes that inherit this one's environment."""
+    """Whether workers run on this machine and inherit this process's environment."""
     return master.startswith("local")
 
 
@@ -168,7 +168,7 @@ def _stop(session: SparkSession) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """What a person needs of a Java exception: its last cause, or what it says first."""
+    """The useful line of a Java exception: its root cause, or its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     thrown = [line for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred while calling"
@@ -182,12 +182,12 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         _let_workers_import_scan_core()
-    elif _WORKER_PYTHON in settings:  # read by spark-submit alone
+    elif _WORKER_PYTHON in settings:  # only spark-submit reads it
         os.environ["PYSPARK_PYTHON"] = settings[_WORKER_PYTHON]
 
 
 def _session_config(master: str) -> dict[str, str]:
-    log_config = temporary_folder() / "log4j2.properties"  # Spark warns a dozen times before its own settings apply
+    log_config = temporary_folder() / "log4j2.properties"  # Spark logs a dozen warnings before its own settings apply
     log_config.write_text(_LOG4J2)
     settings = {
         **_QUERY_SETTINGS,
@@ -212,7 +212,7 @@ def _session_config(master: str) -> dict[str, str]:
 
 
 def _let_workers_import_scan_core() -> None:
-    """Let Python workers find this very scan_core first.
+    """Make Python workers import this copy of scan_core first.
 
     They inherit PYTHONPATH, not the `sys.path` that a test runner or notebook may have changed. Python puts the working
     directory first, where a folder of the user's may be called like one of our packages: here it comes last.
