@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """Results on their way from `writers` threads to the consumer, no more than `capacity` at a time."""
+    """A queue of results from `writers` threads to the consumer, holding at most `capacity`."""
 
     def __init__(self, capacity: int, writers: int = 1) -> None:
         self._items: deque[T] = deque()
@@ -25,7 +25,7 @@ class Channel(Generic[T]):
         self.error: BaseException | None = None
 
     def put(self, item: T) -> bool:
-        """Wait for room and hand over; False if nobody wants it any more."""
+        """Wait for room and enqueue an item; False if the consumer has stopped."""
         with self._changed:
             while len(self._items) >= self._capacity and not self._cancelled:
                 self._changed.wait()
@@ -36,21 +36,21 @@ class Channel(Generic[T]):
             return True
 
     def close(self, error: BaseException | None) -> None:
-        """No more items will come from one of the writers; after an error from none."""
+        """Record that a writer has ended; after an error, all of them."""
         with self._changed:
             self.error = self.error or error
             self._writers = 0 if error is not None else self._writers - 1
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Nobody will take items any more."""
+        """Record that the consumer has stopped."""
         with self._changed:
             self._cancelled = True
             self._items.clear()
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
-        """The items, then the error if there was one."""
+        """Yield the items, then raise the error if there was one."""
         while True:
             with self._changed:
                 while not self._items and self._writers > 0:
@@ -173,7 +173,7 @@ class _Pool(ABC, Generic[S, T]):
 
     @abstractmethod
     def _cancel(self) -> None:
-        """Let no thread wait any longer."""
+        """Wake all waiting threads so that they end."""
 
     @abstractmethod
     def _work(self) -> None:

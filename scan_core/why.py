@@ -50,13 +50,13 @@ class RowFate:
 
     @property
     def is_alive(self) -> bool:
-        """No delete removes it."""
+        """Whether no delete removes the row."""
         return self.deleted_by is None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
-    """What became of a key.
+    """The history of a key: all physical rows that have it.
 
     Attributes:
         key: the key as a predicate.

@@ -14,7 +14,7 @@ from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType
 Convert = Callable[[pa.Array], pa.Array]
 """Values of a file's field -> values of the table's, of the same length."""
 Missing = Callable[[NestedField], pa.Scalar]
-"""What a member that the file lacks reads as."""
+"""Gives the value of a member that the file lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _primitive(
 
 
 def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:  # noqa: C901  one case per type
-    """The kernel that converts values of `source` to `target` exactly; None if no kernel does."""
+    """The kernel that converts `source` to `target` exactly; None if there is none."""
 
     def cast(array: pa.Array) -> pa.Array:
         return array.cast(target)
@@ -224,7 +224,7 @@ def _to_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
 
 
 def repeat(value: pa.Scalar, length: int) -> pa.Array:
-    """`length` times the same value."""
+    """An array with the same value `length` times."""
     return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
 
 

@@ -30,7 +30,7 @@ from scan_core.rows.selection import All, RowSelection
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 MOST_VALUES = 256
-"""Asking a Bloom filter for more takes longer than probing a row group."""
+"""Maximum number of values: looking up more in a Bloom filter takes longer than probing a row group."""
 _MOST_STORED = 4_096
 _MOST_SLOTS = 1 << 20
 
@@ -90,7 +90,7 @@ class EqualityFilter:
         return ~find_deleted(self.index, keys, self.threshold, use_numba=self.use_numba)
 
     def may_touch(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
-        """NEVER: no row so described is deleted; ALWAYS: all are; MAYBE: probe.
+        """NEVER: no row within these statistics is deleted; ALWAYS: all are; MAYBE: rows must be probed.
 
         Args:
             statistics_of: statistics of a key column by field id, with bounds in the table's current types.
@@ -130,7 +130,7 @@ class DeleteFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing can be deleted."""
+        """Whether no row can be deleted."""
         return self.positions is None and not self.equality
 
     def position_selection(self, first_row: int, num_rows: int) -> RowSelection:
@@ -139,7 +139,7 @@ class DeleteFilter:
 
 
 def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
-    """Load what the task's delete files say.
+    """Load the deletes of the task's delete files.
 
     Raises:
         MalformedTableError: a delete file that breaks a rule; names file and field.

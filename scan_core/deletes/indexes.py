@@ -1,4 +1,4 @@
-"""Indexes of equality-delete groups: loaded from delete files, from the cache, or from a file of another process.
+"""Indexes of equality-delete groups: built from delete files, or taken from the cache or from another process's file.
 
 Keys that another delete set or a semi join makes unnecessary are left out before an index is built.
 """
@@ -331,13 +331,13 @@ class DeleteCache:
             return key in self._alive
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Remove every entry."""
         with self._lock:
             self._kept.clear()
             self._alive.clear()
 
     def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock or builds anything: the threads that did were left behind."""
+        """Reset the lock and pending builds in a forked process, which does not have the threads that held them."""
         self._lock = threading.Lock()
         self._kept.forget_threads()
         self._building = {}
@@ -455,5 +455,5 @@ def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
 
 
 _GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable]] = BoundedCache()
-"""By identity: a group that is remembered lives on, so no other can have its."""
+"""Look up by `id()`, which stays unique because the cache keeps the group alive."""
 os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)

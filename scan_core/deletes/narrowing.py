@@ -1,4 +1,4 @@
-"""Delete keys that no row of a semi join has: they need not be indexed.
+"""Leaves delete keys out of an index if no row of a semi join has them.
 
 A row with another key is not in the result whether it is deleted or not. Only filters that the result depends on narrow
 deletes, and only by key columns (SEMANTICS rule 8b).
@@ -21,7 +21,7 @@ _LEAST_RATIO = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeleteNarrowing:
-    """Keys of a join among the key columns of a delete set, by their places there."""
+    """Keys of a join, with the positions of their columns among the key columns of a delete set."""
 
     lookup: KeyLookup
     places: tuple[int, ...]

@@ -30,7 +30,7 @@ _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _DV_FRAME_BYTES = 12
 """Length, magic and checksum around the bitmap."""
 _LEAST_VECTOR_BYTES = 64 * 1024
-"""Any vector may have so many: some writers store empty bitmaps between others."""
+"""Allowed in every vector: some writers store empty bitmaps between others."""
 _MOST_BYTES_PER_POSITION = 8_224
 """One alone in a bit set of 65,536, with what stands around it."""
 _VECTOR_SHARE = 4

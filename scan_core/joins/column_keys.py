@@ -1,4 +1,4 @@
-"""The keys of one column as pruning sees them: bounds, few single values, or ranges without partners."""
+"""The keys of one column, summarised for pruning: bounds, single values if few, or ranges that contain the keys."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class ColumnKeys:
     summary: KeySummary
 
     def may_hold(self, statistics: ColumnStatistics | None) -> bool:
-        """False only if no value so described is a key; NULL never is."""
+        """False only if no value within these statistics is a key; NULL never is."""
         if statistics is None:
             return True
         known = domain_from_statistics(statistics, self.field.type)
@@ -91,7 +91,7 @@ def _places(values: list[Any], lower: Any, upper: Any) -> tuple[int, int]:
 
 
 def column_keys(field: KeyField, keys: pa.Array, summary: KeySummary) -> ColumnKeys:
-    """What is known of the keys of one column.
+    """Summarise the keys of one column.
 
     Args:
         field: the column.
@@ -154,19 +154,19 @@ class KeyRanges:
         return (self.field,)
 
     def may_hold(self, statistics: ColumnStatistics | None) -> bool:
-        """False only if no value so described lies in a range; NULL never does."""
+        """False only if no value within these statistics lies in a range; NULL never does."""
         if statistics is None or self.ranges is None:
             return True
         known = domain_from_statistics(statistics, self.field.type)
         return known.may_be_nan or any(known.overlaps(low, high) for low, high in self.ranges)
 
     def match(self, statistics_of: StatisticsOf) -> Match:
-        """NEVER: no row so described lies in a range; otherwise MAYBE."""
+        """NEVER: no row within these statistics lies in a range; otherwise MAYBE."""
         return Match.MAYBE if self.may_hold(statistics_of(self.field.field_id)) else Match.NEVER
 
 
 def merge_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) -> tuple[tuple[Any, Any], ...]:
-    """Ascending, disjoint ranges that cover the given ones, at most so many: the narrowest gaps are closed first."""
+    """Merge ranges until at most the given number remains, closing the narrowest gaps first; ascending and disjoint."""
     found: list[tuple[Any, Any]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1]:

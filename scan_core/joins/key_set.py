@@ -74,7 +74,7 @@ class KeySet:
         return content.hexdigest()
 
     def lookup(self, options: ScanOptions) -> "KeyLookup":
-        """The lookup, built by the first who asks in this process and kept as long as `delete_cache_bytes` allow."""
+        """The lookup, built on first use in this process and cached within `delete_cache_bytes`."""
         key = self, may_use_numba(options), options.memory_limit_bytes
         return _LOOKUPS.get(key, lambda: build_lookup(self, options), options.delete_cache_bytes)
 
@@ -114,7 +114,7 @@ class KeyLookup:
         return find_deleted(self.index, [unify_zeros(r) for r in rows], 0, use_numba=use_numba)
 
     def match(self, statistics_of: StatisticsOf) -> Match:
-        """NEVER: no row so described has a key; ALWAYS: every row has one; MAYBE: look."""
+        """NEVER: no row within these statistics has a key; ALWAYS: every row has one; MAYBE: rows must be looked up."""
         known = [statistics_of(column.field.field_id) for column in self.columns]
         if not all(column.may_hold(k) for column, k in zip(self.columns, known, strict=True)):
             return Match.NEVER

@@ -1,4 +1,4 @@
-"""Keys that a caller gives, and LateKeys: a place in a plan for keys that are filled in while the scan runs."""
+"""Keys given by a caller, and LateKeys: a placeholder in a plan for keys that are provided while the scan runs."""
 
 import base64
 import threading
@@ -95,7 +95,7 @@ def _array(values: Any, name: str) -> pa.Array:
 
 @dataclass(eq=False)
 class LateKeys:
-    """Keys to come.
+    """A placeholder for keys that are provided later.
 
     Args:
         folder: where versions are left for other processes of this user, who alone may write to it; None for this process.
@@ -119,7 +119,7 @@ class LateKeys:
         return max((int(name.removesuffix(".arrow").rpartition("-")[2]) for name in names), default=0)
 
     def fill(self, keys: Any) -> None:
-        """Say which keys there are: all rows with other keys may be left out from now on.
+        """Provide the keys: from now on, rows with other keys may be skipped.
 
         Args:
             keys: as `Scan.semi_join` takes them, except a scan.

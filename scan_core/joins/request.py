@@ -30,13 +30,13 @@ class FilterDecision:
     share: float | None = None
 
     def is_on(self, level: Level) -> bool:
-        """Whether the filter is used there, at first."""
+        """Whether the filter is initially used at this level."""
         return all(level is not other for other, _ in self.off)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFilter:
-    """Rows whose columns are none of the keys are not wanted.
+    """A request to skip rows whose columns match none of the keys.
 
     Attributes:
         fields: the columns.
@@ -52,12 +52,12 @@ class RuntimeFilter:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Description for messages and `explain`."""
         kind = "semi join" if self.is_exact else "prefilter"
         return f"{kind} on {', '.join(f.name for f in self.fields)}"
 
     def newest(self) -> KeySet | KeyRanges | None:
-        """The keys known now; None before late ones arrive."""
+        """The keys known now; None until late keys are provided."""
         return self.keys.newest(self.fields) if isinstance(self.keys, LateKeys) else self.keys
 
     def decided(self, decision: FilterDecision) -> "RuntimeFilter":
@@ -70,7 +70,7 @@ BUILD_COST, ROW_COST, SAVED_COST = 60.0, 8.0, 40.0
 MOST_SHARE = 0.9
 """Above this share of rows with a key, looking rows up costs more than handing all of them to the join."""
 MOST_TESTED_SHARE = 0.5
-"""Above, some key is in every row group: Bloom filters and dictionaries are not read."""
+"""Above this, every row group probably contains a key, so Bloom filters and dictionaries are not read."""
 
 FileStatisticsOf = Callable[[DataFile], Callable[[int], ColumnStatistics | None]]
 
@@ -78,7 +78,7 @@ FileStatisticsOf = Callable[[DataFile], Callable[[int], ColumnStatistics | None]
 def decide(
     filter_: RuntimeFilter, files: Sequence[DataFile], statistics_of: FileStatisticsOf, options: ScanOptions
 ) -> FilterDecision:
-    """Where to use a filter in a plan of these files.
+    """Decide at which levels to use a filter in a plan of these files.
 
     Args:
         filter_: whose keys are known, or not yet.

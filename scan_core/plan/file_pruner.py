@@ -39,7 +39,7 @@ class Pruned:
     examples: list[str] = field(default_factory=list)
 
     def add(self, *names: str, count: int = 1, num_bytes: int = 0) -> None:
-        """Count more of them, with their stored size in total and the names of at least the first few."""
+        """Count excluded items, with their total stored size and the names of at least the first few."""
         self.count += count
         self.num_bytes += num_bytes
         self.examples.extend(names[: EXAMPLES - len(self.examples)])
@@ -82,7 +82,7 @@ class FilePruner:
 
     @property
     def is_active(self) -> bool:
-        """False if there is nothing to prune by."""
+        """Whether there is a filter to prune by."""
         return self._predicate is not None and (self._switches.prune_partitions or self._switches.prune_files)
 
     def may_hold_rows(self, manifest: ManifestFile) -> bool:

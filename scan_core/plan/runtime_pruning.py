@@ -242,14 +242,14 @@ class _PlanFilter:
         self._of_partition: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
     def excludes_manifest(self, manifest: ManifestFile) -> bool:
-        """No file of the manifest holds a key."""
+        """Whether no file of the manifest contains a key."""
         if manifest.spec_id is None or not self._switches.prune_partitions:
             return False
         known = self._partitions(manifest.spec_id)
         return known is not None and not known.may_hold_some(manifest.partitions)
 
     def excludes(self, file: DataFile, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
-        """The file holds no key."""
+        """Whether the file contains no key."""
         if self._switches.prune_partitions:
             place = file.spec_id, file.partition
             if place not in self._of_partition:
@@ -260,7 +260,7 @@ class _PlanFilter:
         return self._switches.prune_files and self.excludes_bounds(statistics_of)
 
     def excludes_bounds(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
-        """No key lies within these bounds."""
+        """Whether no key lies within these bounds."""
         keys = self._keys if self._lookup is None else self._lookup
         return isinstance(keys, KeyLookup | KeyRanges) and keys.match(statistics_of) is Match.NEVER
 

@@ -72,7 +72,7 @@ class MatchedDeletes:
 
     @classmethod
     def none(cls, num_files: int) -> "MatchedDeletes":
-        """No file has any."""
+        """Whether no file has any deletes."""
         return cls([()], np.zeros(num_files, np.int64))
 
 
@@ -99,7 +99,7 @@ class PlannedTasks(LazySequence[FileScanTask]):
 
 
 OPEN_FILE_COST_BYTES = 4 * 1024**2
-"""A file is never lighter than this: opening has a price. Iceberg's `read.split.open-file-cost`."""
+"""Minimum weight of a file, because opening one has a cost; Iceberg's `read.split.open-file-cost`."""
 MIN_SMALL_FILES = 8
 """However small splits are, so many files that weigh next to nothing go into one."""
 _SPLITTABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})

@@ -85,7 +85,7 @@ class EqualityDeleteGroup:
 
 @lru_cache(maxsize=_REMEMBERED_GROUPS)
 def _unpacked(packed: bytes) -> EqualityDeleteGroup:
-    """The same object for all tasks of a worker, which then looks at its files once."""
+    """Return the same object for all tasks of a worker, so that its files are inspected once."""
     return EqualityDeleteGroup(*pickle.loads(zlib.decompress(packed)))  # noqa: S301 - a part of what is being unpickled
 
 
@@ -131,7 +131,7 @@ class FileScanTask:
     row_share: tuple[int, int] = (0, 1)
 
     def owns(self, byte_offset: int) -> bool:
-        """Whether a row group that begins there belongs to this task.
+        """Whether a row group that begins at this offset belongs to this task.
 
         Each lies in exactly one task, even where the manifest's file size is wrong.
         """
@@ -141,11 +141,11 @@ class FileScanTask:
 
     @property
     def is_whole_file(self) -> bool:
-        """Nothing of the file belongs to another task."""
+        """Whether the task covers the whole file."""
         return self.start == 0 and self.length >= self.data_file.file_size_bytes and self.row_share == (0, 1)
 
     def rows_of(self, num_rows: int) -> range:
-        """The task's part of a row group of so many rows."""
+        """The task's part of a row group with this number of rows."""
         number, of = self.row_share
         return range(num_rows * number // of, num_rows * (number + 1) // of)
 
