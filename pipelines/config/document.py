@@ -47,7 +47,7 @@ tables:
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
       format: debezium-json              # default: detected from the first file
     key: [id]
-    # order_by: position                 # or payload columns that order the events of a key
+    # order_by: position                 # or paths in the event that order those of a key: [source.lsn]
     # types: {price: "decimal(10,2)"}    # if the feed does not state them, or to override it
     # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour
     # include: []                        # columns to keep; exclude: columns to leave out

@@ -75,7 +75,7 @@ class TableConfig(Section):
         source_table: name of the table in the feed, if it differs from the name here.
         include_tables: for an entry `namespace.*`: the tables of the feed to include (`*` and `?` are wildcards); all if empty.
         exclude_tables: for an entry `namespace.*`: the tables of the feed to exclude.
-        order_by: `position`, or payload columns that define the order of the events of a key, across runs too.
+        order_by: `position`, or paths in the event that define the order of the events of a key, across runs too: `source.lsn`, `after.updated_at`; columns, where events are plain rows.
         types: Iceberg types of columns, where the feed does not state them or to override it.
         partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
         include: columns to keep; all if empty.

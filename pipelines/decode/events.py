@@ -376,7 +376,10 @@ def places(events: Events, order_by: Sequence[str]) -> Placed:
         try:
             of_path, why = events.order(path)
         except KeyError as error:
-            raise ConfigError(f"order_by: events of this format have no {path}") from error
+            raise ConfigError(
+                f"order_by: events of this format have no {path}: name a path in the event, such as source.lsn or "
+                "after.updated_at, or a column where events are plain rows"
+            ) from error
         parts.append(of_path)
         reasons += [] if why is None else [why]
     # NULL in one part makes the whole NULL.
