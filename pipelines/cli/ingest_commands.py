@@ -33,10 +33,11 @@ def init(
         raise ConfigError(f"{path} already exists; --force replaces it")
     directory.mkdir(parents=True, exist_ok=True)
     path.write_text(config_template(), encoding="utf-8")
-    workspace = directory / "workspace.yaml"
+    workspace, also = directory / "workspace.yaml", ""
     if not workspace.exists():  # an existing one may load other code, too
         workspace.write_text(WORKSPACE, encoding="utf-8")
-    lines = [f"Wrote {path}. Edit it, then run: nevermore ingest --config {path}"]
+        also = f" and {workspace}, with which `dagster dev` opens the project"
+    lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
     print_result({"path": str(path)}, lines, as_json=as_json)
 
 

@@ -226,7 +226,7 @@ def changes(
 def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None, *, as_json: bool) -> None:
     from pipelines.cli.row_output import write_rows
 
-    write_rows(rows, OutputFormat.JSONL if as_json else output_format, output)
+    write_rows(rows, output_format, output, as_json=as_json)
 
 
 def _print_metrics(metrics: "ScanMetrics") -> None:

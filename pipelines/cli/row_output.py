@@ -179,20 +179,25 @@ class RowSource(Protocol):
         ...
 
 
-def write_rows(source: RowSource, output_format: str | None, output: Path | None) -> None:
+def write_rows(source: RowSource, output_format: str | None, output: Path | None, *, as_json: bool = False) -> None:
     """Write the rows of `source` in `output_format`, else in the format of the output's suffix, else as a table.
 
     Args:
         source: the rows.
         output_format: a key of `_WRITERS`.
         output: a file; None or `-` for standard output.
+        as_json: write JSON lines, which no other format may contradict.
 
     Raises:
-        ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
+        ConfigError: `as_json` and another format, Parquet or Arrow to a terminal, or an output folder that does not exist.
     """
     if output == Path("-"):
         output = None
     chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower()) if output else "table")
+    if as_json:
+        if (chosen if output_format or output else None) not in {None, "jsonl"}:
+            raise ConfigError(f"--json writes JSON lines, and here {chosen} is asked for: leave --json out")
+        chosen = "jsonl"
     if chosen is None:
         raise ConfigError(f"--output {output}: the suffix tells no format; add --format or use {', '.join(_BY_SUFFIX)}")
     if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():

@@ -36,6 +36,16 @@ def test_every_format_holds_the_same_rows(run: Run, table: tuple[str, ...], tmp_
     assert "3 rows" in printed
 
 
+@pytest.mark.parametrize("words", [["--format", "csv"], ["--output", "rows.parquet"], ["--format", "table"]])
+def test_json_beside_another_format_is_refused(
+    run: Run, table: tuple[str, ...], tmp_path: Path, words: list[str]
+) -> None:
+    words = [str(tmp_path / word) if "." in word else word for word in words]
+    code, output, errors = run("scan", *table, "--json", *words)
+    assert (code, output, list(tmp_path.iterdir())) == (2, "", [])
+    assert "--json writes JSON lines, and here " in json.loads(errors.splitlines()[-1])["error"]
+
+
 def test_count_columns_where_and_limit(run: Run, table: tuple[str, ...]) -> None:
     assert run("scan", *table, "--count")[:2] == (0, "3\n")
     assert json.loads(run("scan", *table, "--count", "--json")[1]) == {"count": 3}

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import scan_core
@@ -17,6 +18,7 @@ from pipelines.iceberg.catalog import open_catalog
 from pipelines.publish.mirror_reads import mirror_scans
 from pipelines.publish.query import published_query
 from scan_core import OptionError, ScanOptions, Switches
+from tests.scan_core.read.test_bombs import bomb_table
 from tests.support.iceberg_json import Column
 from tests.support.shop_project import ShopProject
 from tests.support.table_builder import TableBuilder
@@ -118,3 +120,22 @@ def test_mirrors_of_a_project_are_read_with_its_options(run: Run, tmp_path: Path
     assert subject.opened.scan().options.changed() == expected
     opened = open_named_table("shop.orders", None, project.path, ["prune_pages=false"])
     assert opened.scan().options.changed() == expected
+
+
+@pytest.mark.parametrize("command", [["check"], ["publish", "shop.daily"], ["sql", "select id from shop.orders"]])
+def test_commands_of_a_project_refuse_a_wrong_option(run: Run, tmp_path: Path, command: list[str]) -> None:
+    project = ShopProject(tmp_path)
+    code, _, errors = run(*command, "--config", project.path, "--scan-option", "memory_limit=5")
+    assert (code, "did you mean 'memory_limit_bytes'?" in errors.replace("\n", " ")) == (2, True), errors
+
+
+def test_a_memory_limit_of_the_command_line_is_kept(run: Run, tmp_path: Path) -> None:
+    path, num_rows = bomb_table(tmp_path / "t", "one large page")
+    code, _, errors = run(
+        "scan", path, "--output", tmp_path / "out.parquet", "--scan-option", "memory_limit_bytes=64MiB"
+    )
+    assert code != 0
+    assert "raise memory_limit_bytes" in errors.replace("\n", " ")
+    large = ["--output", tmp_path / "out.parquet", "--scan-option", "memory_limit_bytes=2GiB"]
+    assert run("scan", path, *large)[0] == 0
+    assert pq.read_metadata(tmp_path / "out.parquet").num_rows == num_rows

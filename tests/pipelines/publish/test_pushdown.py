@@ -73,7 +73,9 @@ where c.city = 'Oslo' and c.id < 50
 def pushed(config: Config, key: str | None = None) -> PushedScans:
     query = published_query(config, NAME)
     return push_down(
-        query, mirror_scans(open_catalog(config), query), arguments(query, published_entry(config, NAME), key)
+        query,
+        mirror_scans(open_catalog(config), query, config.scan_options),
+        arguments(query, published_entry(config, NAME), key),
     )
 
 
