@@ -16,7 +16,7 @@ from benchmarks.shapes import build
 from scan_core import ScanOptions
 from scan_core.expr import normalize
 from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import evaluate
+from scan_core.expr.evaluate import judge
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
 
@@ -50,7 +50,7 @@ def passing(predicate: BoundPredicate, columns: dict[int, pa.Array], num_rows: i
     """Rows that fulfil all conjuncts, each evaluated on all rows."""
     kept = np.ones(num_rows, dtype=np.bool_)
     for conjunct in predicate.conjuncts:
-        kept &= evaluate(conjunct, columns, num_rows)
+        kept &= judge(conjunct, columns, num_rows).passed
     return int(kept.sum())
 
 

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -163,3 +165,10 @@ def test_every_variable_of_ours_is_in_the_docs() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     ours = {text for text in texts() if re.fullmatch(r"NEVERMORE_[A-Z_]+", text)}
     assert {name for name in ours if name not in pages} == {"NEVERMORE_CRASH_AT"}  # for tests of crashes alone
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    names = [f"benchmarks.{path.stem}" for path in sorted((ROOT / "benchmarks").glob("*.py"))]
+    code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
