@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.decode.avro import SchemaFolder, UnknownSchemaError
-from pipelines.errors import SourceError
+from pipelines.decode.avro import SchemaFolder
+from pipelines.errors import ConfigError, SourceError
 from pipelines.sources.file_listing import ListedFile, open_file
 from tests.pipelines.sources.folder_reader import Reader, lines
 
@@ -80,7 +80,7 @@ def test_a_fifo_that_took_the_place_of_a_file_is_not_waited_for(tmp_path: Path) 
             open_file(ListedFile("a.jsonl", str(path), size, 0))
 
 
-def test_a_fifo_among_schemas_is_no_schema(tmp_path: Path) -> None:
+def test_a_fifo_among_schemas_is_named_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "7.avsc")
-    with pytest.raises(UnknownSchemaError):
+    with pytest.raises(ConfigError, match=r"7\.avsc is not a plain file"):
         SchemaFolder(tmp_path).document(7)
