@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checks.reference.sql_columns import open_connection
 
-MOST_OFFENDING_KEYS = 20
+MAX_OFFENDING_KEYS = 20
 """Maximum keys or rows in a result: enough to see a pattern, few enough to read."""
 
 
@@ -40,7 +40,7 @@ class CheckResult:
 
 def sample(table: pa.Table) -> list[dict[str, Any]]:
     """The first rows of a table, as `offending_keys` holds them."""
-    rows: list[dict[str, Any]] = table.slice(0, MOST_OFFENDING_KEYS).to_pylist()
+    rows: list[dict[str, Any]] = table.slice(0, MAX_OFFENDING_KEYS).to_pylist()
     return rows
 
 
@@ -92,7 +92,7 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
         left_only, right_only = (
             rows.take(
                 connection.sql(
-                    f"SELECT {place} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} LIMIT {MOST_OFFENDING_KEYS}"
+                    f"SELECT {place} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} LIMIT {MAX_OFFENDING_KEYS}"
                 ).to_arrow_table()[0]
             )
             for rows, place, sign in ((left, "left_place", ">"), (right, "right_place", "<"))
@@ -219,7 +219,7 @@ def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tup
         for side in "lr":
             shown = ", ".join(f"{side}{n}" for n in names)
             rows = connection.sql(
-                f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MOST_OFFENDING_KEYS}"
+                f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}"
             ).to_arrow_table()
             found.append(rows.rename_columns(left.column_names))
         ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()

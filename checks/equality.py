@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
+from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
 from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_log
 from checks.reference.sql_columns import open_connection
 from checks.subject import DELETED_FLAG, Subject
@@ -50,7 +50,7 @@ def _equality(
 ) -> CheckResult:
     unique = [row for i, row in enumerate(offending) if row not in offending[:i]]
     return CheckResult(
-        "mirror_equals_reference", not details, compared, unique[:MOST_OFFENDING_KEYS], [*details, *not_compared]
+        "mirror_equals_reference", not details, compared, unique[:MAX_OFFENDING_KEYS], [*details, *not_compared]
     )
 
 
@@ -92,7 +92,7 @@ def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
         connection.register("keys", canonical(keys).rename_columns(names))
         grouped = f"SELECT {', '.join(names)}, count(*) AS occurrences FROM keys GROUP BY ALL HAVING count(*) > 1"
         ((count,),) = connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
-        repeated = connection.sql(f"{grouped} ORDER BY ALL LIMIT {MOST_OFFENDING_KEYS}").to_arrow_table()
+        repeated = connection.sql(f"{grouped} ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}").to_arrow_table()
     shown = sample(repeated.rename_columns([*keys.column_names, "occurrences"]))
     details = [f"{counted(count, 'key')} with more than one row"] if count else []
     return CheckResult("key_is_unique", not count, compared, shown, details)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, canonical, sample
+from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical, sample
 from scan_core import Schema
 
 
@@ -43,7 +43,7 @@ def declared_expectations(declared: Mapping[str, Any]) -> list[Expectation]:
     found: list[Expectation] = []
     for kind, value in declared.items():
         if kind not in _KINDS:
-            raise ValueError(f"unknown expectation {kind!r}; valid are {', '.join(sorted(_KINDS))}")
+            raise ValueError(f"unknown expectation {kind!r}; valid expectations are {', '.join(sorted(_KINDS))}")
         found += _KINDS[kind](value)
     return found
 
@@ -58,7 +58,7 @@ def meets_expectations(rows: pa.Table, expectations: Sequence[Expectation], key:
         if not result.success:
             details.append(_statement(expectation, result))
             places.update(i for i in (result.result or {}).get("unexpected_index_list") or [] if isinstance(i, int))
-    shown = rows.select(list(key) or rows.column_names).take(pa.array(sorted(places)[:MOST_OFFENDING_KEYS], pa.int64()))
+    shown = rows.select(list(key) or rows.column_names).take(pa.array(sorted(places)[:MAX_OFFENDING_KEYS], pa.int64()))
     return CheckResult("meets_expectations", not details, compared, sample(shown), details)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, sample, surplus_rows
+from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
 from checks.equality import in_type
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import compare_manifests
@@ -48,7 +48,7 @@ from scan_core import (
 )
 from scan_core.spark import unrepeatable
 
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 """Functions of whole numbers whose result is a decimal in Spark."""
 _AS_TEXT = frozenset({*_DIGITS, "TEXT", "VARCHAR", "DATE", "NULL"})
@@ -81,7 +81,7 @@ def difference(node: exp.Expression) -> str | None:
     if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod) and "DECIMAL" in kinds and _gives_decimal(node):
         digits = _digits(node)
         return (
-            None if digits and digits[0] <= _MOST_DIGITS else "may be rounded to another scale in DuckDB than in Spark"
+            None if digits and digits[0] <= _MAX_DIGITS else "may be rounded to another scale in DuckDB than in Spark"
         )
     return None
 
@@ -135,7 +135,7 @@ def _digits(node: exp.Expression | None) -> tuple[int, int] | None:
             return len(whole) + len(fraction), len(fraction)
         case exp.Sum():
             inner = _digits(node.this)
-            return inner and (min(inner[0] + 10, _MOST_DIGITS), inner[1])
+            return inner and (min(inner[0] + 10, _MAX_DIGITS), inner[1])
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
             left, right = _digits(node.this), _digits(node.expression)
             if left is None or right is None:
@@ -391,7 +391,7 @@ def _compare_parts(comparison: "_Comparison", parts: Sequence["_Part"]) -> Check
         wrong += [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
         wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
         offending += [*sample(more), *sample(fewer)]
-    return CheckResult(NAME, not wrong, compared, offending[:MOST_OFFENDING_KEYS], [*wrong, *notes])
+    return CheckResult(NAME, not wrong, compared, offending[:MAX_OFFENDING_KEYS], [*wrong, *notes])
 
 
 @dataclass(frozen=True)

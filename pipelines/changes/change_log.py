@@ -361,9 +361,9 @@ class ChangeLog:
             )
         return table
 
-    def end_of_batch(self, after: int, most_rows: int) -> int:
-        """The last ordinal of a mirror's next batch: at most `most_rows` changes, and only whole atomic appends."""
-        end = min(after + most_rows, self.last_ordinal)
+    def end_of_batch(self, after: int, max_rows: int) -> int:
+        """The last ordinal of a mirror's next batch: at most `max_rows` changes, and only whole atomic appends."""
+        end = min(after + max_rows, self.last_ordinal)
         for first, last in atomic_runs(self.table, after):
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last

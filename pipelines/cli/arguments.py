@@ -1,6 +1,6 @@
-"""The arguments and options that several commands share, and the scan that they request.
+"""Arguments and options shared by several commands, and the scan they describe.
 
-Importing this module stays cheap, because commands import what they need when they run.
+Importing this module is cheap: commands import what they need when they run.
 """
 
 import csv
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
-"""Names the config where `--config` does not."""
+"""Environment variable with the path of the config; `--config` overrides it."""
 LOGGERS_OF_PROGRESS = ("scan_core.spark.session", "pipelines.publish")
 
 
@@ -82,9 +82,7 @@ Where = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.", show_default=False)]
 Format = Annotated[
     OutputFormat | None,
-    typer.Option(
-        "--format", help="Output format; default: by the file name of --output, else table.", show_default=False
-    ),
+    typer.Option("--format", help="Output format; default: by the suffix of --output, else table.", show_default=False),
 ]
 Output = Annotated[
     Path | None,
@@ -96,7 +94,7 @@ ScanSettings = Annotated[
     typer.Option(
         "--scan-option",
         metavar="NAME=VALUE",
-        help="Set an option of scans, such as memory_limit_bytes=64MiB, parallelism=1 or prune_pages=false. Repeatable.",
+        help="Set a scan option, such as memory_limit_bytes=64MiB, parallelism=1 or prune_pages=false. Repeatable.",
         show_default=False,
     ),
 ]
@@ -104,7 +102,7 @@ Master = Annotated[
     str | None,
     typer.Option(
         "--master",
-        help="Spark master, as for spark-submit; default: that of the config, else local[*].",
+        help="Spark master, as for spark-submit; default: the one in the config, else local[*].",
         show_default=False,
     ),
 ]
@@ -115,7 +113,7 @@ Remote = Annotated[
 
 
 def log_progress() -> None:
-    """Print the progress of Spark and of publishing if standard error is a terminal: nothing else is printed for seconds."""
+    """Print the progress of Spark and of publishing to a terminal, which would otherwise show nothing for seconds."""
     if not sys.stderr.isatty():
         return
     handler = logging.StreamHandler()
@@ -131,9 +129,9 @@ def open_named_table(
 ) -> "Table":
     """Open a table for reading.
 
-    A path or URI is opened as it is. A name without slash is looked up in the catalog of `config`, else of
+    A path or URI is opened directly. A name without a slash is looked up in the catalog of `config`, else of
     `nevermore.yaml` in the working directory, else in PyIceberg's own configuration as `catalog.namespace.table`.
-    Scans start with the options of that config, overridden by `scan_options`.
+    Scans use the options of that config, overridden by `scan_options`.
 
     Raises:
         ConfigError: the config does not exist.
@@ -154,13 +152,13 @@ def open_named_table(
         if "." not in name or not is_identifier(name):
             raise
         raise scan_core.TableNotFoundError(
-            f"{error}; there is no {DEFAULT_CONFIG} in this folder to look the name up in: run this in the project's "
+            f"{error}; there is no {DEFAULT_CONFIG} in this folder to look the name up in: run the command in the project's "
             "folder, or pass its config with --config"
         ) from error
 
 
 def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
-    """Open a table for a command that changes it: a PyIceberg table, or the path of one without catalog.
+    """Open a table for a command that changes it: a PyIceberg table, or the path of a table without a catalog.
 
     Raises:
         ConfigError: the config does not exist.
@@ -178,7 +176,7 @@ def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
 
 
 def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
-    """(uuid, time of the last change) of a table as its catalog states them; None for a table given by its path.
+    """(uuid, time of the last change) of a table according to its catalog; None for a table given by its path.
 
     Raises:
         ConfigError: the config does not exist.
@@ -189,7 +187,7 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether this names a table of a catalog, not a path."""
+    """Whether this is the name of a catalog table rather than a path."""
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
@@ -235,7 +233,7 @@ def parse_scan_options(given: list[str] | None) -> dict[str, str]:
     """`NAME=VALUE` options as a mapping.
 
     Raises:
-        ConfigError: no `=`, an unknown name, or a value that the option cannot have.
+        ConfigError: no `=`, an unknown option, or an invalid value.
     """
     from scan_core import OptionError, ScanOptions
 
@@ -264,11 +262,11 @@ def build_scan(
     sample: float | None = None,
     seed: int = 0,
 ) -> "Scan":
-    """The scan that these options request.
+    """Build the scan described by these options.
 
     Raises:
         ConfigError: more than one of snapshot, as_of and ref; an invalid time or limit.
-        ScanError: unknown column, snapshot or reference, wrong predicate.
+        ScanError: an unknown column, snapshot or reference, or an invalid predicate.
     """
     chosen = [
         name for name, value in (("--snapshot", snapshot), ("--as-of", as_of), ("--ref", ref)) if value is not None
@@ -296,7 +294,7 @@ def build_scan(
 
 
 def split_names(text: str) -> list[str]:
-    """Comma-separated names; one that contains a comma is written in double quotes."""
+    """Split comma-separated names; a name that contains a comma is written in double quotes."""
     try:
         return [name for name in next(csv.reader([text], skipinitialspace=True), []) if name]
     except csv.Error as error:
@@ -306,7 +304,7 @@ def split_names(text: str) -> list[str]:
 
 
 def parse_time(text: str) -> datetime:
-    """A moment from ISO text (UTC unless it has an offset) or epoch milliseconds.
+    """Parse ISO text (UTC unless it has an offset) or epoch milliseconds.
 
     Raises:
         ConfigError: neither of them.

@@ -1,6 +1,6 @@
 """Compiles all kernels of the product in a new environment: `python -m pipelines.cli.compile_kernels`.
 
-Otherwise each is compiled when a command first needs it, which then takes seconds longer.
+Otherwise each kernel is compiled by the first command that needs it, which then takes seconds longer.
 """
 
 import importlib

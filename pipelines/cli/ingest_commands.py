@@ -42,7 +42,7 @@ def init(
 
 
 def simulate(
-    directory: Annotated[Path, typer.Option("--dir", help="Landing folder; gets one folder per table.")] = Path(
+    directory: Annotated[Path, typer.Option("--dir", help="Landing folder; gets one subfolder per table.")] = Path(
         "landing"
     ),
     rows: Annotated[int, typer.Option("--rows", help="Approximate number of change events in total.")] = 100_000,
@@ -73,10 +73,10 @@ def ingest(
     once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply the change events that are new, then stop; `nevermore run` keeps running.
+    """Apply new change events, then stop; `nevermore run` keeps running.
 
-    Exit code 0: everything was applied; 3: some events went to quarantine; 1: a table failed, and nothing of the batch in
-    which it failed was applied; 2: wrong usage or config.
+    Exit code 0: all events were applied; 1: a table failed, and nothing of its failed batch was applied; 2: invalid
+    usage or config; 3: some events went to quarantine.
     """
     from pipelines.config.project import load
     from pipelines.errors import ConfigError
@@ -124,7 +124,7 @@ def _print(report: "IngestReport", settings: "Config") -> None:
         pattern = settings.patterns[name]
         options = {"include_tables": pattern.include_tables, "exclude_tables": pattern.exclude_tables}
         filters = "; ".join(f"{option}: {', '.join(tables)}" for option, tables in options.items() if tables)
-        typer.echo(f"{name}: matches no table of its feed{f' ({filters})' if filters else ''}", err=True)
+        typer.echo(f"{name}: matches no table in its feed{f' ({filters})' if filters else ''}", err=True)
 
 
 def _result_lines(table: "TableReport") -> Iterator[str]:
@@ -146,7 +146,7 @@ def _warning_lines(table: "TableReport") -> Iterator[str]:
         yield f"{table.table}: failed: {table.error.removeprefix(f'{table.table}: ')}"
         return
     if table.missed_removals:
-        yield f"{table.table}: {counted(table.missed_removals, 'row')} to be removed not found in the mirror"
+        yield f"{table.table}: {counted(table.missed_removals, 'removal')} matched no row in the mirror"
     if table.quarantined:
         yield f"{table.table}: {counted(table.quarantined, 'event')} went to quarantine"
 
@@ -159,7 +159,7 @@ _OTHER_FORMS = {
     "left out by ops": ("row excluded by ops", "rows excluded by ops"),
     "truncate of a table without rows": ("truncate of a table without rows", "truncates of tables without rows"),
 }
-"""Singular and plural of reasons that are not nouns with a plural in s."""
+"""Singular and plural of reasons whose plural is not formed by appending s."""
 
 
 def counted_reason(number: int, reason: str) -> str:
@@ -172,7 +172,7 @@ def counted_reason(number: int, reason: str) -> str:
 
 
 DEFAULT_HEARTBEAT_SECONDS = 30.0
-"""Half of what process supervisors commonly allow between signs of life."""
+"""Half the silence that process supervisors commonly tolerate."""
 
 
 def run(
@@ -194,7 +194,7 @@ def run(
         ),
     ] = DEFAULT_HEARTBEAT_SECONDS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON line per round that applied something, and heartbeats.")
+        bool, typer.Option("--json", help="Print a JSON line for each round that applied events, and heartbeats.")
     ] = False,
 ) -> None:
     """Apply change events as they arrive. SIGINT or SIGTERM stops it after the current commit, with exit code 0."""
@@ -219,7 +219,7 @@ def run(
 
 
 class _JsonLines:
-    """Prints a line per round that applied something; after `heartbeat_seconds` without one, the number of rounds so far."""
+    """Prints a line for each round that applied events; after `heartbeat_seconds` without one, the number of rounds so far."""
 
     def __init__(self, heartbeat_seconds: float) -> None:
         self._heartbeat_seconds = heartbeat_seconds
@@ -259,7 +259,7 @@ class _JsonLines:
 
 
 def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
-    """Rewrites one line on a terminal; elsewhere prints a line per round that applied something or failed in another way."""
+    """Updates one line on a terminal; elsewhere prints a line for each round that applied events or failed differently."""
     total = 0
     known: list[str] = []
 
@@ -274,7 +274,7 @@ def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
         failures = [f"{t.table} failed: {t.error.removeprefix(f'{t.table}: ')}" for t in report.tables if t.error]
         show(", ".join(parts + failures))
         if not sys.stderr.isatty() and (applied or failures != known):
-            typer.echo(", ".join(parts + (failures or ["no failures any more"] if known else failures)), err=True)
+            typer.echo(", ".join(parts + (failures or ["no more failures"] if known else failures)), err=True)
         known = failures
 
     return report_round

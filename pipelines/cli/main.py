@@ -21,7 +21,7 @@ from scan_core import HidingStream, hide_in_error
 
 
 def usage_message(error: Any) -> str:
-    """The message of one of typer's errors."""
+    """The message of a typer error."""
     from pydantic import ValidationError
 
     cause, parameter, context = error.__cause__, getattr(error, "param", None), getattr(error, "ctx", None)
@@ -39,20 +39,20 @@ COMMANDS = "nevermore.commands"
 LOG_LEVEL = "--log-level"
 LogLevel = Literal["debug", "info", "warning", "error"]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
-"""The base of typer's errors of usage; it has no public name."""
+"""The base class of typer's usage errors, which has no public name."""
 _PANELS = {
     "Start here": ("demo", "init", "ui"),
-    "Change events to tables": (
+    "Turn change events into tables": (
         *("ingest", "run", "status", "quarantine", "replay", "resync", "adopt", "recover", "publish", "simulate"),
     ),
 }
-_OTHER_PANEL = "Look at tables"
+_OTHER_PANEL = "Inspect tables"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
 
-    Known errors and wrong usage are printed to standard error as `error: message`, with `--json` as an object, without a
+    Known errors and invalid usage are printed to standard error as `error: message`, with `--json` as an object, without a
     traceback unless `NEVERMORE_TRACEBACK=1` is set.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _application(words: Sequence[str]) -> typer.Typer:
-    """The whole application, or only the requested command, so that the others are not imported."""
+    """The application with all commands, or with only the requested one, so that the others are not imported."""
     application = typer.Typer(
         name="nevermore",
         help="Change data capture into Apache Iceberg in Python. Deleted rows: nevermore.",
@@ -101,7 +101,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
             None,
             LOG_LEVEL,
             envvar="NEVERMORE_LOG_LEVEL",
-            help="Log to standard error from this level.",
+            help="Log messages of this level and above to standard error.",
             show_default=False,
         ),
     ) -> None:
@@ -125,7 +125,7 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
     """The function behind a command.
 
     Raises:
-        PipelineError: Python finds another package under the name of one of Nevermore's.
+        PipelineError: another package shadows one of Nevermore's.
     """
     try:
         return point.load()  # type: ignore[no-any-return]
@@ -136,8 +136,8 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
         if where is None or Path(where) == Path(__file__).parents[2] / package:
             raise
         raise PipelineError(
-            f"nevermore {point.name}: Python finds {where} under the name {package!r}, which is a package of Nevermore: "
-            "rename that folder, remove its parent from PYTHONPATH, or uninstall the distribution that contains it"
+            f"nevermore {point.name}: {where} shadows Nevermore's own package {package!r}: rename that folder, remove its "
+            "parent from PYTHONPATH, or uninstall the distribution that contains it"
         ) from error
 
 

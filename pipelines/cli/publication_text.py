@@ -1,4 +1,4 @@
-"""How a publication is printed: what was made and why, and how its mirrors are read."""
+"""Formats the report of a publication: what was built and why, and how mirrors are read."""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from pipelines.publish.refresh_report import PublishReport
 
 _MAX_SHOWN = 20
-"""Partitions listed with their reasons; --json has all of them."""
+"""Maximum number of partitions listed with their reasons; --json lists all."""
 
 
 def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
-    """What a run made, or would make; `with_reasons` also what made each partition necessary and how mirrors are read."""
+    """What a run built, or would build; `with_reasons` adds why each partition is rebuilt and how mirrors are read."""
     if report.is_unchanged:
         return f"{report.name}: up to date, {report.reason}"
     if report.partitions is None:
@@ -24,9 +24,9 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
             else f"{len(report.partitions)} partitions"
         )
     if report.is_dry:
-        lines = [f"{report.name}: would make {what} ({report.reason})"]
+        lines = [f"{report.name}: would build {what} ({report.reason})"]
     else:
-        verb = {"replace": "made", "append": "appended", "upsert": "upserted"}[report.mode]
+        verb = {"replace": "built", "append": "appended", "upsert": "upserted"}[report.mode]
         deleted = f", {counted(report.delete_rows, 'key')} deleted first" if report.delete_rows else ""
         lines = [
             f"{report.name}: {verb} {what} ({report.reason}): {counted(report.rows, 'row')} in "
@@ -36,9 +36,9 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
     if empty := report.empty_partitions:
         more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
         shown = ", ".join(empty[:_MAX_SHOWN]) + more
-        lines.append(f"  warning: the SQL gives no rows for {shown}: published empty, in place of what was there")
+        lines.append(f"  warning: the SQL returns no rows for {shown}, so the rows published there before are removed")
     if with_reasons:
-        lines += [f"  {table}: {counted(n, 'row')} came or went" for table, n in report.changed_rows.items()]
+        lines += [f"  {table}: {counted(n, 'row')} added or removed" for table, n in report.changed_rows.items()]
         reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
         lines += reasons[:_MAX_SHOWN]
         lines += [f"  and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []

@@ -102,7 +102,7 @@ def scan(
 def sql(
     query: Annotated[
         str,
-        typer.Argument(metavar="QUERY", help="One query in Spark's SQL over tables of the config.", show_default=False),
+        typer.Argument(metavar="QUERY", help="A query in Spark SQL over tables of the config.", show_default=False),
     ],
     limit: Limit = None,
     output_format: Format = None,
@@ -110,17 +110,18 @@ def sql(
     is_explained: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Print how each table would be read, and what is left to Spark, without running it."
+            "--explain",
+            help="Print how each table would be read and what Spark would filter, without running the query.",
         ),
     ] = False,
     scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, --explain as an object.")] = False,
 ) -> None:
-    """Print the result of a query over mirrors and published tables, computed by Spark on their live rows.
+    """Run a query over the live rows of mirrors and published tables with Spark, and print its result.
 
-    Conditions, columns and join keys of the query reach the scans. The result is collected before it is printed: use
-    `--limit`, or publish large ones.
+    Conditions, columns and join keys of the query are pushed down to the scans. The result is collected in memory before
+    it is printed: for large results use `--limit`, or publish a table.
 
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
     """
@@ -152,7 +153,7 @@ def sql(
 
 
 class _Collected:
-    """Rows that are in memory, as a source of rows."""
+    """Rows in memory, as a source of rows."""
 
     def __init__(self, rows: "pa.Table") -> None:
         self.arrow_schema = rows.schema
@@ -247,7 +248,7 @@ def explain(
         list[str] | None,
         typer.Option(
             "--partition",
-            help="Of a published table: explain how this partition is built. Repeatable.",
+            help="For a published table: explain how this partition is built. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -257,10 +258,10 @@ def explain(
 ) -> None:
     """Print a plan without running it.
 
-    Of a table: the plan of a scan, with pruned files and partitions, applicable deletes and how they are matched. Of a
-    table under `published` in the config, without further options: what the next `publish` would build and why, and
-    how it would read each mirror (conditions, keys of joins, files, reader). With options such as `--where`, or by its
-    path, a published table is explained as a table.
+    For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
+    For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
+    each mirror (conditions, join keys, files, reader). Options such as `--where`, or a path instead of the name, print
+    the plan of a scan of a published table, too.
     """
     of_scan = {
         "--relocate": relocate,
@@ -291,7 +292,7 @@ def explain(
 
 
 def _publishing(name: str, config: Path | None) -> "Config | None":
-    """The config that publishes a table of this name; None if the name is another table's, or a path."""
+    """The config that publishes a table of this name; None for other tables and for paths."""
     if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
     from pipelines.config.project import load
@@ -349,10 +350,10 @@ def why(
 
 
 def parse_key(text: str) -> dict[str, str | None]:
-    """`id=5,name=x` as a mapping.
+    """Parse `id=5,name=x` into a mapping.
 
     Raises:
-        ConfigError: a part without `=`, or a column named twice.
+        ConfigError: a part without `=`, or a repeated column.
     """
     values: dict[str, str | None] = {}
     for part in split_names(text):
@@ -367,7 +368,7 @@ def parse_key(text: str) -> dict[str, str | None]:
 
 
 def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "KeyLog | None":
-    """What the change log contains about the key; None for tables that are no mirrors of the config."""
+    """What the change log contains about the key; None for tables that are not mirrors of the config."""
     import scan_core
 
     path = config or DEFAULT_CONFIG
@@ -387,11 +388,11 @@ def _log_lines(log: "KeyLog | None") -> list[str]:
     if log is None:
         return []
     if not log.newest:
-        return [f"  {log.name} has no changes of this key either"]
-    lines = [f"  {log.name} has {counted(log.num_changes, 'change')} of this key:"]
+        return [f"  {log.name} has no changes for this key either"]
+    lines = [f"  {log.name} has {counted(log.num_changes, 'change')} for this key:"]
     lines += [f"    {c.ordinal}: {c.op}  {c.source_file or ''} at {c.source_offset}" for c in log.newest]
     if log.ends_deleted:
-        return [*lines, "  the row was inserted and deleted within one batch, of which only the result was written"]
+        return [*lines, "  the row was inserted and deleted within one batch, so it was never written to the mirror"]
     return [*lines, "  not applied yet, or rejected: see nevermore status and nevermore quarantine"]
 
 
@@ -403,14 +404,14 @@ def _verdict(report: "KeyReport", log: "KeyLog | None" = None) -> str:
 
 def _lines(report: "KeyReport") -> list[str]:
     if report.snapshot is None:
-        return [f"{report.key}: never seen, the table has no snapshot"]
+        return [f"{report.key}: never seen: the table has no snapshot"]
     asked = f"snapshot {report.snapshot.snapshot_id}"
     if report.seen_in is None:
-        return [f"{report.key}: never seen, no row of {asked} or of the snapshots before it has this key"]
+        return [f"{report.key}: never seen: no row of {asked} or of earlier snapshots has this key"]
     if report.seen_in == report.snapshot:
         head = f"{report.key}: {_verdict(report)} in {asked}, {report.num_alive} of {len(report.rows)} rows are alive"
         return [head, *(f"  {_row(row)}" for row in report.rows)]
-    head = f"{report.key}: gone, no file of {asked} has a row with this key"
+    head = f"{report.key}: gone: no file of {asked} has a row with this key"
     lines = [head, f"  last seen in snapshot {report.seen_in.snapshot_id}:"]
     lines += [f"    {_row(row)}" for row in report.rows]
     if report.removed_in is not None:

@@ -41,7 +41,8 @@ def adopt(
 ) -> None:
     """Turn a table written by Spark, Flink or PyIceberg into a mirror. Its rows stay, and its change log is applied to them.
 
-    Refused without any change: a key that is not unique, a partitioning that differs from the config, format version 3.
+    Refused, without changing anything, if the key is not unique, the partitioning differs from the config, or the table
+    has format version 3.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.recovery import open_existing
@@ -67,23 +68,23 @@ def index(
     snapshot: Annotated[
         int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
     ] = None,
-    most_values: Annotated[
+    max_values: Annotated[
         int,
-        typer.Option("--most-values", min=1, help="Skip files in which a column has more distinct values than this."),
+        typer.Option("--max-values", min=1, help="Skip files in which a column has more distinct values than this."),
     ] = DEFAULT_MAX_VALUES,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Write bitmap indexes, so that filters on these columns find rows without reading the columns.
 
-    Files that are already indexed are skipped, so run it again after new data. Other engines ignore the indexes.
+    Files that are already indexed are skipped: run the command again after adding data. Other engines ignore the indexes.
 
     Example: `nevermore index shop.orders --columns status,country`
     """
     from pipelines.maintain.bitmap_indexes import build_indexes, statistics_target
 
     target = statistics_target(open_for_change(table, config))
-    report = build_indexes(target, split_names(columns), snapshot_id=snapshot, most_values=most_values)
+    report = build_indexes(target, split_names(columns), snapshot_id=snapshot, max_values=max_values)
     print_result(report, _index_lines(report), as_json=as_json)
 
 
@@ -99,7 +100,7 @@ def _index_lines(report: "IndexReport") -> Iterator[str]:
 
 
 def quarantine(
-    verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="What to do.", show_default=False)],
+    verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="Action.", show_default=False)],
     table: Annotated[
         str | None,
         typer.Argument(metavar="[TABLE]", help="A mirror of the config; optional for `list`.", show_default=False),
@@ -179,7 +180,7 @@ def recover(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Repair the catalog after a loss, move or copy: it then names the newest complete metadata of each table.
+    """Repair the catalog after a loss, move or copy, so that it points to the newest complete metadata of each table.
 
     Finds mirrors, change logs, quarantines and published tables by their folders in the warehouse. Tables of a project
     that was moved or copied get metadata with the new paths. Run it while nothing else writes.
@@ -227,7 +228,7 @@ def replay(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Apply a range of the change log again. The rows of its keys end up as the whole log describes them.
+    """Apply a range of the change log again. Afterwards the rows of its keys match the whole log.
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
@@ -277,8 +278,8 @@ def resync(
 ) -> None:
     """Rebuild a mirror from its change log in one commit: readers see either the old rows or the new ones.
 
-    With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys that are not in
-    the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows that it started with.
+    With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys missing from
+    the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
     """
     from pipelines.config.project import load
     from pipelines.maintain.replay import resync as rebuild
@@ -299,7 +300,7 @@ def resync(
 
 
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
-    """(catalog, config with the tables found by patterns) for a command that changes existing tables."""
+    """(catalog, config including the tables found by patterns) for a command that changes existing tables."""
     from pipelines.iceberg.recovery import open_existing
     from pipelines.ingest.table_patterns import expanded
 

@@ -20,7 +20,7 @@ from pipelines.errors import ConfigError
 from scan_core.io import whole_file
 
 RENDER_ROWS = 8_192
-"""Rows turned into Python objects at a time."""
+"""Number of rows turned into Python objects at a time."""
 
 
 def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -84,7 +84,7 @@ def _key(key: Any) -> str:
 
 def _floats(array: pa.Array) -> list[Any]:
     if not pa.types.is_float64(array.type):
-        # the shortest digits of the narrow type: 0.1, where widening its bits shows 0.10000000149011612
+        # the shortest digits of the narrow type: 0.1, not 0.10000000149011612 as after widening
         array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
     values: list[Any] = array.to_pylist()
     if pc.all(pc.is_finite(array)).as_py() in {True, None}:
@@ -154,7 +154,7 @@ _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list
 
 
 TABLE_ROWS = 100
-"""Most rows of the terminal's table; the other formats write all."""
+"""Maximum number of rows in the terminal's table; the other formats write all rows."""
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -186,7 +186,7 @@ def write_rows(source: RowSource, output_format: str | None, output: Path | None
         source: the rows.
         output_format: a key of `_WRITERS`.
         output: a file; None or `-` for standard output.
-        as_json: write JSON lines, which no other format may contradict.
+        as_json: write JSON lines; no other format may be requested.
 
     Raises:
         ConfigError: `as_json` and another format, Parquet or Arrow to a terminal, or an output folder that does not exist.
@@ -196,10 +196,10 @@ def write_rows(source: RowSource, output_format: str | None, output: Path | None
     chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower()) if output else "table")
     if as_json:
         if (chosen if output_format or output else None) not in {None, "jsonl"}:
-            raise ConfigError(f"--json writes JSON lines, and here {chosen} is asked for: leave --json out")
+            raise ConfigError(f"--json writes JSON lines, but {chosen} is requested, too: leave --json out")
         chosen = "jsonl"
     if chosen is None:
-        raise ConfigError(f"--output {output}: the suffix tells no format; add --format or use {', '.join(_BY_SUFFIX)}")
+        raise ConfigError(f"--output {output}: unknown suffix; add --format or use {', '.join(_BY_SUFFIX)}")
     if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
         raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
     with _sink(output) as sink:

@@ -69,7 +69,7 @@ def _cells(table: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Iterator[dict[str, Any]]:
-    """The tables of the config in its order, each mirror with its log and quarantine; then the catalog's others."""
+    """The tables in the order of the config, each mirror with its log and quarantine; then the others of the catalog."""
     from pipelines.config.project import change_log_name, quarantine_name
     from pipelines.iceberg.catalog import all_table_names
 
@@ -261,7 +261,9 @@ def _description(table: "Table") -> dict[str, Any]:
     metadata = table.metadata
     schema, spec = metadata.schema, metadata.specs[metadata.default_spec_id]
     current = metadata.current_snapshot
-    key = metadata.properties.get(KEY, "").split(",")  # our mirrors keep the key in a property, others in the schema
+    key = metadata.properties.get(KEY, "").split(
+        ","
+    )  # Nevermore's mirrors keep the key in a property, other tables in the schema
     return {
         "location": metadata.location,
         "metadata_file": table.metadata_path,
@@ -289,7 +291,7 @@ def _description(table: "Table") -> dict[str, Any]:
 
 
 def _history(metadata: "TableMetadata") -> set[int]:
-    """Ids of the current snapshot and those it was made from."""
+    """Ids of the current snapshot and of its ancestors."""
     current = metadata.current_snapshot_id
     return set() if current is None else {s.snapshot_id for s in metadata.ancestors(current)}
 
@@ -412,7 +414,7 @@ def status(
 
 
 def _mirror_document(table: "TableStatus") -> dict[str, Any]:
-    """The status with the position, which is JSON itself, as an object."""
+    """The status, with the position (JSON text) as an object."""
     import orjson
 
     return {
@@ -432,7 +434,7 @@ def _published_lines(table: "PublishedStatus") -> list[str]:
     if table.error is not None:
         state = table.error
     elif table.behind is None:
-        state = "its snapshots do not state which mirror snapshots it was built from"
+        state = "its snapshots do not record which mirror snapshots it was built from"
     elif table.behind:
         state = f"behind {', '.join(table.behind)}"
     else:
@@ -444,7 +446,7 @@ def _published_lines(table: "PublishedStatus") -> list[str]:
 def _lines(table: "TableStatus") -> list[str]:
     if table.position is None:
         return [f"{table.table}: nothing ingested yet"]
-    applied = "unknown: no snapshot of the mirror states it" if table.applied is None else f"{table.applied:,}"
+    applied = "unknown: no snapshot of the mirror records it" if table.applied is None else f"{table.applied:,}"
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
     if table.waiting and table.lag_seconds is not None:
         behind += f", {table.lag_seconds:,.0f} s behind the log"

@@ -77,7 +77,7 @@ def print_json(document: Any) -> None:
     import orjson
     import typer
 
-    # In the values, not in the text: JSON escapes quotes within a secret.
+    # Secrets are removed from the values, not from the text: JSON escapes quotes within a secret.
     typer.echo(orjson.dumps(_without_secrets(orjson.loads(orjson.dumps(document)))))
 
 
@@ -94,7 +94,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def print_result(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print the result of a command: a document or dataclass as JSON, else these lines."""
+    """Print the result of a command: a document or dataclass as JSON, or these lines."""
     import typer
 
     if as_json:

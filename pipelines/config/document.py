@@ -1,6 +1,6 @@
-"""A config file as text: its template, its YAML with line numbers, and its validation errors.
+"""A config file as text: the template, YAML with line numbers, and validation errors.
 
-Contains the template that `nevermore init` writes, YAML loading that fills in environment variables, and error
+Contains the template written by `nevermore init`, a YAML loader that fills in environment variables, and error
 messages of one line each. The meaning of the values is defined in `project.py`.
 """
 
@@ -24,7 +24,7 @@ WORKSPACE = """\
 load_from:
   - python_module: assets.definitions
 """
-"""A workspace.yaml: Dagster loads these definitions, which load the nevermore.yaml in the working directory."""
+"""The workspace.yaml with which Dagster loads `assets.definitions`, which load nevermore.yaml from the working directory."""
 
 
 def config_template() -> str:
@@ -33,10 +33,10 @@ def config_template() -> str:
 
 
 _TEMPLATE = """\
-# What to read, into which tables, and how. Paths are relative to this file; ${NAME} is filled from the environment.
+# What to read, into which tables, and how. Paths are relative to this file; ${NAME} is an environment variable.
 
 catalog:
-  type: sql                              # sql | rest | hive | glue; other properties go to PyIceberg as they are
+  type: sql                              # sql | rest | hive | glue; other properties are passed to PyIceberg
   uri: sqlite:///warehouse/catalog.db
   warehouse: warehouse
 
@@ -47,13 +47,13 @@ tables:
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
       format: debezium-json              # default: detected from the first file
     key: [id]
-    # order_by: position                 # or paths in the event that order those of a key: [source.lsn]
-    # types: {price: "decimal(10,2)"}    # if the feed does not state them, or to override it
+    # order_by: position                 # or paths in the event that order the events of a key: [source.lsn]
+    # types: {price: "decimal(10,2)"}    # if the feed does not declare them, or to override them
     # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour
-    # include: []                        # columns to keep; exclude: columns to leave out
+    # include: []                        # columns to keep; exclude: columns to drop
     # rename: {old_name: new_name}
     # cast: {quantity: long}
-    # inserts: checked                   # trusted: the key of an insert never exists, so it needs no delete row
+    # inserts: checked                   # trusted: inserts never have an existing key, so they need no delete row
     # soft_delete: false                 # true: keep deleted rows, with _deleted set
     # global_deletes: allow              # refuse: fail instead of writing a delete that applies to all partitions
     # commit_rows: 1000000
@@ -76,16 +76,16 @@ tables:
 MAX_CHARACTERS = 1_000_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
-"""Far beyond any config: a few lines of YAML with aliases can expand to more than fits into memory."""
+"""Far above any real config: a few lines of YAML with aliases can expand to more than fits into memory."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth", re.IGNORECASE)
-"""In names of options whose values may be secrets."""
+"""Matches names of options whose values may be secret."""
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDocument:
-    """A parsed file. A place is the sequence of keys and indexes that leads to a value."""
+    """A parsed file. A place in it is the sequence of keys and indexes that leads to a value."""
 
     path: str
     root: yaml.MappingNode
@@ -93,10 +93,10 @@ class ConfigDocument:
 
     @classmethod
     def of(cls, text: str, path: str | Path) -> "ConfigDocument":
-        """The document in a text.
+        """Parse a text.
 
         Raises:
-            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key that occurs twice or is not text.
+            ConfigError: not YAML, too large or too deeply nested, not a mapping, or a key that is repeated or not text.
         """
         try:
             _check_shape(text, path)
@@ -113,7 +113,7 @@ class ConfigDocument:
         return document
 
     def values(self) -> dict[str, Any]:
-        """The values with ${NAME} and ${NAME:-default} replaced from the environment.
+        """The values, with ${NAME} and ${NAME:-default} replaced by environment variables.
 
         Raises:
             ConfigError: a variable that is not set and has no default.
@@ -139,7 +139,7 @@ class ConfigDocument:
         return f"{self.path}:{line + 1}"
 
     def may_show(self, place: Sequence[str | int]) -> bool:
-        """Whether a message may show the value at a place: none from the environment, and none of a catalog."""
+        """Whether a message may show the value at a place; never one from the environment or of a catalog."""
         value: Any = self.raw
         for step in place[: self.depth(place)]:
             value = value[step]
@@ -194,7 +194,7 @@ class ConfigDocument:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's own, with the line of an invalid date."""
+    """YAML's safe loader, with the line number in errors about dates."""
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
         try:
@@ -208,7 +208,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_ti
 
 
 def _check_shape(text: str, path: str | Path) -> None:
-    """Refuse a text that expands to too many values, before anything is built."""
+    """Refuse a text that would expand to too many values, before building any."""
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"{path}: the config has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     count = _Counting()
@@ -228,7 +228,7 @@ class _Counting:
         self._total = 0
 
     def fault_with(self, event: yaml.Event) -> str | None:
-        """What is wrong with the text at this event; None if nothing."""
+        """The error of the text at this event, if any."""
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
             return f"*{anchor} refers to a value that contains it"
@@ -270,7 +270,7 @@ _KINDS = (
     (("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
     (("float_type", "float_parsing"), "a number"),
     (("finite_number",), "a finite number"),
-    (("date_type", "date_parsing", "date_from_datetime_parsing"), "a date, as 2026-01-31"),
+    (("date_type", "date_parsing", "date_from_datetime_parsing"), "a date such as 2026-01-31"),
     (("path_type",), "a path"),
 )
 _EXPECTED: Mapping[str, str] = {kind: words for kinds, words in _KINDS for kind in kinds}
@@ -280,7 +280,7 @@ _SHOWN_CHARACTERS = 60
 def config_messages(
     error: ValidationError, document: ConfigDocument, sections: Mapping[tuple[str, ...], type[BaseModel]]
 ) -> list[str]:
-    """One line per wrong place: its line in the file, what is expected there, and its value.
+    """One line per invalid value: its line in the file, what is expected there, and the value.
 
     Args:
         error: all errors.
@@ -298,7 +298,7 @@ def config_messages(
         elif problem["type"] == "missing":
             messages[place] = f"{str(place[-1])!r} is missing{f' in {_name(place[:-1])}' if place[:-1] else ''}"
         else:
-            # pydantic appends to the place which one of several types it tried.
+            # pydantic appends the name of the type that it tried, if there are several
             place = place[: document.depth(place)]
             faults.setdefault(place, []).append(problem)
             message = wrong_value(faults[place], may_show=document.may_show(place))
@@ -307,9 +307,9 @@ def config_messages(
 
 
 def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> str:
-    """What is wrong with a value: what it must be, or the message of a validator.
+    """The message for an invalid value: what it must be, or the message of a validator.
 
-    Several problems are those of the several types that it could have.
+    A value that may have several types has one problem for each of them.
     """
     wanted = list(dict.fromkeys(_expectation(problem) for problem in problems))
     if not all(text.startswith("must be ") for text in wanted):
@@ -323,7 +323,7 @@ def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> s
 def unknown_key(name: str, valid: Sequence[str]) -> tuple[str, str | None]:
     """(message for an unknown key, the key that was probably meant)."""
     near = next(iter(get_close_matches(name, valid, n=1, cutoff=0.5)), None)
-    hint = f"valid are {', '.join(valid)}" if near is None else f"did you mean {near!r}?"
+    hint = f"valid keys are {', '.join(valid)}" if near is None else f"did you mean {near!r}?"
     return f"unknown key {name!r}; {hint}", near
 
 
@@ -363,7 +363,7 @@ def _shown(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a value that may be a secret."""
+    """A description of a value that may be secret."""
     match value:
         case None:
             return "nothing"

@@ -39,7 +39,7 @@ DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
 DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
 """Leaves room for two tables side by side on a 4 GiB machine."""
 DEFAULT_MAX_QUARANTINE_RATIO = 0.5
-"""More rejected than accepted events: the config is wrong, not the events."""
+"""If most events are rejected, the config is wrong, not the events."""
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
 
@@ -75,19 +75,19 @@ class TableConfig(Section):
         source_table: name of the table in the feed, if it differs from the name here.
         include_tables: for an entry `namespace.*`: the tables of the feed to include (`*` and `?` are wildcards); all if empty.
         exclude_tables: for an entry `namespace.*`: the tables of the feed to exclude.
-        order_by: `position`, or paths in the event that define the order of the events of a key, across runs too: `source.lsn`, `after.updated_at`; columns, where events are plain rows.
-        types: Iceberg types of columns, where the feed does not state them or to override it.
+        order_by: `position`, or paths in the event that order the events of a key, also across runs: `source.lsn`, `after.updated_at`; columns, if events are plain rows.
+        types: Iceberg types of columns, if the feed does not declare them or to override them.
         partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
         include: columns to keep; all if empty.
         exclude: columns to drop.
         rename: new names by source column; `key`, `partition_by` and `sort_by` use the new names.
         cast: Iceberg types by source column, applied after decoding.
-        encodings: how the values of a column are encoded, where the feed does not state it (`millis`, `base64` ...).
+        encodings: how the values of a column are encoded, if the feed does not declare it (`millis`, `base64` ...).
         inserts: `checked` also writes a delete row for an insert whose key may already exist; `trusted` does not, for tables
             whose rows all come from the feed.
         soft_delete: keep deleted rows and set `_deleted` to true, instead of removing them.
         global_deletes: whether a delete may be written so that it applies to every partition of a partitioned table.
-        identity: `key`, or `full` for tables without a key: the whole old row, as far as an event contains it, identifies a row.
+        identity: `key`, or `full` for tables without a key: a row is identified by the whole old row, as far as the event contains it.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
@@ -96,8 +96,8 @@ class TableConfig(Section):
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
-        max_quarantine_ratio: if a larger share of a batch is rejected, in decoding or in applying, nothing of the batch is applied.
-        properties: Iceberg table properties of the mirror, including `nevermore.keep-snapshots`; set when the table is created, and by the next commit after a change here. A property that is removed here stays on the table.
+        max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, nothing of the batch is applied.
+        properties: Iceberg table properties of the mirror, including `nevermore.keep-snapshots`; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
         checks: not supported yet; refused.
     """
 
@@ -144,16 +144,16 @@ class TableConfig(Section):
         if self.identity == "full" and self.key:
             raise placed("identity: full is for tables without a key; remove one of the two", "identity")
         if self.identity == "full" and self.soft_delete:
-            raise placed("soft_delete flags rows by their key, but tables with identity: full have none", "soft_delete")
+            raise placed("soft_delete requires a key, but tables with identity: full have none", "soft_delete")
         if self.identity == "full" and self.inserts == "trusted":
-            raise placed("inserts: trusted is about keys, but tables with identity: full have none", "inserts")
+            raise placed("inserts: trusted requires a key, but tables with identity: full have none", "inserts")
         if self.order_by != "position" and self.inserts == "trusted":
             raise placed(
                 "inserts: trusted cannot be combined with order_by: inserts after a late event are applied again",
                 "inserts",
             )
         if both := sorted(set(self.include) & set(self.exclude)):
-            raise placed(f"columns both included and excluded: {', '.join(both)}", "exclude")
+            raise placed(f"columns are both included and excluded: {', '.join(both)}", "exclude")
         if lost := sorted(set(self.key) & set(self.exclude)):
             raise placed(f"key columns cannot be excluded: {', '.join(lost)}", "exclude")
         return self
@@ -186,11 +186,11 @@ def partition_field(text: str) -> tuple[str, str]:
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's default splits."""
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
-"""Memory of a task while it writes."""
+"""Determines the memory of a task while it writes."""
 
 
 def _mode(value: Any) -> Any:
-    """Accept Spark's name of the mode, too."""
+    """Also accept Spark's name of the mode."""
     return "replace" if value == "overwrite" else value
 
 
@@ -223,13 +223,13 @@ class PublishedOptions(Section):
 
 
 class PublishedConfig(Section):
-    """A published table, re-made partition by partition from mirrors.
+    """A published table, built from mirrors and rebuilt partition by partition.
 
     Attributes:
-        sql: a query over mirrors, which are named as in this config.
+        sql: a query over mirrors, by their names in this config.
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.
-        values: partitions of `value(...)` that Dagster offers and for which SQL with `:partition` is run.
+        values: partitions of `value(...)` that Dagster offers, and for which SQL with `:partition` is run.
         parameters: values of `:name` in the SQL, in addition to `:partition`, `:partition_start` and `:partition_end`.
         incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything.
         key: columns that identify a row of the result, for the checks and for `mode: upsert`.
@@ -268,15 +268,15 @@ class PublishedConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _has_partitions_that_mean_something(self) -> "PublishedConfig":
+    def _has_valid_partitions(self) -> "PublishedConfig":
         partition = self.partitioning
         if self.mode != "replace" and self.incremental:
-            raise ValueError(f"incremental tables replace partitions; remove mode: {self.mode}")
+            raise ValueError(f"incremental tables always replace partitions; remove mode: {self.mode}")
         if self.values and (partition is None or partition.is_time):
-            raise ValueError("values lists the partitions of a table with partition: value(column)")
+            raise ValueError("values applies only to a table with partition: value(column)")
         if self.schedule is not None and (partition is None or not partition.is_time):
             raise ValueError(
-                "a schedule builds the last hour, day, month or year, but the table is not partitioned by time"
+                "a schedule builds the last hour, day, month or year, so the table must be partitioned by time"
             )
         if self.start is not None and partition is not None and partition.is_time:
             partition.period(self.start)
@@ -287,9 +287,9 @@ class PublishedConfig(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> "PublishedConfig":
         if self.mode == "upsert" and not self.key:
-            raise ValueError("mode: upsert needs the columns that identify a row: key: [...]")
+            raise ValueError("mode: upsert requires the columns that identify a row: key: [...]")
         if self.options.distribution == "range" and not self.sort_by:
-            raise ValueError("distribution: range needs the columns of the ranges: sort_by: [...]")
+            raise ValueError("distribution: range requires the columns that define the ranges: sort_by: [...]")
         return self
 
 
@@ -372,12 +372,12 @@ def _as_text(value: Any) -> Any:
 
 
 DEFAULT_PARALLEL_TABLES = 2
-"""Half of the work is Python code, which runs in one thread at a time."""
+"""Half of the work is Python code, of which only one thread runs at a time."""
 ALL_TABLES = ".*"
-"""Suffix of the name of an entry for all tables of its feed."""
+"""Suffix of entries that stand for all tables of their feed."""
 _TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
 MAX_TABLE_NAME_BYTES = 200
-"""Bytes. A change log has the whole name, with a prefix, as the name of its folder, which is limited to 255 bytes."""
+"""The folder of a change log is named after its table, with a prefix; file systems limit names to 255 bytes."""
 
 
 def is_table_name(name: str) -> bool:
@@ -406,12 +406,12 @@ class CatalogConfig(BaseModel):
                     if isinstance(value, dict)
                     else "value of another type"
                 )
-                raise placed(f"a property of a catalog is text, a number or true or false, not a {kind}", name)
+                raise placed(f"a catalog property must be text, a number, or true or false, not a {kind}", name)
         return self
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties as text by name, for PyIceberg."""
+        """All properties by name, as text, for PyIceberg."""
         given = self.model_dump(exclude={"name"}, exclude_none=True)
         return {name: str(value) for name, value in given.items()}
 
@@ -427,8 +427,8 @@ class Config(Section):
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
         parallel_tables: number of tables of a feed that are folded, written and committed at the same time.
-        patterns: entries of `tables` named `namespace.*`: their mirrors are known once the feed has delivered them.
-        scan: options of scans by name, as `ScanOptions.of` takes them; sizes also as text, such as 64MiB.
+        patterns: entries of `tables` named `namespace.*`; their mirrors become known when the feed delivers them.
+        scan: scan options by name, as accepted by `ScanOptions.of`; sizes also as text, such as 64MiB.
         path: path of the config file.
     """
 
@@ -464,19 +464,19 @@ class Config(Section):
                     name,
                 )
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
-                what = "the only pattern is namespace.*; include_tables and exclude_tables narrow it"
+                what = "the only pattern is namespace.*; select tables with include_tables and exclude_tables"
                 raise placed(what, name)
         return value
 
     @model_validator(mode="after")
-    def _has_options_where_they_mean_something(self) -> "Config":
+    def _has_applicable_options(self) -> "Config":
         for name, table in self.tables.items():
             is_pattern = name.endswith(ALL_TABLES)
             if not is_pattern and (table.include_tables or table.exclude_tables):
-                what = "include_tables and exclude_tables are only for entries namespace.*"
+                what = "include_tables and exclude_tables apply only to entries named namespace.*"
                 raise placed(what, "tables", name)
             if is_pattern and table.source_table is not None:
-                what = "source_table is for a single table; use include_tables"
+                what = "source_table applies to a single table; use include_tables"
                 raise placed(what, "tables", name, "source_table")
         return self
 
@@ -495,13 +495,13 @@ class Config(Section):
 
     @property
     def scan_options(self) -> ScanOptions:
-        """The options that scans of the project start with; a relative `index_folder` lies in the config's folder."""
+        """Default options of the project's scans; a relative `index_folder` is resolved against the config's folder."""
         options = ScanOptions.from_settings(self.scan)
         folder = options.index_folder
         return options if folder is None else replace(options, index_folder=str(self.folder / folder))
 
     def with_scan(self, settings: Mapping[str, Any]) -> "Config":
-        """The same project, with these options of scans over its own."""
+        """The same project, with its scan options overridden by these."""
         return self.model_copy(update={"scan": {**self.scan, **settings}}) if settings else self
 
     @property
@@ -562,7 +562,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
 
 
 def load(path: str | Path) -> Config:
-    """The config in a file.
+    """Load a config file.
 
     Raises:
         ConfigError: no such file, not YAML, an unset environment variable, or anything invalid in it, with its line.
@@ -570,7 +570,7 @@ def load(path: str | Path) -> Config:
     file = Path(path)
     try:
         if not file.is_file() and file.exists():  # opening a FIFO would block
-            raise ConfigError(f"{file} is not a plain file: name the config file")
+            raise ConfigError(f"{file} is not a regular file; specify the config file")
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"no config file {file}; `nevermore init` writes one") from error
@@ -580,7 +580,7 @@ def load(path: str | Path) -> Config:
 
 
 def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
-    """The config in a text; `path` is the base of relative paths and the name in messages."""
+    """Parse a config; `path` is the base of relative paths and appears in messages."""
     document = ConfigDocument.of(text, path)
     values = document.values()
     valid = sorted(name for name, field in Config.model_fields.items() if not field.exclude)
@@ -590,13 +590,13 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     try:
         config = Config.model_validate({**values, "path": Path(path).absolute()})
     except ValidationError as error:
-        # not `from error`: pydantic's errors contain values from the environment, which a traceback would show
+        # not `from error`: pydantic's errors contain values from the environment, and a traceback would show them
         raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
     return _resolved(config)
 
 
 def _resolved(config: Config) -> Config:
-    """The config with every relative path made absolute against the folder of its file."""
+    """The config with every relative path resolved against the folder of its file."""
     folder = config.folder
     catalog = config.catalog
     warehouse = catalog.warehouse if catalog.warehouse is not None else "warehouse" if catalog.type == "sql" else None

@@ -17,11 +17,11 @@ from pipelines.errors import ConfigError
 from scan_core import PrimitiveType, Type, arrow_type, parse_transform
 
 _LIKE_NULL = re.compile("'*null'*")
-"""Text that is quoted in a key, because `null` is the key of NULL."""
+"""Text that must be quoted in a key, because `null` is the key of NULL."""
 
 
 def key_of_text(text: str) -> str:
-    """The key of a partition by text: the text itself, `'null'` for the text null."""
+    """The key of a text partition: the text itself, or `'null'` for the text null."""
     return f"'{text}'" if _LIKE_NULL.fullmatch(text) else text
 
 
@@ -65,7 +65,7 @@ Unit = Literal["year", "month", "day", "hour", "value"]
 NULL_KEY = "null"
 """The partition of rows whose partition column is NULL."""
 FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
-"""Formats of keys by unit, for Dagster, too."""
+"""Formats of keys by unit, also used by Dagster."""
 _EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -76,7 +76,7 @@ _PLACE = re.compile(rf"(\w+)\(\s*({_QUOTED}|[^()`]+?)\s*\)")
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A range of time in UTC, without its end."""
+    """A range of time in UTC; the end is exclusive."""
 
     start: datetime
     end: datetime
@@ -100,7 +100,7 @@ class PublishedPartition:
     def parse(cls, text: str) -> "PublishedPartition":
         """From a config: `day` (a date column), `hour(ordered_at)`, `month(day)`, `year(day)`, `value(city)`.
 
-        Any name may be written between backquotes, a backquote within it twice.
+        Any name may be quoted with backquotes; a backquote within it is doubled.
 
         Raises:
             ValueError: none of these.
@@ -164,7 +164,9 @@ class PublishedPartition:
         """
         first, separator, last = text.partition("..")
         if self.is_time and separator and not (first and last):
-            raise ConfigError(f"{text!r} lacks one end; write {_EXAMPLES[self.unit]}..{_EXAMPLES[self.unit]}")
+            raise ConfigError(
+                f"{text!r} lacks its first or last key; write {_EXAMPLES[self.unit]}..{_EXAMPLES[self.unit]}"
+            )
         if not self.is_time or not separator or NULL_KEY in {first, last}:
             if self.is_time and text != NULL_KEY:
                 self.period(text)
@@ -183,7 +185,7 @@ class PublishedPartition:
         return start.isoformat()[: len(_EXAMPLES[self.unit])]
 
     def _after(self, start: datetime) -> datetime:
-        """The start of the next partition; for the last possible one, the last moment of time."""
+        """The start of the next partition, or the last representable moment."""
         try:
             match self.unit:
                 case "hour":
@@ -197,7 +199,7 @@ class PublishedPartition:
         except (OverflowError, ValueError):
             return _END_OF_TIME
 
-    # -- physical values, as manifests hold them -------------------------------------------------------------------
+    # -- physical values, as stored in manifests -------------------------------------------------------------------
 
     def physical(self, key: str, kind: Type) -> Any:
         """The value of the Iceberg partition field for a key.
@@ -238,7 +240,7 @@ class PublishedPartition:
         if self.is_time:
             return self._text(self._start(physical))
         if isinstance(kind, PrimitiveType) and kind.name == "decimal":
-            # partitions of scans are decimals already, those of manifests are not
+            # scans return partition values as decimals, manifests do not
             return str(physical if isinstance(physical, Decimal) else Decimal(physical).scaleb(-kind.parameters[1]))
         if isinstance(kind, PrimitiveType) and kind.name == "date":
             return (_EPOCH.date() + timedelta(days=physical)).isoformat()
@@ -247,7 +249,7 @@ class PublishedPartition:
         return str(physical).lower() if isinstance(physical, bool) else key_of_text(str(physical))
 
     def canonical(self, key: str, kind: Type) -> str:
-        """The key as it is written everywhere: `2026-1-31` and `2026-01-31` are one partition.
+        """The canonical form of a key: `2026-1-31` and `2026-01-31` are the same partition.
 
         Raises:
             ConfigError: no such key.
@@ -271,7 +273,7 @@ class PublishedPartition:
             ) from error
 
     def periods(self, physical: Iterable[Any]) -> list[Period]:
-        """The times of partitions in order, adjacent ones joined; NULL has none."""
+        """The periods of partitions in order, with adjacent ones merged; NULL has none."""
         joined: list[Period] = []
         for value in sorted(v for v in physical if v is not None):
             start = self._start(value)

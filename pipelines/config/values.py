@@ -27,7 +27,7 @@ _TYPES_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("datetime", "timestamp_ntz"), "timestamp"),
     "timestamp_ltz": "timestamptz",
 }
-"""Names of Iceberg types in databases."""
+"""Names that databases use for Iceberg types."""
 KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
 """Table property: number of snapshots that a commit keeps."""
 _MANAGED_PROPERTIES = frozenset({"format-version"})
@@ -60,7 +60,7 @@ def _bytes(value: Any) -> Any:
 
 
 def _day(value: Any) -> Any:
-    """A key of a partition, which YAML may read as a date or number."""
+    """A partition key, which YAML may read as a date or number."""
     return str(value) if isinstance(value, date) or (isinstance(value, int) and not isinstance(value, bool)) else value
 
 
@@ -77,7 +77,7 @@ def _type_name(value: str) -> str:
         spellings = {known.partition("(")[0].partition("[")[0]: known for known in _TYPES} | dict(_TYPES_ELSEWHERE)
         near = get_close_matches(name, spellings, n=1)
         hint = f"did you mean {spellings[near[0]]!r}? " if near else ""
-        raise ValueError(f"unknown type {value!r:.80}; {hint}valid are {', '.join(_TYPES)}") from error
+        raise ValueError(f"unknown type {value!r:.80}; {hint}valid types are {', '.join(_TYPES)}") from error
     return value
 
 
@@ -95,16 +95,16 @@ def _settable_properties(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if name == KEEP_SNAPSHOTS:
             if not text.isascii() or not text.isdigit() or int(text) < 1:
-                raise placed(f"{text!r} is not a number of snapshots; write 1 or more", name)
+                raise placed(f"{text!r} is not a number of snapshots; it must be at least 1", name)
         elif name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
             raise placed(
-                f"{name} is set by Nevermore itself; of its own properties only {KEEP_SNAPSHOTS} can be set", name
+                f"{name} is managed by Nevermore; of its own properties only {KEEP_SNAPSHOTS} can be set", name
             )
     return value
 
 
 def _cron(value: str) -> str:
-    """A cron expression of five fields, as Dagster takes it."""
+    """A cron expression of five fields, as Dagster accepts it."""
     fields = value.split()
     fit = [
         _CRON_FIELD.fullmatch(field) and all(int(number) <= most for number in re.findall(r"\d+", field))
@@ -126,7 +126,7 @@ def _refused(value: Any) -> Any:
 
 
 Unsupported = Annotated[None, BeforeValidator(_refused)]
-"""Type of a planned key: every value is refused."""
+"""Type of keys that are planned: every value is refused."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 Day = Annotated[str, BeforeValidator(_day)]
@@ -137,11 +137,11 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values do not change."""
+    """Base class of all sections: unknown keys are errors, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def placed(message: str, *place: str | int) -> PydanticCustomError:
-    """An error for validators of a section to raise, at a place within the section."""
+    """An error at a place within a section, to be raised by the section's validators."""
     return PydanticCustomError("placed", "{message}", {"message": message, "place": place})

@@ -42,11 +42,11 @@ def open_catalog(config: Config) -> "Catalog":
     """The PyIceberg catalog of a config; an SQLite catalog and its warehouse folder are created.
 
     Raises:
-        ConfigError: the catalog cannot be opened with these properties, or its SQLite database is not a plain file.
+        ConfigError: the catalog cannot be opened with these properties, or its SQLite database is not a regular file.
     """
     if (file := sqlite_file(config)) is not None:
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
-            raise ConfigError(f"{file} is not a plain file: name the database of the catalog in `catalog.uri`")
+            raise ConfigError(f"{file} is not a regular file: specify the SQLite database in `catalog.uri`")
         file.parent.mkdir(parents=True, exist_ok=True)
     from pyiceberg.catalog import load_catalog
     from tenacity import Retrying, retry_if_exception, stop_after_attempt

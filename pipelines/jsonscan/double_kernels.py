@@ -15,7 +15,7 @@ from scan_core.native import callee, kernel
 
 SMALLEST, LARGEST = -342, 308
 """Powers of ten beyond which every number of 19 digits is zero or infinite."""
-MOST_DIGITS = 19
+MAX_DIGITS = 19
 """Maximum of significant digits: more do not fit 64 bits."""
 
 
@@ -99,7 +99,7 @@ def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
         else:
             break
         p += ONE
-    if given == 0 or digits > MOST_DIGITS:
+    if given == 0 or digits > MAX_DIGITS:
         return _NO_BITS, False
     power = -scale
     if p < q:

@@ -142,7 +142,7 @@ def _spellings(name: str) -> list[bytes]:
 
 MAX_COLUMNS = 2_000
 """A feed with more distinct member names has data in its names; the events with further ones are rejected."""
-LEAST_CELLS = 2**22
+MIN_CELLS = 2**22
 """Columns x rows that are always allowed; beyond it, a batch may have one per byte (a member takes at least 5)."""
 
 
@@ -247,7 +247,7 @@ def _object_status(whole: Members, name: str) -> Kinds:
 
 
 def _column_limit(documents: Documents, at_least: int = 0) -> int:
-    cells = max(LEAST_CELLS, len(documents.data))
+    cells = max(MIN_CELLS, len(documents.data))
     return min(MAX_COLUMNS, max(cells // max(len(documents), 1), at_least))
 
 

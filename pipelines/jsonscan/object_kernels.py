@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.double_kernels import LARGEST, MOST_DIGITS, SIGN, SMALLEST, nearest
+from pipelines.jsonscan.double_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, nearest
 from pipelines.jsonscan.value_kernels import (
     BAD,
     BROKEN,
@@ -56,7 +56,7 @@ def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[i
         return BAD, value, digits, 0
     power = -np.int64(p - point)
     digits += p - point
-    if digits > MOST_DIGITS and digits == p - point + ONE and data[point - _u(2)] == 0x30:
+    if digits > MAX_DIGITS and digits == p - point + ONE and data[point - _u(2)] == 0x30:
         first = point
         while first < p and data[first] == 0x30:
             first += ONE
@@ -100,7 +100,7 @@ def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
     digits = p - first
     has_exponent = p < end and (data[p] | 0x20) == 0x65
     if not has_exponent and (p >= end or data[p] != 0x2E):
-        fits = digits <= MOST_DIGITS and value <= _MAX + _u(negative)
+        fits = digits <= MAX_DIGITS and value <= _MAX + _u(negative)
         # doubles have -0, integers do not
         return p, INT, (_NONE - value if negative else value), fits and not (negative and is_zero)
     power = 0
@@ -113,7 +113,7 @@ def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
         p, exponent = _exponent(data, p, end)
         power += exponent
     sign = SIGN if negative else _NONE
-    if p > end or digits > MOST_DIGITS:
+    if p > end or digits > MAX_DIGITS:
         return p, FLOAT, _NONE, False
     if value == _NONE:
         return p, FLOAT, sign, True

@@ -403,14 +403,14 @@ class BitmapIndexBuilder:
     Args:
         value_type: type of the column, or of the elements of its lists.
         is_list: whether rows have lists of values.
-        most_values: limit for distinct values; a file with more gets no index.
+        max_values: limit for distinct values; a file with more gets no index.
         memory_limit_bytes: limit for the bitmaps.
     """
 
-    def __init__(self, value_type: PrimitiveType, *, is_list: bool, most_values: int, memory_limit_bytes: int) -> None:
+    def __init__(self, value_type: PrimitiveType, *, is_list: bool, max_values: int, memory_limit_bytes: int) -> None:
         self._type = value_type
         self._is_list = is_list
-        self._most_values = most_values
+        self._max_values = max_values
         self._memory_limit_bytes = memory_limit_bytes
         self._values: pa.Array = pa.array([], arrow_type(value_type))
         self._bitmaps: list[BitMap] = []
@@ -472,8 +472,8 @@ class BitmapIndexBuilder:
             values = values.cast(self._values.type)
         new = values.filter(pc.invert(pc.is_in(values, value_set=self._values))).unique()
         if len(new):
-            if len(self._values) + len(new) > self._most_values:
-                raise UnsuitableColumnError(f"more than {self._most_values} distinct values")
+            if len(self._values) + len(new) > self._max_values:
+                raise UnsuitableColumnError(f"more than {self._max_values} distinct values")
             self._values = pa.concat_arrays([self._values, new])
             if self._values.nbytes > MAX_VALUE_BYTES:
                 raise UnsuitableColumnError(f"distinct values of more than {MAX_VALUE_BYTES} bytes")
@@ -525,7 +525,7 @@ def build_indexes(
     columns: Sequence[str],
     *,
     snapshot_id: int | None = None,
-    most_values: int = MAX_VALUES,
+    max_values: int = MAX_VALUES,
     options: ScanOptions | None = None,
 ) -> IndexReport:
     """Build the missing bitmap indexes on columns in the data files of a snapshot.
@@ -534,7 +534,7 @@ def build_indexes(
         target: the table.
         columns: names; members of structs as `struct.member`.
         snapshot_id: None is the current snapshot.
-        most_values: limit for the distinct values of a column in a file; a file with more gets no index.
+        max_values: limit for the distinct values of a column in a file; a file with more gets no index.
         options: limits; the memory limit applies to one column of one file.
 
     Raises:
@@ -545,7 +545,7 @@ def build_indexes(
     leftover: list[str] = []
 
     def attempt() -> IndexReport:
-        return _Run(target, columns, snapshot_id, most_values, options or ScanOptions()).run(leftover)
+        return _Run(target, columns, snapshot_id, max_values, options or ScanOptions()).run(leftover)
 
     try:
         report = retry_conflicts(attempt)
@@ -564,7 +564,7 @@ class _Run:
         target: StatisticsTarget,
         columns: Sequence[str],
         snapshot_id: int | None,
-        most_values: int,
+        max_values: int,
         options: ScanOptions,
     ) -> None:
         self._target = target
@@ -578,7 +578,7 @@ class _Run:
         plan = scan.select().plan()
         self._context: ScanContext = plan.context
         self._tasks = [_without_deletes(task) for task in plan.tasks]
-        self._most_values = most_values
+        self._max_values = max_values
         self._skipped: list[Skipped] = []
 
     def run(self, leftover: list[str]) -> IndexReport:
@@ -624,7 +624,7 @@ class _Run:
         builder = BitmapIndexBuilder(
             value_type,
             is_list=isinstance(column.type, ListType),
-            most_values=self._most_values,
+            max_values=self._max_values,
             memory_limit_bytes=self._context.options.memory_limit_bytes,
         )
         batches = column_batches(task, column, self._context)

@@ -32,16 +32,16 @@ KEY_BYTES = 64 * 1024**2
 
 
 def written_keys(
-    paths: Iterable[str], storage: Storage, key: Sequence[str], most_bytes: int = KEY_BYTES
+    paths: Iterable[str], storage: Storage, key: Sequence[str], max_bytes: int = KEY_BYTES
 ) -> Iterator[pa.Table]:
-    """Read the key columns in tables of whole row groups, as many as fit into `most_bytes`, and at least one.
+    """Read the key columns in tables of whole row groups, as many as fit into `max_bytes`, and at least one.
 
     Looking up keys costs one pass over a table for each of these tables, not for each file.
     """
     gathered: list[pa.Table] = []
     held = 0
     for group in _groups(paths, storage, list(key)):
-        if gathered and held + group.nbytes > most_bytes:
+        if gathered and held + group.nbytes > max_bytes:
             yield pa.concat_tables(gathered)
             gathered, held = [], 0
         gathered.append(group)
@@ -105,14 +105,14 @@ class KeyDeletes:
         key: Sequence[str],
         prefix: str,
         *,
-        most_bytes: int = KEY_BYTES,
+        max_bytes: int = KEY_BYTES,
     ) -> None:
         self._deletes = deletes
         self._target = target
         self._key = list(key)
         self._key_ids = check_key(target.schema, key) if key else ()
         self._prefix = prefix
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self.files: list[WrittenFile] = []
@@ -141,7 +141,7 @@ class KeyDeletes:
         keys = keys.filter(pa.array(deletes.live.may_hold(keys)))
         self._held.append(keys)
         self._held_bytes += keys.nbytes
-        if self._held_bytes >= self._most_bytes:
+        if self._held_bytes >= self._max_bytes:
             self._flush()
 
     def _flush(self) -> None:

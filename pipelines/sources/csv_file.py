@@ -1,6 +1,6 @@
-"""Reads CSV files as text columns in which every record is accounted for.
+"""Reads CSV files into text columns, accounting for every record.
 
-A record that does not fit is rejected together with its bytes. Reading continues where it stopped before.
+An invalid record is rejected together with its bytes. Reading continues where it stopped before.
 
 A kernel of our own finds the ends of records; Arrow's reader only parses them. Its `invalid_row_handler` cannot
 replace the kernel: it gives the number of a row only without threads, never the offset; no Arrow reader reports how many
@@ -23,7 +23,7 @@ from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.decode.casting import cast_each
 from pipelines.errors import SourceError
 from pipelines.sources.csv_kernels import BAD_QUOTE, BLANK, GOOD, UNCLOSED, split_records
-from pipelines.sources.file_documents import Chunks, FilePiece, Piece, behind, end_of
+from pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
 from pipelines.sources.file_options import SNIFFED_BYTES, FileOptions, Layout
 from pipelines.sources.file_position import ReadFile
 from scan_core import Mask
@@ -33,7 +33,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 LOAD_WITHOUT = ("Op", "op", "OP")
 """AWS DMS omits its first column in the files of a full load."""
 MAX_RAW_BYTES = 1024 * 1024
-_REASONS = {BAD_QUOTE: "text behind a closing quote", UNCLOSED: "a quote that is never closed"}
+_REASONS = {BAD_QUOTE: "text after a closing quote", UNCLOSED: "unclosed quote"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of a file.
+    """A run of records of a file.
 
     Attributes:
         rows: valid records, as columns of text.
@@ -73,7 +73,7 @@ class Records:
 
 
 def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) -> Dialect | None:
-    """Detect the dialect of a file that begins with these bytes; None if it has no complete record yet.
+    """Detect the dialect of a file from its first bytes; None if it has no complete record yet.
 
     Raises:
         SourceError: the header is invalid, or the delimiter ambiguous.
@@ -82,7 +82,7 @@ def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) 
         raise SourceError("the file is UTF-16; CSV must be UTF-8")
     begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     text = head[begin:]
-    # The delimiter only decides where quotes may open, so commas do here: records end alike with any delimiter.
+    # The delimiter only affects where a quoted value may begin; a comma finds the same ends of records as any other.
     delimiter = options.delimiter or ("\t" if suffix == ".tsv" else _delimiter(text))
     ends, widths, status = np.empty(64, np.int64), np.empty(64, np.int32), np.empty(64, np.int8)
     found = split_records(np.frombuffer(text, np.uint8), ord(delimiter), is_all, ends, widths, status)
@@ -101,7 +101,7 @@ def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) 
 
 
 def read_records(data: pa.Buffer, dialect: Dialect, first: int, max_rows: int, *, is_all: bool) -> Records:
-    """Read the complete records at the beginning of the bytes; `first` is the number of the first."""
+    """Read the complete records at the beginning of the bytes; `first` is the number of the first record."""
     view = np.frombuffer(data, np.uint8)
     most = min(max_rows, max(len(view), 1))
     ends, widths, status = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most, np.int8)
@@ -172,7 +172,7 @@ def _parsed(data: pa.Buffer, dialect: Dialect) -> pa.Table:
 
 
 def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
-    """Decode the table's bytes to text; also return the mask of rows that are not UTF-8."""
+    """Decode a table's bytes to text; also return the mask of rows that are not valid UTF-8."""
     garbled = np.zeros(table.num_rows, np.bool_)
     columns = []
     for column in table.columns:
@@ -200,7 +200,7 @@ def _rejected(found: list[tuple[int, str, bytes]]) -> Rejected:
 
 
 def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
-    """Read the records after those that are already read; `head` are the first bytes of the file."""
+    """Read the records that are not read yet; `head` holds the first bytes of the file."""
     waits = chunks.seekable and not options.report_incomplete
     dialect = dialect_of(head, suffix, options, is_all=len(head) < SNIFFED_BYTES and not waits)
     if dialect is None:
@@ -208,14 +208,14 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
             raise SourceError(f"not CSV: no record ends within {SNIFFED_BYTES} bytes")
         yield end_of(replace(known, waiting=bool(head.strip()) and waits))
         return
-    # Without a byte position (in positions of older versions) records are counted again and skipped.
+    # Without a byte position (as in positions of older versions), records are counted again and skipped.
     applied = known.lines if known.layout != Layout.CSV.value else 0
     if known.layout != Layout.CSV.value or known.read_bytes == 0:
         known = replace(known, read_bytes=dialect.first_byte, lines=0, layout=Layout.CSV.value)
     chunks.skip_exactly(known.read_bytes)
     wanted = options.batch_bytes
     while True:
-        data, is_last = chunks.some(wanted)
+        data, is_last = chunks.read(wanted)
         is_all = is_last and not waits
         part = read_records(data, dialect, known.lines + 1, options.batch_rows, is_all=is_all)
         chunks.give_back(data, part.num_bytes)
@@ -228,9 +228,9 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
         if is_last and part.num_bytes in {data.size, 0}:
             break
         wanted = options.batch_bytes if part.num_bytes else 2 * wanted
-        if wanted > options.most_event_bytes:
+        if wanted > options.max_event_bytes:
             raise SourceError(
-                f"a CSV record of more than {options.most_event_bytes} bytes after record {known.lines}: an unclosed quote? If not, "
+                f"a CSV record of more than {options.max_event_bytes} bytes after record {known.lines}: an unclosed quote? If not, "
                 "raise memory_limit_bytes"
             )
     yield end_of(replace(known, waiting=bool(data.size - part.num_bytes)))
@@ -245,5 +245,5 @@ def _csv_piece(part: Records, before: ReadFile, after: ReadFile, applied: int) -
     names = pa.array([after.name] * rejected.num_rows, pa.string())
     rejected = rejected.set_column(0, rejected.schema.field(0), names)
     piece = Piece(pa.nulls(rows.num_rows, pa.binary()), None, numbers, after.read_bytes, after.lines)
-    before, after = (replace(behind(f, applied), layout="") if applied > f.lines else f for f in (before, after))
+    before, after = (replace(advanced_to(f, applied), layout="") if applied > f.lines else f for f in (before, after))
     return FilePiece(piece, rows, before, after, Rejected(rejected))

@@ -24,9 +24,9 @@ def split_records(
     widths: NDArray[np.int32],
     status: NDArray[np.int8],
 ) -> int:
-    """Find records: write the end of each (after its newline), its number of fields and its status; return their number.
+    """Write the end of each record (after its newline), its number of fields and its status; return the number of records.
 
-    The last record counts without a newline only if `is_all`, as otherwise it may continue.
+    A last record without a newline counts only if `is_all`; otherwise it may continue.
     """
     require(len(widths) >= len(ends) and len(status) >= len(ends))
     found = 0
@@ -72,7 +72,7 @@ def split_records(
             state = BLANK
         if ended:
             if data[p] == _RETURN and p + 1 == size and not is_all:
-                return found  # its second byte may come with the next bytes
+                return found  # the second byte of a CR LF may follow
             p += 2 if data[p] == _RETURN and p + 1 < size and data[p + 1] == _NEWLINE else 1
         ends[found] = p
         widths[found] = width

@@ -23,15 +23,15 @@ from pipelines.sources.file_options import SPACE, Layout
 from pipelines.sources.file_position import ReadFile
 from scan_core import Mask
 
-_LOOKED_AT_BYTES = 64 * 1024
-"""Bytes read at once: the last line is short in comparison."""
+_SEARCHED_BYTES = 64 * 1024
+"""Number of bytes searched at a time, from the end."""
 
 
 def after_last_newline(data: pa.Buffer) -> int:
     """Position after the last newline; 0 if there is none."""
     end = int(data.size)
     while end > 0:
-        start = max(end - _LOOKED_AT_BYTES, 0)
+        start = max(end - _SEARCHED_BYTES, 0)
         found: int = data.slice(start, end - start).to_pybytes().rfind(b"\n")
         if found >= 0:
             return start + found + 1
@@ -40,7 +40,7 @@ def after_last_newline(data: pa.Buffer) -> int:
 
 
 class Chunks:
-    """A stream in runs of whole lines. Seekable streams seek back to the beginning of a cut line, others keep it."""
+    """Reads a stream in runs of whole lines. Seekable streams seek back to the start of a cut line, others keep its bytes."""
 
     def __init__(self, stream: Any, *, seekable: bool) -> None:
         self._stream = stream
@@ -57,7 +57,7 @@ class Chunks:
         return head
 
     def skip(self, size: int) -> int:
-        """Continue after the first `size` bytes, and after the newline of a line read without it; return the offset."""
+        """Continue after the first `size` bytes, and after a newline there, if the last line was read without it; return the offset."""
         if not self.seekable:
             self._skip_carried(size)
             return size
@@ -76,8 +76,8 @@ class Chunks:
         else:
             self._skip_carried(size)
 
-    def some(self, size: int) -> tuple[pa.Buffer, bool]:
-        """(the next `size` bytes, whether they are the last)."""
+    def read(self, size: int) -> tuple[pa.Buffer, bool]:
+        """Return the next `size` bytes, and whether they are the last."""
         data = self._read(size)
         return data, data.size < size
 
@@ -89,11 +89,11 @@ class Chunks:
                 return
         self._carried = self._carried[size:]
 
-    def lines(self, size: int, most_bytes: int) -> tuple[pa.Buffer, bool]:
-        """(about `size` bytes of whole lines, whether they are the last): the last line may lack its newline.
+    def lines(self, size: int, max_bytes: int) -> tuple[pa.Buffer, bool]:
+        """Return about `size` bytes of whole lines, and whether they are the last; the last line may lack its newline.
 
         Raises:
-            SourceError: a line of more than `most_bytes`.
+            SourceError: a line is longer than `max_bytes`.
         """
         wanted = size
         while True:
@@ -104,21 +104,21 @@ class Chunks:
             if whole:
                 self.give_back(data, whole)
                 return data.slice(0, whole), False
-            if data.size >= most_bytes:
-                raise SourceError(f"a line of more than {most_bytes} bytes; raise memory_limit_bytes, or shorten it")
+            if data.size >= max_bytes:
+                raise SourceError(f"a line of more than {max_bytes} bytes; raise memory_limit_bytes, or shorten it")
             self.give_back(data, 0)
-            wanted = min(2 * wanted, most_bytes)
+            wanted = min(2 * wanted, max_bytes)
 
-    def whole(self, most_bytes: int) -> pa.Buffer:
-        """Read all bytes: arrays and pretty-printed documents are split in memory.
+    def read_all(self, max_bytes: int) -> pa.Buffer:
+        """Read all bytes, since arrays and pretty-printed documents are split in memory.
 
         Raises:
-            SourceError: more than `most_bytes`.
+            SourceError: more than `max_bytes`.
         """
-        data = self._read(most_bytes + 1)
-        if data.size > most_bytes:
+        data = self._read(max_bytes + 1)
+        if data.size > max_bytes:
             raise SourceError(
-                f"a file of documents of more than {most_bytes} bytes; write one event per line, or raise memory_limit_bytes"
+                f"a file of documents of more than {max_bytes} bytes; write one event per line, or raise memory_limit_bytes"
             )
         return data
 
@@ -155,24 +155,24 @@ DEFAULT_SEPARATOR = b"\t"
 NO_KEYED_LINE = (
     "not a keyed line: it lacks a key, the separator {!r} after it, or both (options: {{key_separator: ...}})"
 )
-NO_VALUE = "a key without its value: the file ends after it"
+NO_VALUE = "a key without a value: the file ends after it"
 NO_PAIRS = "a broken key or value: keys and values after it cannot be distinguished, so the file is read up to here"
-PART_OF_EVENT = "neither an object nor part of psql's output around its rows"
+PART_OF_EVENT = "neither an object nor the part of psql's output that surrounds rows"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Documents of one part of a file.
+    """The documents in one part of a file.
 
     Attributes:
-        documents: document of each event; NULL for a tombstone.
-        keys: key of each event, or None if the layout has no keys.
-        offsets: line or number of each event, from 1.
+        documents: the document of each event; NULL for a tombstone.
+        keys: the key of each event, or None if the layout has no keys.
+        offsets: the line or number of each event, starting at 1.
         read_bytes: bytes of the file up to the end of the last event.
-        lines: lines read up to there.
-        skipped: skipped lines, by reason.
-        rejected: lines, or a rest of the file, that are not events, without the name of the file.
-        may_grow: whether the rejected part ends the file, so that more bytes may complete it.
+        lines: number of lines up to there.
+        skipped: number of skipped lines by reason.
+        rejected: lines, or the rest of the file, that are not events; without the name of the file.
+        may_grow: whether the rejected part is at the end of the file, so that more bytes may complete it.
     """
 
     documents: pa.BinaryArray
@@ -186,7 +186,7 @@ class Piece:
 
 
 def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
-    """The blank lines at the beginning, if there are very many: they are not examined one by one."""
+    """A piece for the blank lines at the beginning if there are very many, which are not examined one by one."""
     for blank, kind in _BLANK_LINES:
         count = data.size // len(blank)
         view = np.frombuffer(data, kind, count)
@@ -231,7 +231,7 @@ def split_lines(
     rejected = Rejected.none()
     if layout is Layout.PSQL:
         first = _first_characters(view, offsets)
-        # psql's output around its rows has neither braces nor double quotes; a part of an event has.
+        # psql's output around rows has neither braces nor double quotes; parts of events do
         around = ~blank & (first != 0x7B) & ~np.asarray(pc.match_substring_regex(documents, rb'[{}"]'))
         part = ~blank & (first != 0x7B) & ~around
         skipped |= {"psql output": int(around.sum())} if around.any() else {}
@@ -252,7 +252,7 @@ def split_lines(
 
 
 def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, reason: str) -> Rejected:
-    """Rejected lines that are not events; the caller adds the name of the file."""
+    """Reject lines that are not events; the caller adds the name of the file."""
     if not mask.any():
         return Rejected.none()
     count, chosen = int(mask.sum()), pa.array(mask)
@@ -262,10 +262,10 @@ def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, re
 
 
 def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
-    """Split lines of a key, a separator and a value: (values, keys, mask of other lines).
+    """Split lines of a key, a separator and a value; return (values, keys, mask of other lines).
 
     A key with nothing after its separator has the value NULL: some consumers write nothing in its place. A line
-    without the separator counts as another line.
+    without the separator is one of the other lines.
     """
     count = len(lines)
     _, offsets_buffer, data = lines.buffers()
@@ -284,7 +284,7 @@ def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray,
 
 
 def _are_keys(lines: pa.BinaryArray) -> Mask:
-    """Which lines are only the key of a Connect message, by the name of its schema: a tombstone's."""
+    """Mask of lines that are only the key of a tombstone, recognized by the name of a Connect key schema."""
     parts = scan_objects(from_binary(lines), ("schema", "payload"), learn=False)
     schema = scan_objects(parts.column("schema").documents(kernels.OBJECT), ("name",), learn=False)
     is_key = pc.ends_with(strings(schema.column("name")), ".Key")
@@ -293,7 +293,7 @@ def _are_keys(lines: pa.BinaryArray) -> Mask:
 
 
 def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, bool]:
-    """Split messages with length prefixes; also return whether the bytes end within one. `first` numbers the first.
+    """Split messages with length prefixes; also return whether the bytes end within one. `first` is the first number.
 
     Raises:
         SourceError: an impossible length.
@@ -314,7 +314,7 @@ def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, b
 
 
 def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
-    """Split a whole file of documents into events, without the first `already` of them.
+    """Split a whole file of documents into events, except the first `already`.
 
     A broken or unfinished document extends to the next line that begins a complete one; in an array
     it includes the rest of the file. Of alternating keys and values, complete pairs are read up to the first incomplete one; the
@@ -353,7 +353,7 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
 
 
 def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tuple[Spans, int]:
-    """Begin and end of each document, and the number of complete ones before the first that is not."""
+    """The begin and end of each document, and the number of complete ones before the first incomplete one."""
     parts: list[Spans] = []
     num_whole: int | None = None
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
@@ -387,7 +387,7 @@ def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:
 
 
 def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:
-    """A binary array of spans that need not be adjacent: the bytes between them are cut out."""
+    """A binary array of spans that need not be adjacent; the bytes between them are removed."""
     view = np.frombuffer(data, np.uint8)
     lengths = ends - begins
     offsets = np.zeros(len(lengths) + 1, np.int32)
@@ -412,12 +412,12 @@ _NO_DOCUMENTS, _NO_LINES = pa.nulls(0, pa.binary()), np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Events of a part of a file, or columns of some of its rows, and the state of reading the file after them.
+    """The events in part of a file, or columns of some of its rows, with the state of reading the file.
 
     Attributes:
         piece: documents; `rows` is set instead for Parquet, CSV and Avro.
         before: state of reading the file before this piece.
-        after: the state after it; `finished` tells whether that was all.
+        after: the state after it; `finished` if this was the end of the file.
         rejected: invalid records.
     """
 
@@ -429,11 +429,11 @@ class FilePiece:
 
 
 def end_of(known: ReadFile) -> FilePiece:
-    """A piece without events, after which the file is read to its end."""
+    """A piece without events that marks the file as completely read."""
     nothing = Piece(_NO_DOCUMENTS, None, _NO_LINES, known.read_bytes, known.lines)
     return FilePiece(nothing, None, known, replace(known, finished=True))
 
 
-def behind(file: ReadFile, applied: int) -> ReadFile:
-    """The file, read at least this many lines far; the byte position of their end is unknown."""
+def advanced_to(file: ReadFile, applied: int) -> ReadFile:
+    """The file with at least this many lines read; the byte position of their end is unknown."""
     return file if file.lines >= applied else replace(file, lines=applied, read_bytes=0)

@@ -1,6 +1,6 @@
-"""Lists event files: their names, sizes and times of arrival.
+"""Lists event files with their names, sizes and times of arrival.
 
-Covers local folders and object stores, which are reached through the FileIO of the catalog. `file_position.py`
+Covers local folders, and object stores through the FileIO of the catalog. `file_position.py`
 decides which files are new.
 """
 
@@ -24,7 +24,7 @@ from scan_core.io import filesystem, parse_location
 
 
 class FileSystem(Protocol):
-    """The needed part of a file system: `RemoteFiles`, or one of pyarrow."""
+    """The part of pyarrow's file systems that is needed here; also implemented by `RemoteFiles`."""
 
     def get_file_info(self, selector: pa.fs.FileSelector, /) -> Sequence[Any]:
         """List the files in a folder: `path`, `size`, `mtime_ns`, `is_file` of each."""
@@ -63,7 +63,7 @@ class RemoteFiles:
         return [RemoteFile(prefix + i.path.removeprefix("/"), i.size, i.mtime_ns, i.is_file) for i in found]
 
     def is_folder(self, path: str) -> bool:
-        """Whether an address is a folder's."""
+        """Whether an address is that of a folder."""
         folder, inner = self._at(path)
         return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
 
@@ -90,13 +90,13 @@ def environment_files() -> RemoteFiles:
 
 _WILDCARD = re.compile(r"[*?\[]")
 _UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")
-"""Name prefixes and suffixes of files that are still being written, or are not data (`_SUCCESS`, checksums): wildcards
+"""Prefixes and suffixes of files that are still being written or are not data (`_SUCCESS`, checksums); wildcards
 skip them.
 """
 _SMALL_BYTES = 64 * 1024
-"""Files of up to this many bytes are read at once: seeking in them costs more than reading."""
+"""Files of up to this many bytes are read at once: seeking would cost more than reading."""
 _FULL_LOAD = re.compile(r"LOAD[0-9A-F]{8}\b")
-"""AWS DMS's names of files of a full load; names of change files begin with the date, which sorts before."""
+"""Names of AWS DMS's full-load files; its change files are named by date, which sorts before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class ListedFile:
 
 
 def place(name: str) -> str:
-    """Sort key of files: their names, with AWS DMS's full-load files first in each folder."""
+    """Sort key of a file: its name, with AWS DMS's full-load files first in each folder."""
     folder, slash, base = name.rpartition("/")
     return f"{folder}{slash}\0{base}" if _FULL_LOAD.match(base) else name
 
@@ -134,12 +134,12 @@ def list_files(patterns: Sequence[str], filesystem: FileSystem | None = None) ->
     for pattern in patterns:
         remote = "://" in pattern and not pattern.startswith("file:")
         files = _list_remote(pattern, base, filesystem) if remote else _list_local(_local(pattern), _local(base))
-        found |= {f.path: f for f in files if not _is_left_out(f.name, pattern)}
+        found |= {f.path: f for f in files if not _is_skipped(f.name, pattern)}
     return sorted(found.values(), key=lambda f: place(f.name))
 
 
 def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.NativeFile:
-    """The file for reading.
+    """Open a listed file for reading.
 
     Raises:
         SourceError: it cannot be opened.
@@ -156,16 +156,16 @@ def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.Nati
 
 
 def _plain(path: str, flags: int) -> int:
-    """Open a descriptor of a plain file, without blocking on anything that replaced it since the listing."""
+    """Open a regular file, without blocking on a FIFO or device that has replaced it since the listing."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file of events")
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not an event file")
     return descriptor
 
 
-def _is_left_out(name: str, pattern: str) -> bool:
-    """Whether a wildcard skips this file, which names and more specific wildcards do not."""
+def _is_skipped(name: str, pattern: str) -> bool:
+    """Whether a wildcard skips this file; exact names and more specific wildcards match it."""
     base, asked = name.rpartition("/")[2], pattern.rpartition("/")[2]
     if base == asked or asked[:1] in {".", "_"} or (base[:1] not in {".", "_"} and asked.endswith(f".{_ending(base)}")):
         return False
@@ -215,7 +215,7 @@ def _list_local(pattern: str, base: str) -> list[ListedFile]:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Status of a file; None for a folder, and for a file that disappeared since the listing."""
+    """The status of a file; None for a folder, and for a file that has disappeared since the listing."""
     try:
         status = os.stat(path)
     except FileNotFoundError as error:
@@ -227,17 +227,17 @@ def _status(path: str) -> os.stat_result | None:
     if stat.S_ISDIR(status.st_mode):
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise SourceError(f"{path} is {_kind(status.st_mode)}, not a file of events: remove it, or choose other files")
+        raise SourceError(f"{path} is {_kind(status.st_mode)}, not an event file: remove it, or select other files")
     return status
 
 
 def _refuse_loops(folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
-    """Refuse links to folders above them, by which `**` would find every file dozens of times, or without end."""
+    """Refuse links to parent folders, through which `**` would find every file dozens of times, or endlessly."""
     try:
         status = os.stat(folder)
         here = (status.st_dev, status.st_ino)
         if here in above:
-            raise SourceError(f"{folder} is a link to a folder above it: remove it, or write folders without **")
+            raise SourceError(f"{folder} is a link to one of its parent folders: remove it, or use a path without **")
         with os.scandir(folder) as entries:
             below = [
                 entry.path
@@ -263,7 +263,7 @@ def _kind(mode: int) -> str:
         (stat.S_ISCHR, "a device"),
         (stat.S_ISBLK, "a device"),
     )
-    return next((name for test, name in kinds if test(mode)), "no plain file")
+    return next((name for test, name in kinds if test(mode)), "a special file")
 
 
 def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list[ListedFile]:
@@ -288,7 +288,7 @@ def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list
 
 
 def _pattern(wildcards: str) -> str:
-    """Convert a pattern to a regular expression: as in local folders, only `**` matches slashes."""
+    """Convert a pattern to a regular expression; as in local folders, only `**` matches slashes."""
     expression = ""
     for part in re.split(r"(\*\*/|\*+|\?|\[[^\]]+\])", wildcards):
         if part == "**/":

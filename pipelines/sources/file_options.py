@@ -1,4 +1,4 @@
-"""The options for reading event files, and the layout of a file as its first bytes show it."""
+"""The options for reading event files, and the detection of a file's layout from its first bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,19 +14,19 @@ from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents
 
 SNIFFED_BYTES = 256 * 1024
-"""Bytes at the beginning of a file that are enough to detect its layout."""
+"""Number of leading bytes that are enough to detect the layout of a file."""
 SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Layout(Enum):
-    """The arrangement of documents in a file."""
+    """How documents are arranged in a file."""
 
     LINES = "lines"
     KEYED_LINES = "keyed-lines"
     """A key, a separator (by default a TAB) and a value; without a value it is a tombstone."""
     DOCUMENTS = "documents"
-    """Objects one after the other, each over several lines."""
+    """Consecutive objects, each of several lines."""
     KEYED_DOCUMENTS = "keyed-documents"
     """The same with alternating keys and values."""
     ARRAY = "array"
@@ -38,22 +38,22 @@ class Layout(Enum):
 
 
 class Undecided(Enum):
-    """Why the first bytes of a file do not reveal its layout yet; later ones may."""
+    """Why the layout of a file cannot be determined from its first bytes; later bytes may decide."""
 
-    NOTHING = "nothing but white space"
+    NOTHING = "only white space"
     UNFINISHED_LINE = "the beginning of a line"
     UNFINISHED_DOCUMENT = "the beginning of a document of several lines"
-    LINE_OR_KEY = "an object without the end of its line: a row, or a key whose value follows"
+    LINE_OR_KEY = "an object without a newline: either a row, or a key whose value follows"
     DOCUMENT_OR_KEY = (
-        "its first object, of several lines, is not a change event: it may be a row, or the key of the next object"
+        "its first object spans several lines and is not a change event: it may be a row, or the key of the next object"
     )
-    LINE_OR_PART = "its second line is a complete object, but may be part of the first"
+    LINE_OR_PART = "its second line is a complete object, but may be part of the first object"
 
 
 def sniff_layout(head: bytes) -> Layout | Undecided:
-    """Detect the layout of a file that begins with these bytes, without its comment block.
+    """Detect the layout of a file from its first bytes, without its comment block.
 
-    The decision is final when a file grows: no longer beginning of it gives another layout.
+    The decision is final: when the file grows, more bytes never lead to another layout.
     """
     text = head.lstrip(SPACE)
     first_line, newline, rest = text.partition(b"\n")
@@ -61,7 +61,7 @@ def sniff_layout(head: bytes) -> Layout | Undecided:
     if not text:
         return Undecided.NOTHING
     if text.startswith(b"["):
-        # After a whole array no object can follow in it: these are lines, if there is nothing in the array.
+        # nothing can follow a complete array: if it is empty, it is one of several lines
         is_line = first_line.endswith(b"]") and rest.startswith(b"{")
         return Layout.LINES if is_line and not leading_document(first_line[1:].lstrip(SPACE)) else Layout.ARRAY
     if text.startswith(b"/*"):
@@ -83,7 +83,7 @@ def sniff_layout(head: bytes) -> Layout | Undecided:
 
 
 def _layout_of_objects(text: bytes, objects: list[bytes]) -> Layout | Undecided:
-    """The layout of a text that begins with these one or two complete objects."""
+    """The layout of a text whose first one or two complete objects are these."""
     roles = [_role(document) for document in objects]
     if b"\n" in objects[0]:
         if roles[0] is _Role.EVENT:
@@ -99,11 +99,11 @@ def _layout_of_objects(text: bytes, objects: list[bytes]) -> Layout | Undecided:
 
 
 _OPEN_LINE = (b"{", b"[", b",", b":")
-"""Ends of the first line of a document of several lines."""
+"""How the first line of a document of several lines ends."""
 
 
 def _second_line_is_document(text: bytes) -> bool | None:
-    """Whether an object fills the second line while the first is broken; None if only later bytes can tell."""
+    """Whether the second line is an object while the first is incomplete; None if only later bytes can tell."""
     first, _, rest = text.partition(b"\n")
     second, _, others = rest.partition(b"\n")
     second = second.rstrip()
@@ -111,13 +111,13 @@ def _second_line_is_document(text: bytes) -> bool | None:
         return False
     if not first.rstrip().endswith((b":", b"[", b",")):
         return True
-    # Within a document, another object cannot follow without a comma.
+    # within a document, objects are separated by commas
     others = others.lstrip(SPACE)
     return others.startswith(b"{") if others else None
 
 
 class _Role(Enum):
-    """What an object is, judged by itself."""
+    """What an object is, judging from its own members."""
 
     EVENT = "event"
     KEY = "key"
@@ -125,9 +125,9 @@ class _Role(Enum):
 
 
 _PARTS_OF_EVENT = ("before", "after", "source", "change", "columns", "identity", "data", "metadata")
-"""Members of change events, of all formats, that contain objects or arrays; columns of a key contain neither."""
+"""Members of change events in all formats that contain objects or arrays; the columns of a key contain neither."""
 _ADDED_TO_ROWS = ("__op", "__deleted", "__table", "__lsn", "__source_ts_ms", "__ts_ms")
-"""Members that Debezium's unwrapping adds to rows."""
+"""Members that Debezium's unwrapping transformation adds to rows."""
 _NESTED = (kernels.OBJECT, kernels.ARRAY)
 
 
@@ -137,7 +137,7 @@ def _role(document: bytes) -> _Role:
     names = ("op", "schema", "payload", *_PARTS_OF_EVENT, *_ADDED_TO_ROWS)
     parts = scan_objects(whole, names, learn=False)
     if parts.status[0] == kernels.TOO_DEEP:
-        return _Role.EVENT  # which decoding rejects; as a key it would be lost silently
+        return _Role.EVENT  # decoding rejects it; as a key it would be lost silently
     if not parts.is_object[0]:
         return _Role.EITHER
     schema = parts.column("schema").documents(kernels.OBJECT)
@@ -159,7 +159,7 @@ def _role(document: bytes) -> _Role:
 
 
 def leading_document(text: bytes) -> int:
-    """End of the document at the beginning of a text; 0 if there is none."""
+    """Position after the document at the beginning of a text; 0 if there is none."""
     spans = np.zeros((2, 2), np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     view = np.frombuffer(text, np.uint8)
@@ -168,7 +168,7 @@ def leading_document(text: bytes) -> int:
 
 
 def comment_length(head: bytes) -> tuple[int, int]:
-    """(bytes, lines) of a byte-order mark, a leading `/* ... */` block and the blank lines around it."""
+    """The size in bytes and lines of a byte-order mark, a leading `/* ... */` block and the blank lines around it."""
     at = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     rest = head[at:].lstrip(SPACE)
     if not rest.startswith(b"/*"):
@@ -182,17 +182,17 @@ def comment_length(head: bytes) -> tuple[int, int]:
 
 
 DEFAULT_BATCH_ROWS = 250_000
-"""Large enough that per-batch costs vanish, while a narrow batch still fits the caches of a small machine."""
+"""Large enough to make the cost per batch negligible; small enough for a narrow batch to fit the caches of a small machine."""
 DEFAULT_BATCH_BYTES = 64 * 1024**2
 EVENT_SHARE = 4
-"""Shares of the memory limit for a single event or block of a file: its bytes, its decoded form, their copy."""
+"""A single event or block may use this fraction of the memory limit: its bytes, their decoded form and a copy must fit."""
 _BATCHES_OF_EVENT = 4
-"""Shares of the limit: a sixteenth for a batch, a quarter for a single event."""
-_LEAST_EVENT_BYTES = 16 * 1024**2
+"""A batch may use a sixteenth of the memory limit, a single event a quarter."""
+_MIN_EVENT_BYTES = 16 * 1024**2
 """Ordinary events are read regardless of the limit."""
 MAX_BATCH_BYTES = 512 * 1024**2
 """Positions in a batch are 32-bit numbers, even if one of its events is large."""
-_MOST_EVENT_BYTES = 1024**3
+_MAX_EVENT_BYTES = 1024**3
 
 _LINES = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 _LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
@@ -201,10 +201,10 @@ _LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
     "comments": (*_LINES, Layout.DOCUMENTS, Layout.KEYED_DOCUMENTS, Layout.ARRAY),
     "key_separator": (Layout.KEYED_LINES,),
 }
-"""Layouts for which an option has an effect, for options that do not apply to all."""
+"""The layouts to which an option applies, for options that do not apply to all layouts."""
 
 _OF_ALL_FILES = frozenset({"batch_rows", "batch_bytes", "unreadable"})
-"""Options that also apply to columnar files: Parquet and Avro have neither lines nor documents."""
+"""Options that also apply to Parquet and Avro files, which have neither lines nor documents."""
 
 STOP, QUARANTINE = "stop", "quarantine"
 
@@ -225,10 +225,10 @@ class FileOptions:
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
         key_separator: separator of key and value in keyed lines; None is a tab.
-        report_incomplete: return an unfinished last line immediately (it is rejected, and read again once it has
-            grown); otherwise leave it until the file is quiet.
+        report_incomplete: return an unfinished last line immediately (it is rejected, and read again after it has
+            grown); otherwise wait until the file is quiet.
         unreadable: `stop` at a file that cannot be read, so that none is applied before an earlier one; or `quarantine`
-            the rest of it and continue. If a good file replaces it, that is read as a late file.
+            the rest of it and continue. A file that replaces it is read as a late file.
     """
 
     layout: str | None = None
@@ -255,21 +255,23 @@ class FileOptions:
         if self.delimiter is not None and len(self.delimiter.encode()) != 1:
             raise ConfigError(f"delimiter must be a single character, not {self.delimiter!r}")
         if self.key_separator is not None and (not self.key_separator or "\n" in self.key_separator):
-            raise ConfigError(f"key_separator must be one or more characters of a line, not {self.key_separator!r}")
+            raise ConfigError(
+                f"key_separator must be one or more characters other than newlines, not {self.key_separator!r}"
+            )
         if self.layout is not None:
             try:
                 layout = Layout(self.layout)
             except ValueError as error:
                 valid = ", ".join(layout.value for layout in Layout)
-                raise ConfigError(f"unknown layout {self.layout!r}; valid are {valid}") from error
+                raise ConfigError(f"unknown layout {self.layout!r}; valid layouts are {valid}") from error
             self.check_for(layout)
         elif self.key_separator is not None:
-            raise ConfigError("key_separator needs layout: keyed-lines; no other lines have keys")
+            raise ConfigError("key_separator requires layout: keyed-lines; no other layout has keys on its lines")
 
     @property
-    def most_event_bytes(self) -> int:
-        """Maximum size of a single event, line, or block of a file; larger ones are refused."""
-        return min(max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES), _MOST_EVENT_BYTES)
+    def max_event_bytes(self) -> int:
+        """Maximum size of a single event, line or block of a file; larger ones are refused."""
+        return min(max(_BATCHES_OF_EVENT * self.batch_bytes, _MIN_EVENT_BYTES), _MAX_EVENT_BYTES)
 
     @property
     def separator(self) -> bytes:
@@ -277,7 +279,7 @@ class FileOptions:
         return b"\t" if self.key_separator is None else self.key_separator.encode()
 
     def check_for(self, layout: Layout) -> None:
-        """Refuse options that have no effect for files of a layout.
+        """Refuse options that do not apply to files of a layout.
 
         Raises:
             ConfigError: names the first of them.
@@ -294,7 +296,7 @@ class FileOptions:
             )
 
     def check_for_columns(self, kind: str) -> None:
-        """Refuse options that have no effect for columnar files; `kind` names these.
+        """Refuse options that do not apply to columnar files of this kind.
 
         Raises:
             ConfigError: names the first of them.
@@ -306,7 +308,7 @@ class FileOptions:
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:
-        """Split options into those of the source and those of the format."""
+        """Split options into those for files and those for the format."""
         names = {f.name for f in fields(cls)}
         own: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in options.items() if name in names

@@ -1,4 +1,4 @@
-"""How far a folder of event files has been read: a high-water mark and a ledger of bounded size (rule 29).
+"""The position in a folder of event files: a high-water mark and a ledger of bounded size (rule 29).
 
 All files that had arrived by `settled_ns` are read. During a sweep, files that arrived by `until_ns` are
 read in name order, and `swept` names the last finished one. The ledger has the last files by name, with how much of
@@ -17,13 +17,13 @@ from pipelines.errors import PositionLostError
 from pipelines.sources.file_listing import place
 
 MAX_NAMED_FILES = 64
-"""Files remembered by name: those that may still grow are among the last; a name costs some 100 bytes per position."""
+"""Number of files remembered by name: those that may still grow are among the last; each adds about 100 bytes to a position."""
 MAX_FINGERPRINTS = 4_096
-"""Files remembered by fingerprint, of 8 bytes each, to recognise re-deliveries."""
+"""Number of files remembered by fingerprint, of 8 bytes each, to recognize re-deliveries."""
 FINGERPRINT_BYTES = 8
 XXH64, BLAKE2B = "xxh64", "blake2b"
 _HASHES = {1: BLAKE2B, 2: XXH64}
-"""Hash of files by version of a position: a position begun with the slower hash keeps it."""
+"""The hash of files by version of the position; a position that began with the slower hash keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class ReadFile:
         lines: lines, rows or documents read.
         kept_bytes: length of the part that never changes: without closing brackets and white space at the end.
         fingerprint: fingerprint of these bytes.
-        finished: whether all of its content was read.
-        layout: layout of its documents, once one of them was read.
-        waiting: whether its end was left for later because it may be unfinished.
+        finished: whether the whole file was read.
+        layout: layout of its documents, once one of them has been read.
+        waiting: whether its end was left for a later run because it may be unfinished.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """An order-independent digest of a set of files: equal digests, equal sets."""
+    """A digest of a set of files, independent of their order; equal digests mean equal sets."""
 
     count: int = 0
     total: int = 0
@@ -68,7 +68,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """A position, as described in the module; `hash` computes fingerprints.
+    """The position described at the top of this module; `hash` computes fingerprints.
 
     `claims` are the tables of the feed by the target that takes them, `encodings` the encodings of targets' values, by
     path, `format` that of the events where the config names none: decisions made while reading up to here.
@@ -92,18 +92,18 @@ class FilePosition:
         return self.until_ns > self.settled_ns
 
     def find(self, name: str) -> ReadFile | None:
-        """The file of this name, if it is remembered."""
+        """The file of this name, if the ledger contains it."""
         return next((f for f in self.named if f.name == name), None)
 
     def knows(self, fingerprint: str) -> bool:
-        """Whether a file of this fingerprint was read, as far back as the ledger goes."""
+        """Whether the ledger contains a file with this fingerprint."""
         return fingerprint in self._fingerprint_set()
 
     def _fingerprint_set(self) -> frozenset[str]:
         return frozenset(self.fingerprints) | {f.fingerprint for f in self.named}
 
     def with_files(self, files: Iterable[ReadFile]) -> "FilePosition":
-        """The position after reading these files to the given extent, one after the other."""
+        """The position after reading these files, in order, to the given extent."""
         recent = {f.name: f for f in self.named}
         kept: dict[str, ReadFile] = {}
         fingerprints = list(self.fingerprints)
@@ -113,7 +113,7 @@ class FilePosition:
             kept.pop(file.name, None)
             while len(recent) >= MAX_NAMED_FILES:
                 oldest = recent.pop(next(iter(recent)))
-                # Files that wait for the end of a transaction are never forgotten.
+                # files with events of an unfinished transaction are never removed
                 if not oldest.finished or oldest.waiting:
                     kept[oldest.name] = oldest
                 else:

@@ -1,7 +1,7 @@
-"""Reads one event file in pieces, from where reading stopped before.
+"""Reads a single event file in pieces, continuing where reading stopped.
 
 Detects the kind of file and its compression. Contains the readers of text, framed messages, Parquet and Avro
-container files; CSV is in `csv_file.py`. `files.py` chooses the files.
+container files; CSV is in `csv_file.py`. Files are selected in `files.py`.
 """
 
 import time
@@ -25,8 +25,8 @@ from pipelines.sources.file_documents import (
     Chunks,
     FilePiece,
     Piece,
+    advanced_to,
     after_last_newline,
-    behind,
     end_of,
     leading_blank_lines,
     split_documents,
@@ -55,22 +55,24 @@ _DECODED_SHARE = 2
 """Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""
 
 
-def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """Read an Avro file, a block or part of one at a time; a block must not take more than `most_bytes`.
+def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Read an Avro file by blocks or parts of blocks; a block must not take more than `max_bytes`.
 
     Raises:
-        SourceError: the file is damaged, has an unknown codec, or a schema that cannot be columns.
+        SourceError: the file is damaged, or its codec or schema is not supported.
     """
     source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
         size = source.size()
         header = read_file_header(source, size)
         if header.codec not in MAX_EXPANSION:
-            raise SourceError(f"Avro codec {header.codec!r:.40} is not supported; {', '.join(MAX_EXPANSION)} are")
+            raise SourceError(
+                f"Avro codec {header.codec!r:.40} is not supported; supported are {', '.join(MAX_EXPANSION)}"
+            )
         document = header.schema.decode()
         reader = reader_of(document)
         for block in find_blocks(source.read_at, header, size):
-            table = _rows(source, block, header.codec, reader, most_bytes)
+            table = _rows(source, block, header.codec, reader, max_bytes)
             table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
             for first in range(0, table.num_rows, batch_rows):
                 yield table.slice(first, batch_rows)
@@ -78,18 +80,18 @@ def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa
         raise SourceError(f"unreadable Avro file: {error}") from error
 
 
-def _rows(source: Any, block: Block, codec: str, reader: AvroReader, most_bytes: int) -> pa.Table:
+def _rows(source: Any, block: Block, codec: str, reader: AvroReader, max_bytes: int) -> pa.Table:
     taken = max(record_bytes(block.num_rows, len(reader.fields)), block.num_bytes)
-    if taken > _DECODED_SHARE * most_bytes or block.num_bytes > most_bytes:
+    if taken > _DECODED_SHARE * max_bytes or block.num_bytes > max_bytes:
         raise SourceError(
             f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes, which take about "
             f"{taken} bytes to decode; raise memory_limit_bytes, or write smaller blocks"
         )
     try:
-        data = decompress(source.read_at(block.num_bytes, block.offset), codec, most_bytes)
+        data = decompress(source.read_at(block.num_bytes, block.offset), codec, max_bytes)
     except BlockTooLargeError as error:
         raise SourceError(
-            f"the block at {block.offset} becomes more than {most_bytes} bytes; raise memory_limit_bytes, or write "
+            f"the block at {block.offset} becomes more than {max_bytes} bytes; raise memory_limit_bytes, or write "
             "smaller blocks"
         ) from error
     table = read_records(data, block.num_rows, reader)
@@ -105,12 +107,12 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
         source = ByteRanges(stream)
         layout = read_layout(source, name)
         sizes, leaves = DecodedSizes(name, source, layout), range(len(layout.footer.leaves))
-        limits = DecodingLimits.of(options.most_event_bytes * EVENT_SHARE, options.batch_bytes)
+        limits = DecodingLimits.of(options.max_event_bytes * EVENT_SHARE, options.batch_bytes)
         with pq.ParquetFile(stream, metadata=layout.metadata) as file:
             for group in layout.row_groups:
                 windows = sizes.windows(group, leaves, range(group.num_rows), limits)
-                most_rows = options.batch_rows if windows is None else min(options.batch_rows, *map(len, windows))
-                for batch in file.iter_batches(batch_size=most_rows, row_groups=[group.index]):
+                max_rows = options.batch_rows if windows is None else min(options.batch_rows, *map(len, windows))
+                for batch in file.iter_batches(batch_size=max_rows, row_groups=[group.index]):
                     yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
     except ScanError as error:
         raise SourceError(str(error)) from error
@@ -118,7 +120,7 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
 
 def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
     """Read the rows of an Avro object container file."""
-    yield from read_container(stream, options.batch_rows, options.most_event_bytes)
+    yield from read_container(stream, options.batch_rows, options.max_event_bytes)
 
 
 READERS: Mapping[str, Callable[[Any, FileOptions], Iterator[pa.Table]]] = {
@@ -132,7 +134,7 @@ _LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 
 
 def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
-    """Read the events after those that are already read."""
+    """Read the events of a text file that are not read yet."""
     head = chunks.peek(SNIFFED_BYTES)
     if _is_csv(head, known, options, suffix):
         options.check_for(Layout.CSV)
@@ -154,7 +156,7 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
         yield from _read_frames(chunks, known, options)
         return
     if layout in _LINE_LAYOUTS:
-        # What follows on the first line may still show that it is not one of many lines.
+        # the rest of the first line may still show that the file does not consist of lines
         is_cut = b"\n" not in text.lstrip(SPACE) and len(head) < SNIFFED_BYTES
         is_settled = bool(known.layout or options.layout) or layout is not Layout.LINES or not is_cut
         comment = (comment_bytes, comment_lines)
@@ -166,15 +168,15 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
 def _read_lines(
     chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int], *, is_settled: bool
 ) -> Iterator[FilePiece]:
-    # Lines without a byte position are known from the change log: they are counted again and skipped.
+    # lines without a byte position are known from the change log: they are counted again and skipped
     applied = known.lines if known.read_bytes == 0 else 0
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, waiting=False)
     known = replace(known, layout=layout.value if is_settled else "")
     while True:
-        data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
+        data, is_last = chunks.lines(options.batch_bytes, options.max_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
-        # white space after the last newline may be the first half of a line
+        # white space after the last newline may be the beginning of a line
         is_blank = is_last and chunks.seekable and not data.slice(after_last_newline(data)).to_pybytes().strip()
         whole = after_last_newline(data) if pending or is_blank else data.size
         begin = 0
@@ -185,7 +187,9 @@ def _read_lines(
                 piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
             begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
-            yield _lines_piece(_chosen(piece, options, applied), behind(before, applied), behind(known, applied))
+            yield _lines_piece(
+                _chosen(piece, options, applied), advanced_to(before, applied), advanced_to(known, applied)
+            )
         if pending and options.report_incomplete:
             rest = split_lines(data.slice(whole), known.lines + 1, layout, 1, options.separator)
             yield _lines_piece(_chosen(rest, options, applied), known, known)
@@ -206,7 +210,7 @@ def _of_file(rejected: Rejected, name: str) -> Rejected:
 
 
 def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
-    """Whether a text is CSV; dumps of `key TAB value` lines may be named .tsv, too."""
+    """Whether a text is CSV; dumps of `key TAB value` lines may also be named .tsv."""
     if known.layout or options.layout is not None:
         return Layout.CSV.value in {known.layout, options.layout}
     return suffix in _TEXT_TABLES and head.lstrip()[:1] not in {b"{", b"["}
@@ -217,18 +221,18 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
     known = replace(known, layout=Layout.FRAMED.value, waiting=False)
     wanted = options.batch_bytes
     while True:
-        data, is_last = chunks.some(wanted)
+        data, is_last = chunks.read(wanted)
         piece, is_cut = split_frames(data, known.lines + 1, options.batch_rows)
         if len(piece.offsets):
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
             yield FilePiece(piece, None, before, known)
         if is_last and (is_cut or piece.read_bytes == data.size):
             break
-        # A message may be larger than one read.
+        # a message may be larger than one read
         wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
-        if wanted > options.most_event_bytes:
+        if wanted > options.max_event_bytes:
             raise SourceError(
-                f"a message of more than {options.most_event_bytes} bytes: raise memory_limit_bytes, if the file is framed"
+                f"a message of more than {options.max_event_bytes} bytes: raise memory_limit_bytes, if the file is framed"
             )
         chunks.give_back(data, piece.read_bytes)
     if is_cut and options.report_incomplete:
@@ -239,7 +243,7 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
 def _read_documents(
     chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
 ) -> Iterator[FilePiece]:
-    data = chunks.whole(options.most_event_bytes).slice(skipped_bytes)
+    data = chunks.read_all(options.max_event_bytes).slice(skipped_bytes)
     if options.comments:
         data = _blanked(data, options.comments)
     piece = split_documents(data, layout, known.lines)
@@ -271,7 +275,7 @@ def _part(piece: Piece, first: int, count: int) -> Piece:
 
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
-    """The lines that the options select, after the first `applied` ones."""
+    """The lines selected by the options, without the first `applied` ones."""
 
     def is_asked_for(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         last = (numbers <= options.last_line) | (options.last_line == 0)
@@ -317,26 +321,26 @@ def _without_comments(head: bytes, options: FileOptions) -> bytes:
 
 
 def _layout(known: ReadFile, head: bytes, options: FileOptions) -> Layout | Undecided:
-    """The layout: known, set by the options, or detected from the first bytes."""
+    """The layout of a file: known already, set by the options, or detected from the first bytes."""
     if chosen := known.layout or options.layout:
         return Layout(chosen)
     layout = sniff_layout(head)
-    # If no end is in sight, the bytes are enough: no document is so long that its layout matters.
+    # these bytes must be enough, even if they contain no whole document
     if isinstance(layout, Undecided) and len(head) >= SNIFFED_BYTES // 2:
         return Layout.LINES if layout is Undecided.NOTHING else _most_likely(layout)
     return layout
 
 
 def _most_likely(found: Undecided) -> Layout:
-    """The layout of a file that will not grow.
+    """The layout of an undecided file that will not grow.
 
     Raises:
-        SourceError: an event might be a key, or part of another event.
+        SourceError: an event may be a key, or part of another event.
     """
     if found is Undecided.UNFINISHED_DOCUMENT:
         return Layout.DOCUMENTS
     if found in {Undecided.DOCUMENT_OR_KEY, Undecided.LINE_OR_PART}:
-        raise SourceError(f"its first bytes do not reveal its layout: {found.value}; {_SET_LAYOUT}")
+        raise SourceError(f"its layout cannot be detected: {found.value}; {_SET_LAYOUT}")
     return Layout.LINES
 
 
@@ -347,13 +351,13 @@ def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
 
 
 def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
-    """Whether the last line may still grow: it has no newline and is not a complete event."""
+    """Whether the last line may still grow: it lacks a newline and is not a complete event."""
     rest = data.slice(after_last_newline(data)).to_pybytes()
     if not rest.strip():
         return False
     if layout is Layout.KEYED_LINES:
         values, _, none = split_keys(pa.array([rest], pa.binary()), separator)
-        # Without a newline a value may still follow the separator.
+        # without a newline, a value may still follow the separator
         return bool(none[0]) or not values[0].is_valid or not _is_complete(values[0].as_py())
     return not _is_complete(rest)
 
@@ -369,7 +373,7 @@ def _is_complete(document: bytes | None) -> bool:
 
 
 QUIET_SECONDS = 60
-"""A file that was not written to for this long is memory-mapped: truncating a mapped file kills its readers."""
+"""A file must be unmodified for this long to be memory-mapped: truncating a mapped file kills its readers."""
 MAPPED_BYTES = 4 * 1024**2
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -380,14 +384,14 @@ _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 def read_file(
     file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None = None
 ) -> Iterator[FilePiece]:
-    """Read the events of a file after those that are already read.
+    """Read the events of a file that are not read yet.
 
     Raises:
         SourceError: it cannot be read, or is too large for its layout.
     """
     suffix, compression = _suffixes(file.name)
     asked = options
-    # The rest of a file that nobody writes to any more is final.
+    # the end of a file that is no longer written to is final
     if not options.report_incomplete and (known.waiting or is_quiet(file)):
         options = replace(options, report_incomplete=True)
     try:
@@ -408,7 +412,7 @@ def read_file(
 
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
-    """Reject the rest of a file as one event, after which the file is finished."""
+    """Reject the rest of a file as one event and mark the file as finished."""
     columns = [[known.name], [known.lines + 1], [reason], [None], [None]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, REJECTED_SCHEMA, strict=True)]
     end = end_of(replace(known, waiting=False))
@@ -416,12 +420,12 @@ def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
 
 
 def is_quiet(file: ListedFile) -> bool:
-    """Whether a file was not written to for so long that its end is complete."""
+    """Whether a file has been unmodified for so long that its end is final."""
     return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
 def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
-    """(suffix for the kind of file, compression) by the first bytes, which names may contradict."""
+    """(suffix for the kind of file, compression) from the first bytes, since names may be wrong."""
     head: bytes = stream.read(4)
     stream.seek(0)
     compression = next((c for magic, c in _MAGIC_COMPRESSIONS.items() if head.startswith(magic)), None)
@@ -444,7 +448,7 @@ def _read_rows(content: Any, known: ReadFile, suffix: str, options: FileOptions,
 
 
 def _suffixes(name: str) -> tuple[str, str | None]:
-    """(suffix for the kind of file, compression) of a name."""
+    """(suffix for the kind of file, compression) from a name."""
     lower = name.lower()
     compression = next((_COMPRESSIONS[s] for s in _COMPRESSIONS if lower.endswith(s)), None)
     if compression is not None:

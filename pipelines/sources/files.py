@@ -1,7 +1,7 @@
-"""Event files as a source: everything new since a position, in batches of bounded size.
+"""Event files as a source: reads everything new since a position, in batches of bounded size.
 
 Each batch carries the position after it. A file that was renamed or delivered again is recognized by the hash of its
-bytes. One file is read in `file_reader.py`.
+bytes. Single files are read in `file_reader.py`.
 """
 
 from collections import Counter
@@ -29,18 +29,18 @@ from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2
 _MOVING_END = b"], \t\r\n"
-"""Maximum bytes after the last event of an array, which move when the array grows."""
+"""Maximum number of bytes after the last event of an array, which move when the array grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """A file identified by its bytes but not read yet, and the fingerprints of some of its prefixes."""
+    """A file that is identified by its bytes but not read yet, with the fingerprints of some of its prefixes."""
 
     whole: ReadFile
     prefixes: Mapping[int, str]
 
     def continue_from(self, known: ReadFile) -> bool:
-        """Whether the file begins with the content of `known`, which makes it the same file, grown."""
+        """Whether the file begins with the content of `known`, so that it is the same file after growing."""
         return self.prefixes.get(known.kept_bytes) == known.fingerprint
 
 
@@ -58,7 +58,7 @@ def fingerprints_of(
             while at < border:
                 block = _read(stream, at, min(border, at + _BLOCK_BYTES))
                 if not block:
-                    break  # truncated in the meantime: the next run lists it with its new size
+                    break  # truncated since the listing: the next run lists it with its new size
                 hashed.update(block)
                 at += len(block)
             found[border] = hashed.hexdigest()
@@ -82,10 +82,10 @@ def _read(stream: Any, start: int, end: int) -> bytes:
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
 OPEN_PAIR = "waiting for the new row of their update"
-"""Reasons why events at the end of the input are not applied: they are read again with later ones."""
+"""Why events at the end of the input are not applied yet; they are read again together with later events."""
 
 PIECE_BYTES = 3 * 1024
-"""Memory of a piece in addition to its events; a small file makes two pieces, its events and its end."""
+"""Memory of a piece in addition to its events; a small file has two pieces, its events and its end."""
 
 
 @dataclass
@@ -105,11 +105,11 @@ class _Pending:
 
 
 class BatchEnd(Enum):
-    """Where a batch ends with regard to the transactions of its source."""
+    """Where a batch ends relative to the transactions of its source."""
 
     ANYWHERE = "the source does not mark transactions"
     TRANSACTION = "at the end of a transaction"
-    WITHIN_TRANSACTION = "within a transaction that is larger than a batch, and continues in the next one"
+    WITHIN_TRANSACTION = "within a transaction that is larger than a batch and continues in the next one"
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Gathered:
     """A batch.
 
     Attributes:
-        raw: its events; None if there are none.
+        raw: its events, if any.
         files: state of reading the files after it.
-        end: where it ends.
+        end: where the batch ends.
         continues: whether it continues the transaction of the previous batch.
         waiting: number of events that wait for the rest of their group, by reason.
     """
@@ -134,10 +134,10 @@ class Gathered:
 def gather(
     pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int, complete: CompleteEvents | None = None
 ) -> Iterator[Gathered]:
-    """Gather the events of pieces into batches, in order.
+    """Combine the events of pieces into batches, in order.
 
     A batch ends where the next piece would exceed a limit, or has other columns. Readers keep pieces below the limits as
-    far as lines and documents allow; only `complete` cuts pieces, and the rest goes into the next batch. A transaction
+    far as lines and documents allow; only `complete` cuts pieces, whose rest goes into the next batch. A transaction
     larger than a batch becomes several, all but the last of which end within it. Files with events that still wait for the
     rest of their group come last, without events.
     """
@@ -148,7 +148,7 @@ def gather(
         try:
             piece = next(reading, None)
         except SourceError:
-            # Everything before a file that cannot be read is applied first.
+            # everything before an unreadable file is applied first
             continues = cutting.is_within_transaction
             done, _ = cutting.cut(pending)
             if done.has_events:
@@ -163,7 +163,7 @@ def gather(
             done, pending = cutting.cut(pending)
             if done.pieces:
                 yield _batch(done, cutting.end, continues=continues)
-            # The rest has no end yet. Kept for the next batch, it would exceed the limits, or mix columns.
+            # the transaction has no end yet: kept for the next batch, it would exceed the limits or mix columns
             is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
             if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
                 continues = cutting.is_within_transaction
@@ -179,7 +179,7 @@ def gather(
 
 
 class _Cutting:
-    """Where batches may end. Mutable: remembers the files of a transaction whose beginning was yielded already."""
+    """Decides where batches may end. Mutable: remembers the files of a transaction whose beginning was yielded already."""
 
     def __init__(self, complete: CompleteEvents | None) -> None:
         self._complete = complete
@@ -222,7 +222,7 @@ class _Cutting:
             return pending.rows
         full = [p for p in pending.pieces if len(p.piece.offsets)]
         before = pending.rows
-        # Documents are examined all at once; rows piece by piece from the last one, until one does not wait as a whole.
+        # documents are examined all at once; rows piece by piece from the end, until a piece has complete events
         for part in [full] if full[-1].rows is None else [[piece] for piece in reversed(full)]:
             rows = part[-1].rows
             complete = self._complete(_documents(part) if rows is None else rows)
@@ -235,7 +235,7 @@ class _Cutting:
         return 0
 
     def end_within(self, pending: _Pending) -> BatchEnd:
-        """Where an uncut batch ends; remembers its files if that is within a transaction."""
+        """Where a batch that is not cut ends; remembers its files if that is within a transaction."""
         if not self.of_transactions:
             return BatchEnd.ANYWHERE
         self._open = _first_seen(self._open, pending)
@@ -243,25 +243,25 @@ class _Cutting:
         return BatchEnd.WITHIN_TRANSACTION
 
     def waiting(self, left: _Pending) -> dict[str, int]:
-        """Number of incomplete events at the end of the input, by reason."""
+        """The number of incomplete events at the end of the input, by reason."""
         count = left.rows + self._num_open
         return {OPEN_TRANSACTION if self.of_transactions else OPEN_PAIR: count} if count else {}
 
     def unfinished(self, left: _Pending) -> list[ReadFile]:
-        """Files of incomplete events at the end of the input, with the state of reading them before these."""
+        """The files of incomplete events at the end of the input, in their state before these events."""
         return [replace(file, finished=False) for file in _first_seen(self._open, left).values()]
 
 
 def _first_seen(known: dict[str, ReadFile], pending: _Pending) -> dict[str, ReadFile]:
-    """The files in their state before all of this."""
+    """The files in their state before these pieces."""
     return {**{p.after.name: p.before for p in reversed(pending.pieces)}, **known}
 
 
 def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
-    """The first `count` events of a piece, and the others. The byte position of the cut is unknown, only its line."""
+    """Split a piece after `count` events. Only the line of the cut is known, not its byte position."""
     part, rows = piece.piece, piece.rows
     line = int(part.offsets[count - 1]) if count else piece.before.lines
-    layout = "" if rows is not None else piece.before.layout  # CSV counts its records again without one
+    layout = "" if rows is not None else piece.before.layout  # without a byte position, CSV counts its records again
     middle = replace(piece.before, read_bytes=0, lines=line, layout=layout, finished=False) if count else piece.before
     keys = (None, None) if part.keys is None else (part.keys.slice(0, count), part.keys.slice(count))
     first = replace(part, documents=part.documents.slice(0, count), keys=keys[0], offsets=part.offsets[:count])
@@ -323,17 +323,17 @@ def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
 
 
 MARGIN_NS = 3600 * 1_000_000_000
-"""Object stores may list a file long after its timestamp (multipart uploads): files up to this age may be new."""
+"""Object stores may list a file long after its timestamp (multipart uploads): files of up to this age may be new."""
 
 DISTINCT_BYTES = 1024
-"""Shorter prefixes may be equal by chance: such a file does not count as renamed if others were read since."""
+"""Shorter prefixes may be equal by chance, so such a file is not taken for a renamed one if others were read since."""
 
 RE_DELIVERED = "re-delivered file"
 UNFINISHED = "unfinished line"
 
 OnSkipped = Callable[[str, int], None]
 AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
-"""Maps names of files to the number of their lines in the change log, without unknown names."""
+"""Maps names of files to the number of their lines in the change log; unknown names are omitted."""
 
 
 @dataclass(frozen=True)
@@ -344,9 +344,8 @@ class FileBatch:
         raw: the events.
         position_after: position once they are applied.
         end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends
-            it;
-            if there is none, nothing of the transaction is applied, and it is read again.
-        continues: whether they continue the transaction of the previous batch; if not, its beginning is dropped.
+            it; if no batch ends it, nothing of the transaction is applied, and it is read again.
+        continues: whether they continue the transaction of the previous batch; if not, the beginning of that is dropped.
     """
 
     raw: RawEvents
@@ -356,10 +355,10 @@ class FileBatch:
 
 
 class Listing:
-    """The files of a source, listed once for everything that reads it in one run."""
+    """The files of a source, listed once for all readers of a run."""
 
     def __init__(self, patterns: Sequence[str], filesystem: FileSystem | None = None) -> None:
-        """`filesystem` is for remote paths; None uses the one of their scheme."""
+        """`filesystem` is used for remote paths; None selects it by their scheme."""
         self.patterns = patterns
         self.filesystem = filesystem
 
@@ -374,7 +373,7 @@ class Listing:
 
     @property
     def newest_ns(self) -> int:
-        """Arrival of the newest file, -1 without files."""
+        """Time of arrival of the newest file; -1 without files."""
         return max((f.arrived_ns for f in self.files), default=-1)
 
 
@@ -388,17 +387,17 @@ def discover(
     on_skipped: OnSkipped | None = None,
     filesystem: FileSystem | None = None,
 ) -> Iterator[FileBatch]:
-    """Read what is new in the files, in the order of their names; yields nothing if nothing is new.
+    """Read what is new in the files, in the order of their names; yield nothing if nothing is new.
 
     Args:
-        patterns: paths with wildcards, local or remote; or their listing.
+        patterns: paths with wildcards, local or remote, or their listing.
         position: position after the last batch that was applied; None starts from the beginning.
         options: limits and layout.
-        applied_lines: looks up files in the change log that the position's ledger no longer contains.
-        complete: counts the events that depend on no later ones; others wait for the rest of their group.
-        on_skipped: called with the reason and number of skipped items: a re-delivered file, an unfinished line, the
+        applied_lines: looks up in the change log the files that the position's ledger no longer contains.
+        complete: counts the events that do not depend on later ones; the others wait for the rest of their group.
+        on_skipped: called with the reason and number of skipped items: re-delivered files, unfinished lines,
             events of an open transaction.
-        filesystem: file system for remote paths; None uses the one of their scheme.
+        filesystem: file system for remote paths; None selects it by their scheme.
 
     Raises:
         SourceError: no such path, or a file that cannot be read.
@@ -409,9 +408,9 @@ def discover(
     listing = patterns if isinstance(patterns, Listing) else Listing(patterns, filesystem)
     listed, filesystem = listing.files, listing.filesystem
     if not listed and position is None:
-        # A folder that was emptied after reading is not a mistake; one that never contained anything is.
+        # a folder that was emptied after reading is fine; one that never contained a file is a mistake
         raise SourceError(f"no file matches {', '.join(listing.patterns)}")
-    # An unfinished sweep is finished first, over its original files: its position has only the last name.
+    # an unfinished sweep is finished first, over its original files: its position has only the last name
     sweeps = [now.until_ns] if now.is_sweeping else []
     for until in [*sweeps, listing.newest_ns]:
         if until != now.until_ns or not now.is_sweeping:
@@ -422,7 +421,7 @@ def discover(
         try:
             for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
                 has_events = part.raw is not None and part.raw.num_read
-                # A batch waits for the next one: a piece without events only moves its position.
+                # a batch is held back until the next one is known: pieces without events only move its position
                 if waiting is not None and has_events:
                     yield waiting
                     waiting = None
@@ -439,7 +438,7 @@ def discover(
 
 
 def may_have_news(listing: Listing, position: FilePosition, options: FileOptions) -> bool:
-    """Whether `discover` might find something, or skip something; reads no new file, and only one to compare it.
+    """Whether `discover` might read or skip something. Reads no new files, and at most one known file to compare it.
 
     Raises:
         SourceError: no such path.
@@ -458,9 +457,9 @@ class _ChangedFile:
 
     Attributes:
         file: the listed file.
-        known: state of reading it, as far as the position tells.
-        may_be_applied: the change log may contain lines of it: it is older than the ledger reaches back, or its name
-            is.
+        known: state of reading it according to the position.
+        may_be_applied: whether the change log may contain lines of it, because the file or its name is older than the
+            ledger.
     """
 
     file: ListedFile
@@ -473,12 +472,12 @@ def _changed_files(
 ) -> Iterator[_ChangedFile]:
     """The files to read in this sweep."""
     listed, newest_ns = listing.files, listing.newest_ns
-    # Files may appear with an old time, as object stores date an upload by its beginning: then the set differs.
+    # files may appear with an old time, since object stores date an upload by its start: then the set differs
     has_late = _recent(listed, position.settled_ns) != position.listed
     names = {f.name for f in listed}
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
-        # A writer's time may be visible before its bytes: only files followed by newer ones are taken as unchanged.
+        # a file's time may be visible before its bytes: only files that are followed by newer ones count as unchanged
         is_left = file.arrived_ns < newest_ns or is_quiet(file)
         same_name = position.find(file.name)
         is_unfinished = same_name is not None and (
@@ -496,7 +495,7 @@ def _changed_files(
                 raise
             known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it reports the problem
         if known is not None:
-            # Other content under a name of the ledger is a new file: logged lines of that name say nothing about it.
+            # other content under a known name is a new file, of which the change log cannot contain lines
             is_old_name = not is_new or place(file.name) <= place(position.highest)
             yield _ChangedFile(file, known, same_name is None and known.lines == 0 and is_old_name)
 
@@ -504,11 +503,11 @@ def _changed_files(
 def _in_order(
     changed: Sequence[_ChangedFile], position: FilePosition, applied_lines: AppliedLines | None
 ) -> list[tuple[ListedFile, ReadFile]]:
-    """Sort files by the order of reading, each with the extent to which it is already applied."""
+    """Sort files in the order of reading, each with the number of lines that are already applied."""
     doubtful = [c for c in changed if c.may_be_applied]
     chosen = [(c.file, c.known) for c in changed if not c.may_be_applied]
     if applied_lines is None:
-        # Without the change log only certainly new content is read: nothing may be applied twice.
+        # without the change log, only content that is certainly new is read: nothing may be applied twice
         chosen += [(c.file, c.known) for c in doubtful if c.file.arrived_ns > position.settled_ns]
     elif doubtful:
         lines = applied_lines([c.file.name for c in doubtful])
@@ -519,7 +518,7 @@ def _in_order(
 def _pieces(
     file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None
 ) -> Iterator[FilePiece]:
-    """Read the events of a file; if the options say so, an unreadable rest becomes a rejected event."""
+    """Read the events of a file; with `unreadable: quarantine` an unreadable rest becomes a rejected event."""
     at = known
     try:
         for piece in read_file(file, known, options, filesystem):
@@ -540,7 +539,7 @@ def _known(
     *,
     is_left: bool,
 ) -> ReadFile | None:
-    """State of reading the file; None if it contains nothing new."""
+    """The state of reading the file; None if it contains nothing new."""
     same_name = position.find(file.name)
     gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
@@ -549,19 +548,19 @@ def _known(
     if same_name is not None:
         same = own.fingerprint == same_name.fingerprint and own.size == same_name.size
         if same and same_name.finished:
-            # A rest that was left for later and has not changed since will not be completed any more.
+            # a rest that was left for later and is unchanged will not be completed any more
             return replace(same_name, finished=False) if same_name.waiting and is_left else None
-        # Another content under an old name is another file.
+        # other content under a known name is another file
         return _grown(own, same_name) if prints.continue_from(same_name) else own
     if own.kept_bytes and position.knows(own.fingerprint):
         if not any(f.fingerprint == own.fingerprint for f in gone):
             skip(RE_DELIVERED, 1)
         return None
-    # A file that was renamed more than once has several names in the ledger: the one that was read farthest counts.
+    # a file renamed more than once has several names in the ledger: the one that was read farthest counts
     for earlier in sorted(gone, key=lambda f: f.kept_bytes, reverse=True):
         is_telling = earlier.kept_bytes >= DISTINCT_BYTES or earlier is position.named[-1]
         if is_telling and prints.continue_from(earlier):
-            return _grown(own, earlier)  # renamed, and grown since
+            return _grown(own, earlier)  # renamed and grown since
     return own
 
 

@@ -126,5 +126,7 @@ def test_a_package_of_another_distribution_under_our_name_is_one_clear_error(tmp
         command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: nevermore ui: Python finds {tmp_path / 'assets'} under the name 'assets'")
+    assert done.stderr.startswith(
+        f"error: nevermore ui: {tmp_path / 'assets'} shadows Nevermore's own package 'assets'"
+    )
     assert "Traceback" not in done.stderr

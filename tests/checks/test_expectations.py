@@ -52,7 +52,7 @@ def test_schema_promises_required_columns_and_the_key() -> None:
 
 
 def test_unknown_expectation_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(ValueError, match="unknown expectation 'not_nul'; valid are between"):
+    with pytest.raises(ValueError, match="unknown expectation 'not_nul'; valid expectations are between"):
         declared_expectations({"not_nul": ["id"]})
 
 

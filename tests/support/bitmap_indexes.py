@@ -13,14 +13,14 @@ from scan_core.model.schema import ListType, Schema, StructType
 
 
 def index_columns(
-    location: Path | str, columns: Sequence[str], snapshot_id: int | None = None, most_values: int = 10_000
+    location: Path | str, columns: Sequence[str], snapshot_id: int | None = None, max_values: int = 10_000
 ) -> IndexReport:
     """Build indexes on a table given by its folder."""
     return build_indexes(
         PathTarget(str(location)),
         columns,
         snapshot_id=snapshot_id,
-        most_values=most_values,
+        max_values=max_values,
         options=ScanOptions(case_sensitive=True),
     )
 

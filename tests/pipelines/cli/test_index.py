@@ -16,7 +16,7 @@ def table_in(folder: Path) -> TableBuilder:
 
 def test_index_tells_what_was_built_and_left_out(run: Run, tmp_path: Path) -> None:
     location = table_in(tmp_path).location
-    code, output, _ = run("index", location, "--columns", "city,id", "--most-values", "5")
+    code, output, _ = run("index", location, "--columns", "city,id", "--max-values", "5")
     assert code == 0
     assert "1 index built, 0 kept, 1 skipped" in output
     assert "more than 5 distinct values" in output

@@ -148,7 +148,7 @@ def test_wrong_usage_is_one_line_or_one_object(run: Run, words: list[str], messa
 def test_no_words_are_a_wish_for_help(run: Run) -> None:
     code, output, _ = run()
     assert code == 0
-    assert "Change events to tables" in output
+    assert "Turn change events into tables" in output
 
 
 @pytest.mark.parametrize("command", ["ingest", "run"])
@@ -165,7 +165,7 @@ def test_a_pattern_that_no_table_of_the_feed_matches_says_so(run: Run, tmp_path:
     code, output, errors = run("ingest", "--config", config)
     assert code == 0
     assert "skipped: 1 event of other tables: t\n" in output
-    assert "shop.*: matches no table of its feed (include_tables: order*)" in errors
+    assert "shop.*: matches no table in its feed (include_tables: order*)" in errors
     report = json.loads(run("ingest", "--config", config, "--json")[1])
     assert (report["unmatched_patterns"], report["untaken_tables"]) == (["shop.*"], ["t"])
 

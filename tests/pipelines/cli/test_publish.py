@@ -52,8 +52,8 @@ published:
         (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
         (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),
         (("hour(at)", "week(at)"), [], "'week(at)' is not a partition of a published table"),
-        (("mode: append", "mode: append, incremental: true"), [], "incremental tables replace partitions"),
-        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values lists the partitions of a table with partition: value(column)"),
+        (("mode: append", "mode: append, incremental: true"), [], "incremental tables always replace partitions"),
+        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values applies only to a table with partition: value(column)"),
         (("partition: day, sql", "partition: day, start: '2026', sql"), [], "'2026' is not a valid day"),
         (("partition: day, sql", "partition: day, parameters: {partition: 1}, sql"), [], "parameters: partition is reserved for the partition"),
     ],
@@ -94,10 +94,10 @@ def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishRep
 
 def test_what_was_made_and_why_isdescribe_publication() -> None:
     assert describe_publication(_report(None), with_reasons=False) == (
-        "shop.daily: made all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
+        "shop.daily: built all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
     )
     assert describe_publication(_report(("2026-01-01",)), with_reasons=False).startswith(
-        "shop.daily: made partition 2026-01-01 ("
+        "shop.daily: built partition 2026-01-01 ("
     )
     unchanged = _report((), is_unchanged=True, reason="no mirror changed")
     assert describe_publication(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
@@ -107,8 +107,8 @@ def test_a_dry_run_tells_the_reason_of_each_partition() -> None:
     why = {"2026-01-01": ("shop.orders",), "2026-01-02": ("made alone since the last run", "shop.orders")}
     report = _report(("2026-01-01", "2026-01-02"), why=why, changed_rows={"shop.orders": 3}, is_dry=True)
     assert describe_publication(report, with_reasons=True).splitlines() == [
-        "shop.daily: would make 2 partitions (changed: shop.orders)",
-        "  shop.orders: 3 rows came or went",
+        "shop.daily: would build 2 partitions (changed: shop.orders)",
+        "  shop.orders: 3 rows added or removed",
         "  2026-01-01: shop.orders",
         "  2026-01-02: made alone since the last run, shop.orders",
     ]
@@ -127,7 +127,7 @@ def test_explain_shows_what_a_publication_would_make_and_how_it_reads(
     snapshot = find_table(open_catalog(project.config), "shop.orders").metadata.current_snapshot_id
     reason = "opening the data files (1) in Spark costs more than handing over their rows (6)"
     assert output.splitlines() == [
-        "shop.daily: would make all partitions (the table is empty)",
+        "shop.daily: would build all partitions (the table is empty)",
         f"  read shop.orders, snapshot {snapshot}, by the python reader: {reason}",
         "    columns: amount, day",
         output.splitlines()[3],
@@ -143,7 +143,7 @@ def test_explain_shows_what_a_publication_would_make_and_how_it_reads(
     lines = run(*words)[1].splitlines()
     assert lines[:2] == [
         "shop.daily: up to date, no mirror changed",
-        "shop.daily: would make all partitions (a full build was asked for)",
+        "shop.daily: would build all partitions (a full build was asked for)",
     ]
     assert run(*words, "--where", "orders > 3")[1].startswith("scan of ")
 
@@ -209,7 +209,7 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
 
 def test_partitions_that_are_empty_now_are_warned_of() -> None:
     report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
-    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in describe_publication(
+    assert "warning: the SQL returns no rows for 2026-01-01, so the rows" in describe_publication(
         report, with_reasons=False
     )
     assert report.as_dict()["empty_partitions"] == ["2026-01-01"]

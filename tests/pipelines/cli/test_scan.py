@@ -43,7 +43,7 @@ def test_json_beside_another_format_is_refused(
     words = [str(tmp_path / word) if "." in word else word for word in words]
     code, output, errors = run("scan", *table, "--json", *words)
     assert (code, output, list(tmp_path.iterdir())) == (2, "", [])
-    assert "--json writes JSON lines, and here " in json.loads(errors.splitlines()[-1])["error"]
+    assert "--json writes JSON lines, but " in json.loads(errors.splitlines()[-1])["error"]
 
 
 def test_count_columns_where_and_limit(run: Run, table: tuple[str, ...]) -> None:

@@ -38,7 +38,7 @@ def test_living_key_is_told_with_its_dead_versions(run: Run, table: TableBuilder
 
 def test_gone_and_unknown_keys_say_so(run: Run, table: TableBuilder) -> None:
     output = run("why", table.location, "--key", "id=2")[1]
-    assert "id = '2': gone, no file of snapshot 1003" in output
+    assert "id = '2': gone: no file of snapshot 1003" in output
     assert "last seen in snapshot 1002" in output
     assert "snapshot 1003 (replace) removed the files" in output
     assert "gone in snapshot 1002" in run("why", table.location, "--key", "id=2", "--snapshot", 1002)[1]
@@ -96,13 +96,13 @@ def test_key_that_came_and_went_within_one_batch_is_told_from_the_change_log(
     assert run("ingest")[0] == 0
     head, *lines = run("why", "shop.items", "--key", "id=2")[1].splitlines()
     assert "never seen" in head
-    assert lines[0].strip() == "change_log.shop_items has 2 changes of this key:"
+    assert lines[0].strip() == "change_log.shop_items has 2 changes for this key:"
     assert [line.split(":")[1].split()[0] for line in lines[1:3]] == ["c", "d"]
     assert "was inserted and deleted within one batch" in lines[3]
     found = json.loads(run("why", "shop.items", "--key", "id=2", "--json")[1])
     assert found["verdict"] == "came and went"
     assert [c["op"] for c in found["logged_changes"]] == ["c", "d"]
-    assert "has no changes of this key either" in run("why", "shop.items", "--key", "id=3")[1]
+    assert "has no changes for this key either" in run("why", "shop.items", "--key", "id=3")[1]
     assert "id is null: alive" in run("why", "shop.items", "--key", "id=null")[1]
     assert "id = '1': alive" in run("why", "shop.items", "--key", "id=1")[1]
 

@@ -155,7 +155,10 @@ def test_every_wrong_type_is_told_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError) as error:
         parse(with_lines("types: {weight: dubble, id: bigint}", "cast: {name: 'decimal(50, 2)'}"))
     weight, key, name = str(error.value).splitlines()
-    assert "types.weight: unknown type 'dubble'; did you mean 'double'? valid are boolean, int, long, float" in weight
+    assert (
+        "types.weight: unknown type 'dubble'; did you mean 'double'? valid types are boolean, int, long, float"
+        in weight
+    )
     assert "types.id: unknown type 'bigint'" in key
     assert "did you mean 'long'?" in key
     assert "cast.name: decimal precision must be 1..38" in name
@@ -180,7 +183,7 @@ def test_a_property_of_a_catalog_is_plain(tmp_path: Path, value: str, kind: str)
 def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nevermore.yaml")
     for path in (tmp_path / "nevermore.yaml", tmp_path):
-        with pytest.raises(ConfigError, match="is not a plain file: name the config file"):
+        with pytest.raises(ConfigError, match="is not a regular file; specify the config file"):
             load(path)
 
 
@@ -230,20 +233,20 @@ def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
             "published: {shop.d: {sql: s, partition: day, options: {target_file_size: 1g}}}",
             "did you mean 'target_file_bytes'?",
         ),
-        ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert needs the columns"),
+        ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert requires the columns"),
         (
             "published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}",
-            "needs the columns of the ranges",
+            "requires the columns that define the ranges",
         ),
         ("published: {shop.d: {sql: s, partition: day, schedule: every day}}", "'every day' is not a cron expression"),
         (
             "published: {shop.d: {sql: s, partition: day, schedule: '0 25 * * *'}}",
             "'0 25 * * *' is not a cron expression",
         ),
-        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table is not partitioned by time"),
+        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table must be partitioned by time"),
         (
             "published: {shop.d: {sql: s, partition: value(x), schedule: '0 1 * * *'}}",
-            "the table is not partitioned by time",
+            "the table must be partitioned by time",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_key_that_the_partition_column_cannot_hold_is_refused(kind: PrimitiveTyp
 
 @pytest.mark.parametrize("text", ["..2026-01-31", "2026-01-31..", ".."])
 def test_range_of_partitions_needs_both_ends(text: str) -> None:
-    with pytest.raises(ConfigError, match="lacks one end; write 2026-01-31"):
+    with pytest.raises(ConfigError, match="lacks its first or last key; write 2026-01-31"):
         PublishedPartition.parse("day").keys(text)
 
 

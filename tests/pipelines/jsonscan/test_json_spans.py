@@ -194,7 +194,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 def test_many_names_in_few_bytes_do_not_take_much_memory() -> None:
     scanned = scan(*[b'{"n%d":1}' % (n % 1000) for n in range(20_000)])
-    assert scanned.kind.size <= members.LEAST_CELLS
+    assert scanned.kind.size <= members.MIN_CELLS
     assert (scanned.status == kernels.TOO_MANY).any()
 
 

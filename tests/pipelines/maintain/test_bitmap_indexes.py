@@ -146,7 +146,7 @@ def test_file_with_too_many_values_is_left_out_and_reported(tmp_path: Path) -> N
     table.commit(
         table.data({"id": list(range(50)), "city": ["a"] * 50}), table.data({"id": [1] * 50, "city": ["a", "b"] * 25})
     )
-    report = index_columns(tmp_path / "t", ["id", "city"], most_values=10)
+    report = index_columns(tmp_path / "t", ["id", "city"], max_values=10)
     (skipped,) = report.skipped
     assert (skipped.column, skipped.reason) == ("id", "more than 10 distinct values")
     assert report.built == 3

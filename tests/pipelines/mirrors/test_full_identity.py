@@ -90,7 +90,7 @@ def test_removals_that_find_no_row_are_told_and_fail_a_check_until_a_full_load(
     with pytest.raises(SystemExit) as exited:
         main(["ingest", "--config", str(tmp_path / "nevermore.yaml")])
     assert exited.value.code == 0
-    assert "shop.products: 2 rows to be removed not found in the mirror" in capfd.readouterr().err
+    assert "shop.products: 2 removals matched no row in the mirror" in capfd.readouterr().err
     assert failed(project) == {"removals_find_rows"}
     (tmp_path / "full.jsonl").write_text(event("r", {"id": 5, "name": "e"}) + "\n")
     config = load(tmp_path / "nevermore.yaml")

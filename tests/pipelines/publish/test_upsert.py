@@ -146,13 +146,13 @@ def test_keys_are_held_up_to_so_many_bytes(project: Project) -> None:
     live = live_keys(delta.table, delta.schema, ("id",))
     batches = pa.table([[FIRST] * 1_000, range(1_000), range(1_000)], schema=COLUMNS).to_batches(100)
     asked = TaskDeletes(delta.unpartitioned_spec(), live)
-    with KeyDeletes(asked, delta.target, ("id",), "run", most_bytes=1_600) as deletes:
+    with KeyDeletes(asked, delta.target, ("id",), "run", max_bytes=1_600) as deletes:
         assert list(deletes.of(batches)) == batches
     assert [file.record_count for file in deletes.files] == [200] * 5
     failing = chain(batches, (no_keys() for _ in range(1)))
     with (
         pytest.raises(AssertionError, match="read keys"),
-        KeyDeletes(asked, delta.target, ("id",), "gone", most_bytes=1) as deletes,
+        KeyDeletes(asked, delta.target, ("id",), "gone", max_bytes=1) as deletes,
     ):
         list(deletes.of(failing))
     assert list(project.folder.rglob("gone-*")) == []

@@ -55,8 +55,8 @@ def test_records_that_are_no_utf8_or_wrongly_quoted_are_rejected(path: Path) -> 
     assert read.rows == [(3, {"a": "3", "b": "z"})]
     assert [(number, reason) for number, reason, _ in read.rejected] == [
         (1, "not UTF-8"),
-        (2, "text behind a closing quote"),
-        (4, "a quote that is never closed"),
+        (2, "text after a closing quote"),
+        (4, "unclosed quote"),
     ]
 
 

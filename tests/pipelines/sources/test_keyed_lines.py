@@ -92,7 +92,7 @@ def test_key_separator_lets_quarantine_replay_apply_what_lacked_a_tab(tmp_path: 
         ({"layout": "framed", "comments": ("#",)}, "comments .* has no effect"),
         ({"layout": "csv", "first_line": 2}, "first_line 2 has no effect"),
         ({"layout": "lines", "key_separator": ":"}, "key_separator ':' has no effect"),
-        ({"key_separator": ":"}, "key_separator needs layout: keyed-lines"),
+        ({"key_separator": ":"}, "key_separator requires layout: keyed-lines"),
         ({"layout": "keyed-lines", "key_separator": ""}, "key_separator must be"),
         ({"layout": "keyed-lines", "key_separator": "a\nb"}, "key_separator must be"),
         ({"layout": "keyd-lines"}, "unknown layout 'keyd-lines'"),

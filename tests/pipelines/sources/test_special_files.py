@@ -56,7 +56,7 @@ def test_links_to_folders_above_are_refused_instead_of_followed_for_ever(reader:
     reader.write("day/a.jsonl", lines(1))
     for name in ("one", "two"):
         make("link to a folder above", reader.folder / "day" / name)
-    with pytest.raises(SourceError, match="link to a folder above it"):
+    with pytest.raises(SourceError, match="link to one of its parent folders"):
         reader.run()
 
 
