@@ -4,19 +4,16 @@ The table is that of `shapes.py` under metadata of its own, so that its data fil
 (two-stage filtering, issue 2742) gives the idea and no figures; the goal is five times faster than the same scan without.
 """
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import scan_core
 from benchmarks.race import Goal, race, report
-from benchmarks.shapes import DATA, build
-from pipelines.maintain.bitmap_indexes import PathTarget, build_indexes
+from benchmarks.shapes import MetadataCopy
+from pipelines.maintain.bitmap_indexes import build_indexes
 from scan_core import ScanOptions
 
-FOLDER = DATA / "bitmap_index"
 INDEXED = ("s1", "i0")
 NEEDLE = "s1 = 'city-500' and i0 = 7"
 """Both indexed: a thousand cities and a hundred numbers, in random order over all pages."""
@@ -26,22 +23,21 @@ MANY_VALUES = "s1 like '%5%' and v0 < 10"
 WITHOUT = ScanOptions.of(use_bitmap_indexes=False)
 
 
-def indexed_table(metadata: Path) -> Path:
+def indexed_table() -> scan_core.Table:
     """A table of the same data files with indexes."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    folder = FOLDER / "metadata"
-    folder.mkdir(parents=True)
-    shutil.copyfile(metadata, folder / "v1.metadata.json")
+    target = MetadataCopy("no_deletes")
     for column in INDEXED:
         started = perf_counter()
-        found = build_indexes(PathTarget(str(FOLDER)), [column])
+        found = build_indexes(target, [column])
         print(f"{column}: {found.built} files indexed in {perf_counter() - started:.1f} s, {found.size_bytes:,} bytes")
-    return FOLDER
+    return target.load()
 
 
-def measure(title: str, where: str, read: Callable[[Any], Any], at_most: float | None = None) -> None:
+def measure(
+    table: scan_core.Table, title: str, where: str, read: Callable[[Any], Any], at_most: float | None = None
+) -> None:
     """One filter with and without."""
-    scan = scan_core.open_table(FOLDER).scan().where(where)
+    scan = table.scan().where(where)
     without = scan.with_options(WITHOUT)
     candidates = {"with indexes": lambda: read(scan), "without": lambda: read(without)}
     report(title, race(candidates), "with indexes", [Goal("with indexes", "without", at_most)])
@@ -49,18 +45,18 @@ def measure(title: str, where: str, read: Callable[[Any], Any], at_most: float |
 
 def main() -> None:
     """Print all cases."""
-    table = build("no_deletes")
-    indexed_table(Path(table.metadata_location.removeprefix("file://")))
-    print(scan_core.open_table(FOLDER).scan().where(NEEDLE).explain())
-    measure("bitmap index: count, both filters indexed", NEEDLE, lambda s: s.count(), 0.2)
+    table = indexed_table()
+    print(table.scan().where(NEEDLE).explain())
+    measure(table, "bitmap index: count, both filters indexed", NEEDLE, lambda s: s.count(), 0.2)
     measure(
+        table,
         "bitmap index: 3 columns, both filters indexed",
         NEEDLE,
         lambda s: s.select("id", "k1", "v1").to_table().num_rows,
     )
-    measure("bitmap index: count, one filter indexed", ONE_INDEX, lambda s: s.count())
-    measure("bitmap index: count, OR across both stages", SPANNING, lambda s: s.count())
-    measure("bitmap index: count, union of 271 bitmaps", MANY_VALUES, lambda s: s.count())
+    measure(table, "bitmap index: count, one filter indexed", ONE_INDEX, lambda s: s.count())
+    measure(table, "bitmap index: count, OR across both stages", SPANNING, lambda s: s.count())
+    measure(table, "bitmap index: count, union of 271 bitmaps", MANY_VALUES, lambda s: s.count())
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ A shape is rows (narrow: 18 columns, wide: 120), a key layout (sequential, spars
 million keys in ten files, the same in a thousand commits). Seeded: every machine measures the same bytes.
 """
 
+import json
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import scan_core
 from pipelines.config.project import parse
 from pipelines.iceberg.catalog import create_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from pipelines.maintain.bitmap_indexes import with_statistics
 from scan_core.model.schema import NestedField, PrimitiveType
 
 DATA = Path(__file__).parent / "data"
@@ -95,6 +100,30 @@ def build(name: str, rows: int = ROWS) -> Any:
         delta.commit([f for keys in commit_keys for f in write_deletes(keys, delta.target, spec, key_ids)], {})
     (folder / "complete").touch()
     return catalog.load_table(("bench", name))
+
+
+class MetadataCopy:
+    """A built table under metadata of its own, so that indexes of one benchmark do not change the table of the others."""
+
+    def __init__(self, name: str) -> None:
+        self.storage = Storage()
+        self._source = Path(build(name).metadata_location.removeprefix("file://"))
+        self._path = self._source
+
+    @property
+    def folder(self) -> str:
+        """The folder of the metadata files."""
+        return str(self._source.parent)
+
+    def load(self) -> scan_core.Table:
+        """The table with the indexes made so far."""
+        return scan_core.open_table(self._path)
+
+    def set_statistics(self, base: scan_core.Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
+        """Write the next metadata file of the copy."""
+        document = with_statistics(json.loads(Path(self._path).read_bytes()), entry, base.metadata_path, superseded)
+        self._path = self._source.with_name(f"copy-{uuid.uuid4()}.metadata.json")
+        self._path.write_text(json.dumps(document))
 
 
 def rows_of(shape: Shape, start: int, end: int, total: int) -> pa.Table:

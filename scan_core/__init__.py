@@ -80,10 +80,12 @@ if TYPE_CHECKING:
     from scan_core.read.projection import FileProjection as FileProjection
     from scan_core.read.projection import partition_scalar as partition_scalar
     from scan_core.read.read_ahead import FilesAhead as FilesAhead
+    from scan_core.read.resolve import resolve_deletes as resolve_deletes
     from scan_core.read.split_reader import column_batches as column_batches
     from scan_core.read.split_reader import count_split as count_split
     from scan_core.read.split_reader import read_split as read_split
     from scan_core.rows.roaring import position_count as position_count
+    from scan_core.run import run_splits as run_splits
     from scan_core.scan import Scan as Scan
     from scan_core.scan import Table as Table
     from scan_core.scan import open_table as open_table
@@ -136,8 +138,10 @@ else:
             "scan_core.read.file_statistics": "FileStatistics",
             "scan_core.read.projection": "FileProjection partition_scalar",
             "scan_core.read.read_ahead": "FilesAhead",
+            "scan_core.read.resolve": "resolve_deletes",
             "scan_core.read.split_reader": "column_batches count_split read_split",
             "scan_core.rows.roaring": "position_count",
+            "scan_core.run": "run_splits",
             "scan_core.scan": "Scan Table open_table places_of",
             "scan_core.semi_join": "induced_ranges",
             "scan_core.split.packing": "pack_splits unpack_split",

@@ -72,12 +72,12 @@ class FileChanges:
     @property
     def may_insert(self) -> bool:
         """Some row may be alive only in the later snapshot."""
-        return bool(self.appeared) or any(_has_deletes(r.before) for r in self.redeleted)
+        return bool(self.appeared) or any(r.before.has_deletes for r in self.redeleted)
 
     @property
     def may_delete(self) -> bool:
         """Some row may be alive only in the earlier snapshot."""
-        return bool(self.vanished) or any(_has_deletes(r.after) for r in self.redeleted)
+        return bool(self.vanished) or any(r.after.has_deletes for r in self.redeleted)
 
 
 def file_changes(
@@ -189,10 +189,10 @@ def _with_positions(
 ) -> FileScanTask:
     """The task with those position deletes of `positions` that are among `others`, or with those that are not."""
     vector = positions.deletion_vector
-    return replace(
-        task,
-        position_deletes=tuple(f for f in positions.position_deletes if (_delete_identity(f) in others) is shared),
-        deletion_vector=vector if vector is not None and (_delete_identity(vector) in others) is shared else None,
+    return task.with_deletes(
+        task.equality_deletes,
+        tuple(f for f in positions.position_deletes if (_delete_identity(f) in others) is shared),
+        vector if vector is not None and (_delete_identity(vector) in others) is shared else None,
     )
 
 
@@ -217,10 +217,6 @@ def _data_identity(file: DataFile) -> Hashable:
 
 def _delete_identity(file: DeleteFile) -> Hashable:
     return file.path, file.content_offset, file.data_sequence_number, file.spec_id, file.partition
-
-
-def _has_deletes(task: FileScanTask) -> bool:
-    return bool(task.equality_deletes or task.position_deletes or task.deletion_vector is not None)
 
 
 class ChangeType(Enum):

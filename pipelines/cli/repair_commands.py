@@ -1,6 +1,7 @@
 """The commands for operators: `nevermore adopt`, `index`, `quarantine`, `recover`, `replay` and `resync`."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pipelines.config.project import Config
     from pipelines.iceberg.interfaces import Catalog
     from pipelines.maintain.bitmap_indexes import IndexReport
+    from pipelines.maintain.dead_row_index import DeadRowReport
 
 _MAX_LISTED = 20
 DEFAULT_MAX_VALUES = 10_000
@@ -62,9 +64,17 @@ def adopt(
 def index(
     table: TableName,
     columns: Annotated[
-        str,
-        typer.Option("--columns", metavar="A,B", help="Columns to index; `struct.member` for a member of a struct."),
-    ],
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="A,B",
+            help="Columns to give bitmap indexes; `struct.member` for a member of a struct.",
+            show_default=False,
+        ),
+    ] = None,
+    dead_rows: Annotated[
+        bool, typer.Option("--dead-rows", help="Record which rows are deleted, so that scans skip them by position.")
+    ] = False,
     snapshot: Annotated[
         int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
     ] = None,
@@ -75,17 +85,39 @@ def index(
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write bitmap indexes, so that filters on these columns find rows without reading the columns.
+    """Write indexes: bitmaps of columns for filters, positions of dead rows for deletes.
 
-    Files that are already indexed are skipped: run the command again after adding data. Other engines ignore the indexes.
+    With bitmaps, filters on these columns find rows without reading the columns. With the positions of dead rows, scans
+    look up only the keys of deletes that came later. What is already indexed is kept, so run it again after new data.
+    Other engines ignore the indexes.
 
-    Example: `nevermore index shop.orders --columns status,country`
+    Examples: `nevermore index shop.orders --columns status,country`, `nevermore index shop.orders --dead-rows`
     """
     from pipelines.maintain.bitmap_indexes import build_indexes, statistics_target
+    from pipelines.maintain.dead_row_index import index_dead_rows
 
+    if columns is None and not dead_rows:
+        raise ConfigError("nothing to index: choose --columns A,B, --dead-rows or both")
+    if dead_rows and snapshot is not None:
+        raise ConfigError("--dead-rows indexes the current snapshot: leave --snapshot out")
     target = statistics_target(open_for_change(table, config))
-    report = build_indexes(target, split_names(columns), snapshot_id=snapshot, max_values=max_values)
-    print_result(report, _index_lines(report), as_json=as_json)
+    lines: list[str] = []
+    bitmaps = dead = None
+    if columns is not None:
+        bitmaps = build_indexes(target, split_names(columns), snapshot_id=snapshot, max_values=max_values)
+        lines += _index_lines(bitmaps)
+    if dead_rows:
+        dead = index_dead_rows(target)
+        lines += _dead_row_lines(dead)
+    result = asdict(bitmaps) if bitmaps is not None else {}
+    print_result(result | ({} if dead is None else {"dead_rows": asdict(dead)}), lines, as_json=as_json)
+
+
+def _dead_row_lines(report: "DeadRowReport") -> Iterator[str]:
+    files = counted(report.data_files, "data file")
+    yield f"snapshot {report.snapshot_id}: {files} with deletes, {counted(report.dead_rows, 'dead row')}"
+    where = "nothing to register" if report.path is None else f"{report.size_bytes:,} bytes in {report.path}"
+    yield f"  deletes of {counted(report.resolved, 'data file')} resolved, {report.kept} kept; {where}"
 
 
 def _index_lines(report: "IndexReport") -> Iterator[str]:

@@ -9,7 +9,7 @@ import struct
 import time
 import uuid
 from array import array as typed_array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +51,8 @@ from scan_core.bitmaps import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
+    DEAD_ROWS_TYPE,
+    DELETES_TYPE,
     DIRECTORY_BYTES,
     FILE_BYTES,
     FILE_SUFFIX,
@@ -89,8 +91,8 @@ class StatisticsTarget(Protocol):
         """The table as it is now."""
         ...
 
-    def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """Make `entry` the statistics entry of its snapshot, replacing that of `base`.
+    def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
+        """Make `entry` the statistics entry of its snapshot, replacing that of `base`, and drop entries for these files.
 
         Raises:
             CommitConflictError: the table has changed since `base`.
@@ -120,31 +122,35 @@ class CatalogTarget:
         self._table.refresh()
         return scan_core.open_table(self._table)
 
-    def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
+    def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Swap the catalog's pointer, or ask the catalog."""
         if supports(self._table):
-            document = with_statistics(orjson.loads(self.storage.read(base.metadata_path)), entry, base.metadata_path)
+            stored = orjson.loads(self.storage.read(base.metadata_path))
+            document = with_statistics(stored, entry, base.metadata_path, superseded)
             path = f"{self.folder}/{next_version(base.metadata_path):05d}-{uuid.uuid4()}{SUFFIX}"
             self.storage.write(path, orjson.dumps(document))
             if not swap_location(self._table.catalog, self._table.name(), base.metadata_path, path):
                 self.storage.remove([path])
                 raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}")
             return
-        self._ask_catalog(base, entry)
+        self._ask_catalog(base, entry, superseded)
 
-    def _ask_catalog(self, base: Table, entry: Mapping[str, Any]) -> None:
+    def _ask_catalog(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str]) -> None:
         """Ask the catalog. No requirement of the specification covers statistics, so they are compared first."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.statistics import StatisticsFile
 
         snapshot_id = entry["snapshot-id"]
-        if _entry_of(self.load(), snapshot_id) != _entry_of(base, snapshot_id):
+        if entry_of(self.load(), snapshot_id) != entry_of(base, snapshot_id):
             raise CommitConflictError(f"another writer changed the statistics of {'.'.join(self._table.name())}")
         try:
             with self._table.update_statistics() as update:
                 update.set_statistics(StatisticsFile.model_validate(entry))
+                for other in base.metadata.statistics:
+                    if other.get("statistics-path") in superseded and other.get("snapshot-id") != snapshot_id:
+                        update.remove_statistics(other["snapshot-id"])
         except CommitFailedException as error:
-            now = _entry_of(self.load(), snapshot_id)
+            now = entry_of(self.load(), snapshot_id)
             if now is not None and now["statistics-path"] == entry["statistics-path"]:
                 return  # a proxy repeated a request that had succeeded
             raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}: {error}") from error
@@ -179,10 +185,10 @@ class PathTarget:
             )
         return table
 
-    def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
+    def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Create the next version of the metadata, which fails if another writer has created it."""
         base_path = Path(parse_location(base.metadata_path).path)
-        document = with_statistics(orjson.loads(base_path.read_bytes()), entry, base.metadata_path)
+        document = with_statistics(orjson.loads(base_path.read_bytes()), entry, base.metadata_path, superseded)
         version = next_version(base.metadata_path)
         path = base_path.with_name(f"v{version}{SUFFIX}")
         scratch = base_path.with_name(f"{uuid.uuid4()}.tmp")
@@ -198,18 +204,18 @@ class PathTarget:
         scratch.replace(hint)
 
 
-def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: str) -> dict[str, Any]:
+def with_statistics(
+    document: dict[str, Any], entry: Mapping[str, Any], base: str, superseded: Collection[str] = ()
+) -> dict[str, Any]:
     """The metadata version after a document stored in the file `base`, with `entry` for its snapshot.
 
-    Our entries for expired snapshots are dropped: the file of `entry` has all indexes that are still useful.
+    Entries for the files `superseded` are dropped.
     """
     now = max(time.time_ns() // 1_000_000, int(document["last-updated-ms"]))
-    snapshots = {snapshot["snapshot-id"] for snapshot in document.get("snapshots") or []}
     others = [
         other
         for other in document.get("statistics") or []
-        if other.get("snapshot-id") != entry["snapshot-id"]
-        and (other.get("snapshot-id") in snapshots or not str(other.get("statistics-path")).endswith(FILE_SUFFIX))
+        if other.get("snapshot-id") != entry["snapshot-id"] and other.get("statistics-path") not in superseded
     ]
     changes = {
         "statistics": [*others, dict(entry)],
@@ -219,7 +225,8 @@ def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: st
     return document | changes
 
 
-def _entry_of(table: Table, snapshot_id: int) -> Mapping[str, Any] | None:
+def entry_of(table: Table, snapshot_id: int) -> Mapping[str, Any] | None:
+    """The statistics entry of a snapshot."""
     return next((s for s in table.metadata.statistics if s.get("snapshot-id") == snapshot_id), None)
 
 
@@ -335,7 +342,7 @@ def find_known(
         leftover: statistics files of earlier attempts that no metadata names.
         io: FileIO of the table.
     """
-    entry = _entry_of(table, snapshot.snapshot_id)
+    entry = entry_of(table, snapshot.snapshot_id)
     known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
     data_files = {task.data_file.path: task.data_file for task in tasks}
     for path in (*leftover, *statistics_paths(table.metadata, snapshot)):
@@ -352,7 +359,7 @@ def find_known(
     return known
 
 
-_DELETION_VECTOR = "deletion-vector-v1"
+DELETION_VECTOR = "deletion-vector-v1"
 
 
 def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
@@ -368,7 +375,7 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
             return []
         raise
     # Manifests tell where deletion vectors are, and PyIceberg would take any other blob in such a file for one.
-    return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, _DELETION_VECTOR}]
+    return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, DELETION_VECTOR}]
 
 
 MAX_VALUES = 10_000
@@ -497,6 +504,27 @@ def _serialized(bitmap: BitMap) -> bytes:
     return struct.pack("<QI", 1, 0) + bitmap.serialize() if len(bitmap) else b""
 
 
+def statistics_entry(writer: PuffinWriter, snapshot: Snapshot, listed: Sequence[PuffinBlob]) -> dict[str, Any]:
+    """The entry of table metadata for a completed Puffin file; `listed` are its blobs that other engines read."""
+    blobs = [
+        {
+            "type": blob.type,
+            "snapshot-id": blob.snapshot_id,
+            "sequence-number": blob.sequence_number,
+            "fields": list(blob.fields),
+            **({"properties": dict(blob.properties)} if blob.properties else {}),
+        }
+        for blob in listed
+    ]
+    return {
+        "snapshot-id": snapshot.snapshot_id,
+        "statistics-path": writer.path,
+        "file-size-in-bytes": writer.size_bytes,
+        "file-footer-size-in-bytes": writer.footer_size_bytes,
+        "blob-metadata": blobs,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A column that has no index in one data file, and the reason."""
@@ -603,7 +631,9 @@ class _Run:
             writer.close({"created-by": "nevermore"})
         leftover.append(path)
         built = len(writer.blobs) - len(known.others) - len(known.indexes)
-        self._target.set_statistics(self._table, self._entry(writer, known))
+        listed = [blob for _, blob in known.others if blob.type not in {DEAD_ROWS_TYPE, DELETES_TYPE}]
+        entry = statistics_entry(writer, self._snapshot, listed)
+        self._target.set_statistics(self._table, entry, self._expired())
         return self._report(path, built, len(known.indexes), writer.size_bytes)
 
     def _write(self, writer: PuffinWriter, task: FileScanTask, name: str, column: NestedField) -> bool:
@@ -652,24 +682,11 @@ class _Run:
         number = self._snapshot.sequence_number
         return PuffinBlob(BLOB_TYPE, (column.field_id,), self._snapshot.snapshot_id, number, 0, 0, None, properties)
 
-    def _entry(self, writer: PuffinWriter, known: KnownBlobs) -> dict[str, Any]:
-        listed = [
-            {
-                "type": blob.type,
-                "snapshot-id": blob.snapshot_id,
-                "sequence-number": blob.sequence_number,
-                "fields": list(blob.fields),
-                **({"properties": dict(blob.properties)} if blob.properties else {}),
-            }
-            for _, blob in known.others
-        ]
-        return {
-            "snapshot-id": self._snapshot.snapshot_id,
-            "statistics-path": writer.path,
-            "file-size-in-bytes": writer.size_bytes,
-            "file-footer-size-in-bytes": writer.footer_size_bytes,
-            "blob-metadata": listed,
-        }
+    def _expired(self) -> list[str]:
+        """Our statistics files of expired snapshots: the new file has all indexes of theirs that are still useful."""
+        metadata = self._table.metadata
+        entries = [s for s in metadata.statistics if s.get("snapshot-id") not in metadata.snapshots]
+        return [path for s in entries if (path := str(s.get("statistics-path"))).endswith(FILE_SUFFIX)]
 
     def _report(self, path: str | None, built: int, kept: int, size_bytes: int) -> IndexReport:
         names = tuple(self._fields)

@@ -27,9 +27,9 @@ from scan_core.model.snapshot import DataFile, Snapshot
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
 
-FILE_SUFFIX = "-bitmap-index.puffin"
-"""At the end of the name of every statistics file that holds bitmap indexes."""
-_MOST_FILES = 32
+FILE_SUFFIX = "-index.puffin"
+"""At the end of the name of every statistics file of ours."""
+MAX_STATISTICS_FILES = 32
 """Statistics files looked at for one plan: each run that builds indexes carries all that are of use into its own."""
 _BLOB_BYTES = 1_000
 """About what a blob's description holds in memory."""
@@ -49,7 +49,7 @@ def with_bitmap_indexes(
     field_ids = _field_ids(context)
     if not field_ids or snapshot is None or not context.options.switches.use_bitmap_indexes or not tasks:
         return tasks
-    paths = list(islice(statistics_paths(metadata, snapshot), _MOST_FILES))
+    paths = list(islice(statistics_paths(metadata, snapshot), MAX_STATISTICS_FILES))
     if not paths:
         return tasks
     wanted = {task.data_file.path: task.data_file for task in tasks}
@@ -83,7 +83,7 @@ def _field_ids(context: ScanContext) -> frozenset[int]:
 
 
 def statistics_paths(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[str]:
-    """Statistics files with bitmap indexes: of the snapshot, its ancestors from new to old, then of all others."""
+    """Statistics files with indexes: of the snapshot, its ancestors from new to old, then of all others."""
     by_snapshot: dict[object, list[str]] = {}
     for entry in metadata.statistics:
         path = entry.get("statistics-path")

@@ -21,13 +21,15 @@ from scan_core.keys.columns import BytesColumn
 from scan_core.keys.equality_index import EqualityIndex, covers_all, find_deleted, threshold_of
 from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import SIGN_BIT, KeySummary
+from scan_core.model.errors import MalformedTableError, MemoryLimitError, MissingFileError
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import DeleteFile
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
 from scan_core.prune.verdicts import Match
 from scan_core.rows.roaring import RowPositions, surviving
-from scan_core.rows.selection import All, RowSelection
-from scan_core.split.tasks import FileScanTask, ScanContext
+from scan_core.rows.selection import All, RowSelection, intersect
+from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 MOST_VALUES = 256
 """Maximum number of values: looking up more in a Bloom filter takes longer than probing a row group."""
@@ -123,19 +125,22 @@ class EqualityFilter:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFilter:
-    """All deletes of one task."""
+    """All deletes of one task: a row is dead if any of the positions or keys removes it."""
 
-    positions: RowPositions | None
+    positions: tuple[RowPositions, ...]
     equality: tuple[EqualityFilter, ...]
 
     @property
     def is_empty(self) -> bool:
         """Whether no row can be deleted."""
-        return self.positions is None and not self.equality
+        return not self.positions and not self.equality
 
     def position_selection(self, first_row: int, num_rows: int) -> RowSelection:
         """Rows [first_row, first_row + num_rows) of the file that no position delete removes, renumbered from 0."""
-        return All(num_rows) if self.positions is None else surviving(self.positions, first_row, num_rows)
+        selection: RowSelection = All(num_rows)
+        for positions in self.positions:
+            selection = intersect(selection, surviving(positions, first_row, num_rows))
+        return selection
 
 
 def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
@@ -145,27 +150,51 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
         MalformedTableError: a delete file that breaks a rule; names file and field.
         MissingFileError: a delete file is gone.
     """
+    if (bits := task.dead_row_bits) is not None:
+        try:
+            positions = _vector(bits.vector, context, metrics)
+        except (MalformedTableError, MissingFileError, MemoryLimitError):  # the deletes themselves still exist
+            metrics.dead_row_bits_refused += 1
+        else:
+            metrics.dead_row_bits_used += 1
+            newer = _listed_positions(task, bits.position_deletes, context, metrics)
+            return DeleteFilter((positions, *newer), _equality_filters(task, bits.equality_deletes, context, metrics))
+    if (vector := task.deletion_vector) is not None:
+        by_position: tuple[RowPositions, ...] = (_vector(vector, context, metrics),)
+    else:
+        by_position = _listed_positions(task, task.position_deletes, context, metrics)
+    return DeleteFilter(by_position, _equality_filters(task, task.equality_deletes, context, metrics))
+
+
+def _equality_filters(
+    task: FileScanTask, groups: Sequence[EqualityDeleteGroup], context: ScanContext, metrics: ScanMetrics
+) -> tuple[EqualityFilter, ...]:
     sequence_number = task.data_file.data_sequence_number
-    filters = [
+    return tuple(
         EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), may_use_numba(context.options))
-        for group in task.equality_deletes
+        for group in groups
         if group.max_sequence_number > sequence_number
         for index in (equality_index(group, context, metrics),)
-    ]
-    return DeleteFilter(_positions(task, context, metrics), tuple(filters))
+    )
 
 
-def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> RowPositions | None:
+def _vector(vector: DeleteFile, context: ScanContext, metrics: ScanMetrics) -> RowPositions:
     io, options = context.io, context.options
-    if (vector := task.deletion_vector) is not None:
-        return DELETE_CACHE.get_or_build(
-            ("vector", file_key(vector, io)),
-            lambda: read_deletion_vector(vector, io, metrics, options.memory_limit_bytes),
-            options.delete_cache_bytes,
-            metrics,
-        )
+    return DELETE_CACHE.get_or_build(
+        ("vector", file_key(vector, io)),
+        lambda: read_deletion_vector(vector, io, metrics, options.memory_limit_bytes),
+        options.delete_cache_bytes,
+        metrics,
+    )
+
+
+def _listed_positions(
+    task: FileScanTask, files: Sequence[DeleteFile], context: ScanContext, metrics: ScanMetrics
+) -> tuple[RowPositions, ...]:
+    """Positions in position-delete files, as one; none if no file names the data file."""
+    io, options = context.io, context.options
     parts = []
-    for file in task.position_deletes:
+    for file in files:
         loaded = DELETE_CACHE.get_or_build(
             ("positions", file_key(file, io)),
             partial(read_position_deletes, file, io, metrics, options),
@@ -175,4 +204,4 @@ def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -
         part = positions_in(loaded, file, task.data_file, io, metrics)
         if part is not None:
             parts.append(part)
-    return union_of(parts) if parts else None
+    return (union_of(parts),) if parts else ()

@@ -1,6 +1,6 @@
 """Caches of a process: bounded in bytes, least recently used values dropped first.
 
-`BoundedCache` is the one cache class; `MANIFEST_CACHE` holds decoded manifests, manifest lists and directories of
+`BoundedCache` is the one cache class; `cached` keeps decoded manifests, manifest lists and directories of
 bitmap indexes, whose sizes only their decoders know.
 
 """

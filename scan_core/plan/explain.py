@@ -151,6 +151,14 @@ def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> 
         found = index.relocated_matches
         whose = "delete names its data file" if found == 1 else "deletes name their data files"
         yield f"    {found} {whose} by another spelling of the path"
+    if bits := matched.dead_row_bits:
+        newer = {f.path for found in bits.values() for group in found.equality_deletes for f in group.files}
+        newer |= {f.path for found in bits.values() for f in found.position_deletes}
+        dead = sum(found.vector.record_count for found in bits.values())
+        yield (
+            f"    index of dead rows: {_count(len(bits), 'data file')} with {_count(dead, 'dead row')} known by position, "
+            f"{_count(len(newer), 'delete file')} newer than the index"
+        )
     has_deletes = matched.combination_of != 0
     has_deletes[[*matched.position_files, *matched.vectors]] = True
     free = int((~has_deletes).sum())

@@ -4,12 +4,13 @@ Reads manifests, never data: what cannot hold a row of the result is left out by
 deletes are matched to the remaining files.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scan_core.bitmaps.dead_rows import DeleteName, delete_name, find_dead_row_bits
 from scan_core.bitmaps.find import with_bitmap_indexes
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
@@ -20,7 +21,8 @@ from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from scan_core.plan.file_set import FileSet, parts_of
-from scan_core.plan.splits import OPEN_FILE_COST_BYTES, make_splits
+from scan_core.plan.splits import OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
+from scan_core.read.metadata_columns import names_delete_files
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         data_files = FileSet.of(filters.files_left(data_files, planner.trace))
         context = filters.decided(data_files)
     delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
+    live = delete_files
     if filters is not None:
         delete_files = FileSet.of(filters.deletes_left(delete_files, planner.trace))
     index = build_delete_index(data_files, delete_files, context)
@@ -100,6 +103,23 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         bytes_skipped=sum(pruned.num_bytes for pruned in trace.data_files.values()),
         relocated_position_matches=index.relocated_matches,
     )
+    if snapshot is not None and index.num_delete_files and _may_use_dead_row_bits(context):
+
+        def newer_than(known: Container[DeleteName]) -> PlannedTasks:
+            newer = [file for file in delete_files if delete_name(file) not in known]
+            return build_delete_index(data_files, FileSet.of(newer), context).tasks
+
+        bits = find_dead_row_bits(
+            data_files.paths(),
+            index.tasks.__getitem__,
+            live,
+            newer_than,
+            metadata=metadata,
+            snapshot=snapshot,
+            context=context,
+            metrics=metrics,
+        )
+        index = replace(index, tasks=index.tasks.with_dead_row_bits(bits)) if bits else index
     tasks = with_bitmap_indexes(index.tasks, metadata, snapshot, context, metrics)
     return ScanPlan(context, snapshot, tasks, metrics, index, trace)
 
@@ -163,6 +183,11 @@ class FileFinder:
         if not self.pruner.may_hold_rows(manifest):
             return BY_SUMMARY
         return None
+
+
+def _may_use_dead_row_bits(context: ScanContext) -> bool:
+    """Bits do not tell which delete file removed a row."""
+    return context.options.switches.use_dead_row_bits and not names_delete_files(context)
 
 
 def _open_filters(metadata: TableMetadata, context: ScanContext) -> "PlanFilters | None":

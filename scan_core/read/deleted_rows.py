@@ -190,7 +190,7 @@ def restrict_by_deletes(
     metrics: ScanMetrics,
 ) -> Iterator[Restriction]:
     """All deletes of one task as restrictions."""
-    if deletes.positions is not None:
+    if deletes.positions:
         yield ByPosition(
             Cause.POSITION_DELETES,
             Level.ROW_GROUPS,
@@ -258,14 +258,13 @@ def _removed_by_values(restriction: Restriction, columns: LazyColumns) -> Mask:
 
 def _one_at_a_time(task: FileScanTask) -> Iterator[tuple[str, FileScanTask]]:
     """The task with a single delete file, for each that may touch it; position deletes first, then by age."""
-    bare = replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)
     if task.deletion_vector is not None:
-        yield task.deletion_vector.path, replace(bare, deletion_vector=task.deletion_vector)
+        yield task.deletion_vector.path, task.with_deletes(vector=task.deletion_vector)
     for file in sorted(task.position_deletes, key=lambda f: f.data_sequence_number):
-        yield file.path, replace(bare, position_deletes=(file,))
+        yield file.path, task.with_deletes(positions=(file,))
     singles = [(file, group) for group in task.equality_deletes for file in group.files]
     for file, group in sorted(singles, key=lambda pair: pair[0].data_sequence_number):
-        yield file.path, replace(bare, equality_deletes=(replace(group, files=(file,), covered_by=()),))
+        yield file.path, task.with_deletes(equality=(replace(group, files=(file,), covered_by=()),))
 
 
 def _keys_of(sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection) -> list[pa.Array]:

@@ -34,9 +34,9 @@ from scan_core.model.errors import MalformedTableError, MissingFileError, Option
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
 from scan_core.model.snapshot import DeleteFile, FileFormat
-from scan_core.read.metadata_columns import DELETED, METADATA_IDS
+from scan_core.read.metadata_columns import METADATA_IDS
 from scan_core.read.projection import Constant, FileProjection
-from scan_core.read.split_reader import read_split
+from scan_core.read.resolve import resolve_deletes
 from scan_core.run import run_splits
 from scan_core.spark.source import with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type
@@ -92,24 +92,9 @@ _NONE_DEAD = DeadRows(0, 0, np.zeros(0, np.int32), np.zeros((0, _CHUNK_WORDS), n
 """For a file that no delete applies to, whose rows have not been counted."""
 
 
-def has_deletes(task: FileScanTask) -> bool:
-    """Whether any delete may apply to the file."""
-    return bool(task.equality_deletes or task.position_deletes or task.deletion_vector)
-
-
 def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
     """The deleted rows of a whole file, independent of the scan's columns and predicate."""
-    if not task.is_whole_file:
-        raise MalformedTableError(f"{task.data_file.path}: dead rows are asked for a part of a file")
-    flags_only = replace(
-        context,
-        projection=Schema(context.projection.schema_id, (DELETED,)),
-        predicate=None,
-        sample=None,
-        runtime_filters=(),
-    )
-    flags = [batch.column(0) for batch in read_split(Split(flags_only, (task,)), metrics)]
-    return pack(np.asarray(pa.chunked_array(flags, pa.bool_()).to_numpy(), dtype=np.bool_))
+    return pack(np.concatenate([np.zeros(0, np.bool_), *resolve_deletes(task, context, metrics)]))
 
 
 def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
@@ -459,7 +444,7 @@ def inspect_files(
     schemes = spark_schemes(spark, tasks, context.io)
     if isinstance(schemes, str):
         return schemes
-    touched = [index for index, task in enumerate(tasks) if has_deletes(task)]
+    touched = [index for index, task in enumerate(tasks) if task.has_deletes]
     if (most := sum(tasks[i].data_file.record_count for i in touched) // 8) > limits.bits_bytes:
         return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
     known = {index: remembered_dead_rows(tasks[index], context) for index in touched}
@@ -558,7 +543,7 @@ def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics | None
     """Size and way of reading; dead rows too if metrics are given and Spark can read the file."""
     size = file_size(task.data_file.path, context.io)
     reading = how_to_read(task, context)
-    if metrics is None or isinstance(reading, str) or not has_deletes(task):
+    if metrics is None or isinstance(reading, str) or not task.has_deletes:
         return size, reading, None
     return size, reading, dead_rows(task, context, metrics)
 

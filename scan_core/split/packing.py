@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from scan_core.io.cache import BoundedCache
 from scan_core.model.snapshot import ContentFile, FileFormat
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
+from scan_core.split.tasks import DeadRowBits, EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
 SHARED_GROUP_FILES = 64
 """A delete set of fewer files costs a task less than a millisecond, wherever it comes from."""
@@ -40,12 +40,12 @@ def pack_splits(splits: Sequence[Split]) -> PackedSplits:
     lean = _Lean()
     uses: Counter[int] = Counter()
     for split in splits:
-        uses.update({id(group) for task in split.tasks for group in task.equality_deletes})
+        uses.update({id(group) for task in split.tasks for group in _groups_of(task)})
     shared: dict[int, Any] = {}
     for split in splits:
         shared.setdefault(id(split.context), split.context)
         for task in split.tasks:
-            for group in task.equality_deletes:
+            for group in _groups_of(task):
                 if uses[id(group)] > 1 and len(group.files) >= SHARED_GROUP_FILES:
                     shared.setdefault(id(group), group)
     numbers = {key: number for number, key in enumerate(shared)}
@@ -73,14 +73,19 @@ class _Lean:
         self._groups: dict[int, tuple[EqualityDeleteGroup, EqualityDeleteGroup]] = {}
 
     def task(self, task: FileScanTask) -> FileScanTask:
-        vector = task.deletion_vector
+        vector, bits = task.deletion_vector, task.dead_row_bits
         return replace(
             task,
             data_file=_without_statistics(task.data_file),
             equality_deletes=tuple(map(self.group, task.equality_deletes)),
             position_deletes=tuple(map(_without_statistics, task.position_deletes)),
             deletion_vector=None if vector is None else _without_statistics(vector),
+            dead_row_bits=None if bits is None else self._bits(bits),
         )
+
+    def _bits(self, bits: DeadRowBits) -> DeadRowBits:
+        newer = tuple(map(_without_statistics, bits.position_deletes))
+        return DeadRowBits(bits.vector, tuple(map(self.group, bits.equality_deletes)), newer)
 
     def group(self, group: EqualityDeleteGroup) -> EqualityDeleteGroup:
         if (known := self._groups.get(id(group))) is not None:
@@ -93,6 +98,11 @@ class _Lean:
     def twins(self, numbers: dict[int, int]) -> dict[int, int]:
         """Numbers by the identity of the lean groups."""
         return {id(lean): numbers[key] for key, (_, lean) in self._groups.items() if key in numbers}
+
+
+def _groups_of(task: FileScanTask) -> tuple[EqualityDeleteGroup, ...]:
+    newer = () if task.dead_row_bits is None else task.dead_row_bits.equality_deletes
+    return task.equality_deletes + newer
 
 
 def _without_statistics(file: F) -> F:

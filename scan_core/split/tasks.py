@@ -7,7 +7,7 @@ are in one ScanContext; what belongs to one data file in its FileScanTask.
 import pickle
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -113,12 +113,28 @@ class BitmapIndexBlob:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadRowBits:
+    """Dead rows of one data file that were found before, and the deletes that came later.
+
+    Attributes:
+        vector: where the positions of all rows lie that the older deletes remove.
+        equality_deletes: newer ones, which `vector` does not include.
+        position_deletes: newer ones.
+    """
+
+    vector: DeleteFile
+    equality_deletes: tuple[EqualityDeleteGroup, ...] = ()
+    position_deletes: tuple[DeleteFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FileScanTask:
     """One data file, or the part of it that starts in [start, start + length), with the deletes that may touch it.
 
     `equality_deletes` name only groups in which some file has a higher sequence number than the data file and bounds
     that meet it. `deletion_vector` excludes `position_deletes` (rule 6). `bitmap_indexes` are those of columns that the
-    predicate reads. `row_share` (k, n) is part k of n of the rows of each of its row groups.
+    predicate reads. `dead_row_bits` has the same effect as the deletes of the task, which are applied if the bits cannot
+    be read. `row_share` (k, n) is part k of n of the rows of each of its row groups.
     """
 
     data_file: DataFile
@@ -128,6 +144,7 @@ class FileScanTask:
     position_deletes: tuple[DeleteFile, ...] = ()
     deletion_vector: DeleteFile | None = None
     bitmap_indexes: tuple[BitmapIndexBlob, ...] = ()
+    dead_row_bits: DeadRowBits | None = None
     row_share: tuple[int, int] = (0, 1)
 
     def owns(self, byte_offset: int) -> bool:
@@ -138,6 +155,22 @@ class FileScanTask:
         end = self.start + self.length
         is_last = end >= self.data_file.file_size_bytes
         return (self.start == 0 or byte_offset >= self.start) and (is_last or byte_offset < end)
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether any delete may apply to the file."""
+        return bool(self.equality_deletes or self.position_deletes or self.deletion_vector)
+
+    def with_deletes(
+        self,
+        equality: tuple[EqualityDeleteGroup, ...] = (),
+        positions: tuple[DeleteFile, ...] = (),
+        vector: DeleteFile | None = None,
+    ) -> "FileScanTask":
+        """The task with these deletes instead of its own."""
+        return replace(
+            self, equality_deletes=equality, position_deletes=positions, deletion_vector=vector, dead_row_bits=None
+        )
 
     @property
     def is_whole_file(self) -> bool:

@@ -169,11 +169,11 @@ def test_conflicting_writer_is_merged_with_at_the_next_attempt(
     original = CatalogTarget.set_statistics
     interfered: list[str] = []
 
-    def interfere(self: CatalogTarget, base: Any, entry: Any) -> None:
+    def interfere(self: CatalogTarget, base: Any, entry: Any, superseded: Any) -> None:
         if not interfered:
             interfered.append(entry["statistics-path"])
             build_indexes(CatalogTarget(reloaded(catalog)), ["id"])
-        original(self, base, entry)
+        original(self, base, entry, superseded)
 
     monkeypatch.setattr(CatalogTarget, "set_statistics", interfere)
     report = build_indexes(target, ["city"])
