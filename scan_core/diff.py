@@ -577,10 +577,16 @@ class Changes:
             UnsupportedError: rows must be compared, and a column of the table has a type that cannot be read.
         """
         schema, rows_schema = self.arrow_schema, public_schema(self.context.projection)
-        with closing(self._changed()) as changed:
-            rows = ((change, public_batch(batch, rows_schema)) for change, batch in changed)
-            found = (batch if self.only is not None else _typed(change, batch, schema) for change, batch in rows)
-            yield from take_rows(found, self.row_limit)
+        taken = 0
+        try:
+            with closing(self._changed()) as changed:
+                rows = ((change, public_batch(batch, rows_schema)) for change, batch in changed)
+                found = (batch if self.only is not None else _typed(change, batch, schema) for change, batch in rows)
+                for batch in take_rows(found, self.row_limit):
+                    taken += batch.num_rows
+                    yield batch
+        finally:
+            self._last.metrics.rows_out = taken  # rows beyond a limit, or that cancel out, were read, but are no result
 
     def work(self) -> "ChangeWork":
         """The parts of the work, for executors of one's own: `read_changes` reads each.

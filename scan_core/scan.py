@@ -287,7 +287,15 @@ class ScanRequest:
         return self._with(snapshot_id=None, timestamp_ms=None, ref=name)
 
     def with_options(self, options: ScanOptions) -> Self:
-        """The same rows, found in another way."""
+        """The same rows, found in another way.
+
+        Raises:
+            OptionError: these are not `ScanOptions`.
+        """
+        if not isinstance(options, ScanOptions):
+            raise OptionError(
+                f"with_options takes ScanOptions(...), not {options!r:.80} of type {type(options).__name__}"
+            )
         return self._with(options=options)
 
     def limit(self, num_rows: int) -> Self:
@@ -485,7 +493,9 @@ class Scan(ScanRequest):
     def count(self) -> int:
         """Rows of the result, without building any."""
         total = sum(self.run(self.plan(), _count_one))
-        return total if self.row_limit is None else min(total, self.row_limit)
+        if self.row_limit is not None:
+            total = self._last.metrics.rows_out = min(total, self.row_limit)
+        return total
 
     def aggregate(self, *wanted: tuple[str, str]) -> tuple[Any, ...]:
         """The answers to `("sum", "price")`, `("count", "*")`, `("min", "day")` ..., without building rows.
@@ -522,8 +532,14 @@ class Scan(ScanRequest):
         return self._run(self.plan(), self.arrow_schema)
 
     def _run(self, plan: ScanPlan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        with closing(self.run(plan, read_split, keep_order=self.options.keep_order)) as batches:
-            yield from take_rows((public_batch(batch, schema) for batch in batches), self.row_limit)
+        taken = 0
+        try:
+            with closing(self.run(plan, read_split, keep_order=self.options.keep_order)) as batches:
+                for batch in take_rows((public_batch(batch, schema) for batch in batches), self.row_limit):
+                    taken += batch.num_rows
+                    yield batch
+        finally:
+            self._last.metrics.rows_out = taken  # rows beyond a limit were read, but are not in the result
 
     def run(
         self,

@@ -36,7 +36,7 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
     if empty := report.empty_partitions:
         more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
         shown = ", ".join(empty[:_MAX_SHOWN]) + more
-        lines.append(f"  warning: the SQL returns no rows for {shown}, so the rows published there before are removed")
+        lines.append(f"  warning: the SQL returns no rows for {shown}: published empty, without any earlier rows")
     if with_reasons:
         lines += [f"  {table}: {counted(n, 'row')} added or removed" for table, n in report.changed_rows.items()]
         reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]

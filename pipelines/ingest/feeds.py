@@ -220,9 +220,7 @@ def feeds_of(config: Config, chosen: Sequence[str], listings: Listings | None = 
     for name in chosen:
         if entries[name].source not in sources:
             sources.append(entries[name].source)
-    # Properties of FileIO have a dot in their names: s3.endpoint, s3.access-key-id ...
-    properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
-    filesystem = RemoteFiles(properties) if properties else None
+    filesystem = _remote_files(config)
     known = {} if listings is None else listings
     feeds = []
     for source in sources:
@@ -232,6 +230,13 @@ def feeds_of(config: Config, chosen: Sequence[str], listings: Listings | None = 
         listing = known.setdefault(source.path, Listing(source.path, filesystem))
         feeds.append(Feed(_located(source, config.folder), sharing, wanted, listing, patterns))
     return feeds
+
+
+def _remote_files(config: Config) -> RemoteFiles | None:
+    """Object stores as the properties of the catalog describe them; None without such properties."""
+    # Properties of FileIO have a dot in their names: s3.endpoint, s3.access-key-id ...
+    properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
+    return RemoteFiles(properties) if properties else None
 
 
 def _located(source: FilesSource, folder: Path) -> FilesSource:
@@ -271,26 +276,27 @@ ROWS_FORMAT = "rows"
 
 
 def snapshot_batches(
-    table: TableIngest, config: TableConfig, paths: tuple[str, ...], kind: str | None
+    table: TableIngest, project: Config, paths: tuple[str, ...], kind: str | None
 ) -> Iterator[ChangeBatch]:
     """The rows of a full load, as snapshot reads.
 
     Args:
         table: the table that is loaded in full.
-        config: settings of the table.
+        project: the config that has the table.
         paths: files or patterns of files.
         kind: their format; None is that of the table's feed.
 
     Raises:
         SourceError: no files, an event that cannot be decoded, or one that is not a row.
     """
-    source = config.source if kind is None else FilesSource(path=paths, format=kind)
+    config = project.table(table.name)
+    source = _located(config.source, project.folder) if kind is None else FilesSource(path=paths, format=kind)
     options = dict(source.options)
     if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):
         options.setdefault("no_op", "r")
     own = config.model_copy(update={"order_by": "position", "source_table": config.source_table or table.source_table})
     source = source.model_copy(update={"path": paths, "options": options})
-    feed = Feed(source, {table.name: own}, (table.name,), Listing(paths))
+    feed = Feed(source, {table.name: own}, (table.name,), Listing(paths, _remote_files(project)))
     feed.check()
     decided = Decided()
     types = table.known_types

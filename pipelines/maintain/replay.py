@@ -249,7 +249,7 @@ def resync_from(
         raise SourceError(f"{name} has no change log yet: ingest first, because the load has no position in its feed")
     table = TableIngest(catalog, name, settings, TableReport(name))
     table.start()
-    batches = snapshot_batches(table, settings, paths, kind)
+    batches = snapshot_batches(table, config, paths, kind)
     first = next(batches, None)
     if first is None:
         raise SourceError(

@@ -223,18 +223,24 @@ def _depth_above(arguments: Iterable[Expr]) -> int:
 
 
 def col(name: str) -> Expr:
-    """A column by name, or a struct member by its dotted path; an exact column name wins."""
-    return Name((name,))
+    """A column by name, or a struct member by its dotted path; an exact column name wins.
+
+    Raises:
+        TypeError: the name is not text.
+    """
+    return Name((_text(name, "col takes the name of a column"),))
 
 
 def lit(value: Constantish) -> Expr:
     """A constant, for places where Python would not lift it: `lit(5) < col("qty")` needs none."""
+    if not isinstance(value, Constantish):
+        raise TypeError(f"{value!r:.80} of type {type(value).__name__} cannot be used in a filter")
     return Constant(value)
 
 
 def call(function: str, *arguments: object) -> Expr:
     """A function by its SQL name: `call("year", col("day")) == 2026`."""
-    return Operation(function.lower(), tuple(map(lift, arguments)))
+    return Operation(_text(function, "call takes the name of a function").lower(), tuple(map(lift, arguments)))
 
 
 def lift(value: object) -> Expr:
@@ -245,9 +251,13 @@ def lift(value: object) -> Expr:
     """
     if isinstance(value, Expr):
         return value
-    if isinstance(value, Constantish):
-        return Constant(value)
-    raise TypeError(f"{value!r:.80} of type {type(value).__name__} cannot be used in a filter")
+    return lit(value)  # type: ignore[arg-type]  # it refuses what is no constant
+
+
+def _text(name: object, expected: str) -> str:
+    if isinstance(name, str):
+        return name
+    raise TypeError(f"{expected}, not {name!r:.80} of type {type(name).__name__}")
 
 
 @dataclass(frozen=True)

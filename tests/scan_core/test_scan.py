@@ -20,6 +20,7 @@ from scan_core import (
     SnapshotNotFoundError,
     col,
 )
+from scan_core.expr.nodes import call, lit
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.table_builder import TableBuilder
@@ -78,6 +79,16 @@ def test_mistakes_fail_where_they_are_made(tmp_path: Path, wrong: Callable[[Scan
         wrong(scan_of(table))
 
 
+def test_expressions_name_what_they_take() -> None:
+    for make, message in (
+        (lambda: col(5), "col takes the name of a column, not 5 of type int"),  # type: ignore[arg-type]
+        (lambda: call(5), "call takes the name of a function, not 5 of type int"),  # type: ignore[arg-type]
+        (lambda: lit([1]), "of type list cannot be used in a filter"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
+
+
 def test_columns_of_an_older_schema_may_be_named_before_the_snapshot(tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path, [Column(1, "id", "long"), Column(2, "old", "int")])
     first = builder.commit(builder.data({"id": [1, 2], "old": [3, 4]}))
@@ -117,6 +128,10 @@ def test_limit_cuts_rows_and_counts(tmp_path: Path) -> None:
     assert scan.limit(100).count() == 8
     assert scan.limit(3).limit(5).row_limit == 3
     assert scan.limit(0).to_table().num_rows == 0
+    for limit in (0, 3, 100):
+        for run in (scan.limit(limit), scan.changes(None).limit(limit)):
+            assert run.to_table().num_rows == run.metrics.rows_out == min(limit, 8)
+            assert run.count() == run.metrics.rows_out == min(limit, 8)
     with pytest.raises(OptionError, match="-1"):
         scan.limit(-1)
 

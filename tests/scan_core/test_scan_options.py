@@ -34,6 +34,7 @@ from tests.support.table_builder import TableBuilder
         (lambda scan: scan.sample(0.5, "x"), "seed must be a whole number, not 'x' of type str"),
         (lambda scan: scan.as_of_snapshot("5"), "a snapshot id must be a whole number, not '5' of type str"),
         (lambda scan: scan.at_ref(5), "the name of a branch or tag must be text, not 5 of type int"),
+        (lambda scan: scan.with_options(5), "with_options takes ScanOptions(...), not 5 of type int"),
         (lambda scan: scan.aggregate("sum"), 'aggregate takes pairs such as ("sum", "price"), not \'sum\''),
         (lambda scan: scan.aggregate(("sum", 5)), "aggregate takes pairs"),
         (lambda scan: scan.aggregate(("sum",)), "aggregate takes pairs"),

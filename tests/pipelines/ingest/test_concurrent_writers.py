@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ print(report.as_dict())
 sys.exit(report.exit_code)
 """
 TOUCH = """
-import sys, time
+import os, sys, time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.config.project import load
 catalog = open_catalog(load(sys.argv[1]))
-done = 0
-while done < 2 or not Path(sys.argv[2]).exists():
+done, parent = 0, os.getppid()
+while os.getppid() == parent and (done < 2 or not Path(sys.argv[2]).exists()):
     try:
         with find_table(catalog, "shop.products").transaction() as change:
             change.set_properties({"touched": str(done)})
@@ -51,9 +53,23 @@ def project(tmp_path: Path) -> Project:
     return found
 
 
-def start(project: Project, program: str = PROGRAM, *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", program, str(project.folder / "nevermore.yaml"), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Start]:
+    """Starts a program beside the test; what still runs at the end of the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(program: str = PROGRAM, *arguments: object) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", program, str(project.folder / "nevermore.yaml"), *map(str, arguments)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def land(project: Project, files: int, rows: int = 100) -> dict[int, dict[str, Any]]:
@@ -75,9 +91,9 @@ def assert_exactly_once(project: Project, last: dict[int, dict[str, Any]], chang
 
 
 @pytest.mark.timeout(240)
-def test_rule_29_two_ingesters_of_one_table_apply_every_change_once(project: Project) -> None:
+def test_rule_29_two_ingesters_of_one_table_apply_every_change_once(project: Project, start: Start) -> None:
     last = land(project, 6)
-    runs = [start(project) for _ in range(2)]
+    runs = [start() for _ in range(2)]
     for run in runs:
         output, errors = run.communicate(timeout=200)
         assert run.returncode in {0, 1}, errors
@@ -86,12 +102,12 @@ def test_rule_29_two_ingesters_of_one_table_apply_every_change_once(project: Pro
 
 
 @pytest.mark.timeout(240)
-def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project) -> None:
+def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project, start: Start) -> None:
     last = land(project, 1)
     assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
     last |= land(project, 6)
     ended = project.folder / "ended"
-    other = start(project, TOUCH, ended)
+    other = start(TOUCH, ended)
     assert other.stdout is not None
     assert other.stdout.readline() == "1\n"
     report = run_once(load(project.folder / "nevermore.yaml"))
@@ -129,11 +145,11 @@ def test_rule_29_position_survives_a_foreign_compaction(project: Project) -> Non
 
 
 @pytest.mark.timeout(240)
-def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Project) -> None:
+def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Project, start: Start) -> None:
     last = land(project, 1)
     project.run()
     last |= land(project, 8)
-    run = start(project)
+    run = start()
     compactions = 0
     while run.poll() is None and compactions < 100:
         time.sleep(0.2)

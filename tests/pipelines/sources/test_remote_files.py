@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
+from pipelines.config.project import Config, load
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.replay import resync_from
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.files import discover
 from tests.support.object_server import properties_of, serving, store_of
@@ -73,7 +74,22 @@ def test_sources_are_reached_by_the_properties_of_the_catalog(properties: dict[s
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
     config = load(tmp_path / "nevermore.yaml")
     assert run_once(config).exit_code == 0
+    assert _ids(config) == [2, 3]
+
+
+def test_a_full_load_is_reached_by_the_properties_of_the_catalog(properties: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.jsonl").write_text('{"op":"c","id":7}\n')
+    table = {"source": {"type": "files", "path": "landing/*"}, "key": ["id"], "types": {"id": "long"}}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump({"catalog": {**properties}, "tables": {"shop.t": table}}))
+    config = load(tmp_path / "nevermore.yaml")
+    assert run_once(config).exit_code == 0
+    resync_from(open_catalog(config), config, "shop.t", ("s3://lake/in/b/2.jsonl.gz", "s3://lake/in/a/*"))
+    assert _ids(config) == [1, 2]
+
+
+def _ids(config: Config) -> list[int]:
     table = find_table(open_catalog(config), "shop.t")
     assert table is not None
-    rows = live_rows(table.metadata_location.removeprefix("file://")).column("id").to_pylist()
-    assert sorted(rows) == [2, 3]
+    ids: list[int] = live_rows(table.metadata_location.removeprefix("file://")).column("id").to_pylist()
+    return sorted(ids)
