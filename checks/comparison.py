@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from checks.reference.sql_columns import open_connection
+from pipelines.iceberg.row_shape import python_rows
 
 MAX_OFFENDING_KEYS = 20
 """Maximum keys or rows in a result: enough to see a pattern, few enough to read."""
@@ -40,8 +41,7 @@ class CheckResult:
 
 def sample(table: pa.Table) -> list[dict[str, Any]]:
     """The first rows of a table, as `offending_keys` holds them."""
-    rows: list[dict[str, Any]] = table.slice(0, MAX_OFFENDING_KEYS).to_pylist()
-    return rows
+    return python_rows(table.slice(0, MAX_OFFENDING_KEYS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from checks.comparison import CheckResult
 from checks.subject import Subject
+from pipelines.iceberg.row_shape import python_rows
 from scan_core import (
     FILE_PATH_ID,
     POSITION_ID,
@@ -537,7 +538,7 @@ class _Contradictions:
             values = descended(batch.column(places[claim.path[0].field_id]), _steps(claim.path))
             flags = claim.broken_by(values)
             if count := pc.sum(flags).as_py() or 0:
-                before, example = self._found.get(i, (0, _short(values.filter(flags)[0].as_py())))
+                before, example = self._found.get(i, (0, _short(_first(values.filter(flags)))))
                 self._found[i] = before + count, example
 
     def items(self) -> Iterator[tuple[_Claim, int, str]]:
@@ -565,3 +566,7 @@ def _name(path: Sequence[NestedField]) -> str:
 
 def _short(value: Any) -> str:
     return "NULL" if value is None else f"{value!s:.80}"
+
+
+def _first(values: pa.Array) -> Any:
+    return python_rows(pa.table({"value": values.slice(0, 1)}))[0]["value"]

@@ -27,7 +27,7 @@ from pipelines.iceberg.loaded_table import (
     refresh,
     storage_of,
 )
-from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, write_rows
 from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, col
@@ -418,7 +418,7 @@ def key_log(name: str, log: Table, key: Mapping[str, Constantish]) -> KeyLog | N
     scan = log.scan()
     for column, place in members.items():
         scan = scan.where(_is(col(str(place)).member(column), key[column]))
-    rows: list[dict[str, Any]] = scan.select(*_COLUMNS).to_table().sort_by("ordinal").to_pylist()
+    rows: list[dict[str, Any]] = python_rows(scan.select(*_COLUMNS).to_table().sort_by("ordinal"))
     return KeyLog(name, len(rows), tuple(LoggedChange(**row) for row in rows[-MAX_CHANGES:]))
 
 

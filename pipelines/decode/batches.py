@@ -274,6 +274,7 @@ UNDECIDED = (
     " whose encoding is known: no schema tells whether text is a number or base64 of its digits; add "
     "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
 )
+UNTYPED = " has no element that tells the type of the column; add types: {{{0}.element: string}} or another type"
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
 
@@ -290,7 +291,8 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
     elif isinstance(some, SpanColumn):
         kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
         values = pc.binary_join_element_wise(kinds, values, " ")
-        texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+        verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
+        texts = _joined(f"column {name}: ", values, verdict)
         if pa.types.is_decimal(wanted.arrow) and wanted.encoding is Encoding.NATURAL:
             is_text = pa.array(some.of_kind(*TEXT_KINDS))
             texts = pc.if_else(is_text, _joined("", texts, UNDECIDED.format(name)), texts)

@@ -1,6 +1,6 @@
 """Converts rows to the columns, types and field ids of a table, sorts them and splits them by partition."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context
 from functools import reduce
@@ -80,17 +80,40 @@ def without_extensions(rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=wanted)
 
 
+def times_as_text(rows: pa.Table) -> pa.Table:
+    """Rows with every date and time as text, at every depth: Python's own have only the years 1 to 9999."""
+    for i, f in enumerate(rows.schema):
+        if (kind := _spelled_type(f.type)) != f.type:
+            rows = rows.set_column(i, f.with_type(kind), rows.column(i).cast(kind))
+    return rows
+
+
+def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as dictionaries, for people and documents; dates and times are text if one is beyond Python's years."""
+    try:
+        found: list[dict[str, Any]] = rows.to_pylist()
+    except OverflowError:
+        found = times_as_text(rows).to_pylist()
+    return found
+
+
 def _storage_type(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
+    return _with_leaves(kind, lambda leaf: leaf.storage_type if isinstance(leaf, pa.BaseExtensionType) else leaf)
+
+
+def _spelled_type(kind: pa.DataType) -> pa.DataType:
+    return _with_leaves(kind, lambda leaf: pa.string() if pa.types.is_temporal(leaf) else leaf)
+
+
+def _with_leaves(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(_storage_type(f.type)) for f in kind])
+        return pa.struct([f.with_type(_with_leaves(f.type, changed)) for f in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_storage_type(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_with_leaves(kind.value_type, changed)))
     if pa.types.is_map(kind):
-        item = kind.item_field.with_type(_storage_type(kind.item_type))
-        return pa.map_(kind.key_field.with_type(_storage_type(kind.key_type)), item)
-    return kind
+        item = kind.item_field.with_type(_with_leaves(kind.item_type, changed))
+        return pa.map_(kind.key_field.with_type(_with_leaves(kind.key_type, changed)), item)
+    return changed(kind)
 
 
 def _parquet_field(f: NestedField) -> pa.Field:
@@ -321,6 +344,9 @@ def _physical(value: pa.Scalar, kind: pa.DataType) -> Any:
 def _folder_name(value: pa.Scalar) -> str:
     if not value.is_valid:
         return "null"
-    plain = value.as_py()
+    try:
+        plain = value.as_py()
+    except OverflowError:  # a date or time beyond Python's years
+        plain = value.cast(pa.string()).as_py()
     text = plain.hex() if isinstance(plain, bytes) else str(plain)
     return quote_plus(text)[:_MAX_FOLDER_NAME]

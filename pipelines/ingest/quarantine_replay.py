@@ -29,7 +29,7 @@ from pipelines.formats.registry import decode
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from pipelines.iceberg.loaded_table import open_current, refresh
-from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.row_shape import times_as_text, without_extensions
 from pipelines.iceberg.table_writer import write_rows
 from pipelines.ingest.feeds import decided_in, feeds_of
 from pipelines.ingest.report import TableReport
@@ -250,7 +250,7 @@ def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
     """The content of each change, as JSON with all columns of the rows."""
     names = [row_type.field(i).name for i in range(row_type.num_fields)]
     documents = []
-    for row in changes.select(list(_CONTENT)).to_pylist():
+    for row in times_as_text(changes.select(list(_CONTENT))).to_pylist():
         after = row["after"]
         after = None if after is None else {name: after.get(name) for name in names}
         documents.append(orjson.dumps([row["op"], row["key"], after], default=str, option=orjson.OPT_SORT_KEYS))

@@ -16,7 +16,7 @@ from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
-from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.table_writer import check_key
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, partition_text, shape_properties
 
@@ -145,7 +145,7 @@ def _check_rows(table: "Table", name: str, key: Sequence[str]) -> int:
     counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
     shared = counted.filter(pc.greater(counted.column("count_all"), 1))
     if shared.num_rows:
-        shown = ", ".join(_shown(row) for row in shared.select(labels).slice(0, MAX_SHOWN_KEYS).to_pylist())
+        shown = ", ".join(_shown(row) for row in python_rows(shared.select(labels).slice(0, MAX_SHOWN_KEYS)))
         raise SourceError(
             f"{name} has {shared.num_rows:,} keys ({', '.join(key)}) with several rows, so they identify no row; "
             f"declare another key, or identity: full. Keys: {shown}"

@@ -17,7 +17,7 @@ from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import conform, member, single_array, without_extensions
+from pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
 from pipelines.mirrors.fold import FoldResult, fold
 from scan_core import Mask, Rows
 
@@ -76,10 +76,13 @@ def _predicates(keys: pa.Table) -> list[Any]:
         if column.null_count or not _is_literal(column.type):
             continue
         values = pc.unique(column)
+        try:
+            bounds = pc.min_max(column).as_py()
+        except OverflowError:  # dates beyond the years of Python, in which predicates are written
+            continue
         if len(values) <= _LISTED_KEYS:
             predicates.append(col(name).is_in(values.to_pylist()))
         else:
-            bounds = pc.min_max(column).as_py()
             predicates.append(col(name).between(bounds["min"], bounds["max"]))
     return predicates
 
@@ -184,7 +187,7 @@ def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:
     if refused.num_rows == 0:
         return Rejected.none()
     rows = changes.take(refused.column("change"))
-    wanted = rows.select(["op", "key", "after", "unchanged"]).to_pylist()
+    wanted = python_rows(rows.select(["op", "key", "after", "unchanged"]))
     documents = [orjson.dumps(row, default=str) for row in wanted]
     keys = [orjson.dumps(row["key"], default=str).decode()[:MAX_SHOWN] for row in wanted]
     reasons = pc.binary_join_element_wise(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pipelines.errors import PublishError
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.row_shape import conform
+from pipelines.iceberg.row_shape import conform, python_rows
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
 from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
@@ -316,6 +316,6 @@ def _refuse_equal(rows: pa.Table, before: pa.Table, key: Sequence[str]) -> None:
         this, that = rows.column(name), before.column(name)
         nulls = pc.and_(pc.is_null(this), pc.is_null(that))
         equal = pc.and_(equal, pc.fill_null(pc.equal(this, that), nulls))
-    if twice := rows.filter(equal).slice(0, _EXAMPLES).to_pylist():
+    if twice := python_rows(rows.filter(equal).slice(0, _EXAMPLES)):
         shown = ", ".join(str(tuple(row.values())) for row in twice)
         raise PublishError(f"several rows of the result have the same key ({', '.join(key)}): {shown}; group by it")
