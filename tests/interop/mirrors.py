@@ -11,6 +11,7 @@ from pipelines.config.project import load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
 from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
+from pipelines.maintain.dead_row_index import index_dead_rows
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\
@@ -107,7 +108,9 @@ def make_mirrors(folder: Path) -> list[Proof]:
         catalog = open_catalog(load(config))
         for feed in FEEDS:
             columns = [name for name, kind in feed.types.items() if not kind.startswith("decimal")]
-            build_indexes(CatalogTarget(find_table(catalog, f"proof.{feed.name}")), columns)
+            target = CatalogTarget(find_table(catalog, f"proof.{feed.name}"))
+            build_indexes(target, columns)
+            index_dead_rows(target)
     return [
         Proof(feed.name, str(table.metadata_location).removeprefix("file://"), snapshot.snapshot_id)
         for feed in FEEDS

@@ -17,6 +17,7 @@ from pipelines.config.project import load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
 from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
+from pipelines.maintain.dead_row_index import index_dead_rows
 from tests.support.rendering import rendered
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
@@ -58,6 +59,12 @@ def written(folder: Path, *, is_published: bool) -> dict[str, Path]:
         indexed = find_table(catalog, name)
         assert [s.blob_metadata for s in indexed.metadata.statistics] == [[]]  # type: ignore[union-attr]
         found[f"{name} indexed"] = _metadata_of(indexed)
+        if (report := index_dead_rows(CatalogTarget(indexed))).path is not None:
+            assert report.dead_rows > 0
+            indexed = find_table(catalog, name)
+            assert [s.blob_metadata for s in indexed.metadata.statistics] == [[]]  # type: ignore[union-attr]
+            found[f"{name} with its dead rows"] = _metadata_of(indexed)
+    assert "shop.orders with its dead rows" in found
     return found
 
 

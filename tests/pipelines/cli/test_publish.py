@@ -209,7 +209,8 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
 
 def test_partitions_that_are_empty_now_are_warned_of() -> None:
     report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
-    assert "warning: the SQL returns no rows for 2026-01-01, so the rows" in describe_publication(
-        report, with_reasons=False
+    assert (
+        "warning: the SQL returns no rows for 2026-01-01: published empty, without any earlier rows"
+        in describe_publication(report, with_reasons=False)
     )
     assert report.as_dict()["empty_partitions"] == ["2026-01-01"]
