@@ -116,6 +116,15 @@ class PrivateFolder:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
+    def keep_latest(self, number: int) -> None:
+        """Remove the files below that were changed first, until there are so many."""
+        changed = []
+        for name in self.names():
+            with suppress(FileNotFoundError):
+                changed.append((os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime_ns, name))
+        for _, name in sorted(changed, reverse=True)[number:]:
+            self.remove(name)
+
     def remove_folder(self, name: str) -> None:
         """Remove a folder below with its content; symbolic links are removed, not followed."""
         shutil.rmtree(name, ignore_errors=True, dir_fd=self._descriptor)

@@ -1,9 +1,11 @@
 """Spark sessions for commands and tests: local, quiet and offline by default, or on a cluster or Connect server."""
 
 import atexit
+import hashlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -11,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import scan_core
-from scan_core.io.private_files import temporary_folder
+from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder, temporary_folder
 from scan_core.model.errors import MissingRuntimeError, OptionError
 from scan_core.spark.frames import register
 
@@ -28,12 +32,23 @@ _HINT = (
 )
 
 
+_ARCHIVES = "spark-classes"
+_KEPT_ARCHIVES = 3
+"""Archives of classes take 180 MB each; one for each Java and Spark that this user has used last."""
+_CLASS_OPTIONS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
+
+
 def require_java() -> Path:
     """Find the `java` executable that Spark will start, and check its version.
 
     Raises:
         MissingRuntimeError: Java is missing, does not start, or is too old.
     """
+    return _found_java()[0]
+
+
+def _found_java() -> tuple[Path, str]:
+    """The executable, and what it says of its version."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None:
@@ -48,7 +63,7 @@ def require_java() -> Path:
     major = int(version[2] or 0) if version[1] == "1" else int(version[1])
     if major < MINIMUM_JAVA:
         raise MissingRuntimeError(f"{java} is Java {major}; {_HINT}")
-    return Path(java)
+    return Path(java), answer.stderr + answer.stdout
 
 
 ARROW_BATCH_ROWS = 100_000
@@ -112,14 +127,16 @@ def spark_session(
         MissingRuntimeError: no Java 17 or newer.
         OptionError: a session of the other kind (classic or Connect) runs in this process, or the cluster is unreachable.
     """
-    settings = dict(config or {})
+    settings, java_options, archive = dict(config or {}), "", ""
     if remote is None:
-        require_java()
+        java, version = _found_java()
         _choose_python(master, settings)
         builder = SparkSession.builder.appName(app_name).master(master)
         ours = _session_config(master)
+        given = f"{settings.get(_JAVA_OPTIONS, '')} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+        archive = _class_archive(f"{java} {version}", given)
         java_options = " ".join(s[_JAVA_OPTIONS] for s in (ours, settings) if _JAVA_OPTIONS in s)
-        settings = ours | settings | {_JAVA_OPTIONS: java_options}
+        settings = ours | settings | {_JAVA_OPTIONS: f"{archive} {java_options}".strip()}
     else:
         builder = SparkSession.builder.remote(remote)
         settings = _QUERY_SETTINGS | settings
@@ -129,7 +146,14 @@ def spark_session(
         is_first = SparkSession.getActiveSession() is None
         if is_first:
             _log.info("starting Spark at %s, which takes some seconds", remote or master)
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if not archive or error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            _log.warning("Java ended with %s, which is removed; starting Spark without it", archive)
+            _class_archives().keep_latest(0)
+            session = builder.config(_JAVA_OPTIONS, java_options).getOrCreate()
         has_executors = master != "local" and not master.startswith("local[")
         if is_first and remote is None and has_executors:
             # if the driver just exits, executors consider its tasks lost and start them again
@@ -209,6 +233,43 @@ def _session_config(master: str) -> dict[str, str]:
     if cluster and int(cluster[1]) < DEFAULT_EXECUTOR_MIB:
         settings["spark.executor.memory"] = f"{cluster[1]}m"
     return settings
+
+
+def _class_archive(java: str, given: str) -> str:
+    """Options with which the driver maps the classes of an earlier session, or keeps its own for later ones when it ends.
+
+    Loading and verifying classes is half of what it takes to start Spark. The archive is Java's own (JEP 350): Java ignores
+    one of another version or class path, one without its header, which is written last, and one with a wrong checksum.
+    """
+    if any(option in given for option in _CLASS_OPTIONS) or SparkContext._gateway is not None:  # noqa: SLF001 - it runs
+        return ""
+    spark = f"{pyspark.__version__} {pyspark.__file__} {os.environ.get('SPARK_HOME', '')}"
+    prefix = hashlib.sha256(f"{java} {spark}".encode()).hexdigest()[:16]
+    try:
+        folder = _class_archives()
+        names = [name for name in sorted(folder.names()) if name.startswith(prefix) and _is_whole(folder, name)]
+        path = folder.path / (names[0] if names else f"{prefix}-{secrets.token_hex(8)}.jsa")
+        if re.search(r"[\s:;,'\"\\\\]", str(path)):  # they would end the option, or separate two archives
+            return ""
+        if names:
+            os.utime(path)
+        folder.keep_latest(_KEPT_ARCHIVES)
+    except (OSError, UnsafeFileError) as error:
+        _log.info("Spark's classes are loaded one by one: %s", error)
+        return ""
+    what = "SharedArchiveFile" if names else "ArchiveClassesAtExit"
+    return f"-Xshare:auto -XX:{what}={path} -XX:+VerifySharedSpaces -Xlog:disable -Xlog:all=error:stderr"
+
+
+def _class_archives() -> PrivateFolder:
+    if (cached := cache_folder()) is None:
+        raise UnsafeFileError("this user has no folder for caches")
+    return held_folder(cached).folder(_ARCHIVES)
+
+
+def _is_whole(folder: PrivateFolder, name: str) -> bool:
+    with folder.read(name) as file:
+        return any(file.read(4))
 
 
 def _let_workers_import_scan_core() -> None:

@@ -14,6 +14,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""For every JVM of a test run, those of commands and examples too: short queries on few cores."""
+
 SPARK_TEST = [pytest.mark.spark]
 """Marks of tests with a session."""
 
@@ -28,8 +31,6 @@ def spark() -> "SparkSession":
 
     config = {"spark.sql.shuffle.partitions": "2"}
     remote = os.environ.get(REMOTE) or None
-    if remote is None:  # short queries, few cores
-        config["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     return spark_session("nevermore-tests", master="local[2]", remote=remote, config=config)
 
 

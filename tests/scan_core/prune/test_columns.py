@@ -27,7 +27,7 @@ from tests.support.bound_bytes import encode_bound
 from tests.support.entry_columns import Entry, entry_columns
 from tests.support.random_predicates import SCHEMA, Sql, predicates
 
-_SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 _NAMES = ("i", "l", "f", "d", "dec", "s", "dt", "ts", "b", "tz", "bin", "big", "s2")
 _IDS = {name: SCHEMA.find(name).field_id for name in _NAMES}
 _TYPES: dict[int, PrimitiveType] = {i: SCHEMA.find(name).type for name, i in _IDS.items()}  # type: ignore[misc]
