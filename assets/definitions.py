@@ -68,6 +68,8 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         "commits": report.mirror_commits,
         "snapshot id": str(report.snapshot_id),
     }
+    if report.indexes is not None:
+        values |= report.indexes.as_metadata()
     table = find_table(open_catalog(config), report.table)
     if table is not None:
         opened = open_table(table)

@@ -88,6 +88,8 @@ def refresh_metadata(report: PublishReport) -> dict[str, Any]:
     }
     if report.why:
         values["why"] = {key: list(why) for key, why in list(report.why.items())[:MAX_REASONS]}
+    if report.indexes is not None:
+        values |= report.indexes.as_metadata()
     if len(report.written) > 1:
         values["rows of the run"] = report.rows
     if report.checks:

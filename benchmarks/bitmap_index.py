@@ -11,7 +11,7 @@ from typing import Any
 import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import MetadataCopy
-from pipelines.maintain.bitmap_indexes import build_indexes
+from pipelines.iceberg.bitmap_indexes import build_indexes
 from scan_core import ScanOptions
 
 INDEXED = ("s1", "i0")

@@ -12,7 +12,7 @@ import scan_core
 from benchmarks.count_and_aggregate import CALLS
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import SHAPES, MetadataCopy, build
-from pipelines.maintain.dead_row_index import index_dead_rows
+from pipelines.iceberg.dead_row_index import index_dead_rows
 from scan_core import ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 import scan_core
 from pipelines.config.project import parse
+from pipelines.iceberg.bitmap_indexes import with_statistics
 from pipelines.iceberg.catalog import create_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.maintain.bitmap_indexes import with_statistics
 from scan_core.model.schema import NestedField, PrimitiveType
 
 DATA = Path(__file__).parent / "data"

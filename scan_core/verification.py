@@ -263,7 +263,7 @@ def _puffin(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
             elif blob.type == _DELETION_VECTOR and blob.compression is None:
                 source = f"{path}: deletion vector at {blob.offset}"
                 check_vector_frame(read_bytes(path, io, blob.offset, blob.length), source)
-            else:
+            elif blob.length:
                 for at in range(blob.offset, blob.offset + blob.length, _PIECE_BYTES):
                     read_bytes(path, io, at, min(_PIECE_BYTES, blob.offset + blob.length - at))
                 yield f"blobs of type {blob.type}"

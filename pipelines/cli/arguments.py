@@ -17,6 +17,7 @@ import typer
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pipelines.config.project import IndexConfig
     from pipelines.iceberg.interfaces import Table as CatalogTable
     from scan_core import Scan, Table
 
@@ -184,6 +185,21 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
     """
     table = open_for_change(name, config)
     return None if isinstance(table, str) else (str(table.metadata.table_uuid), int(table.metadata.last_updated_ms))
+
+
+def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
+    """The indexes that the config has for a mirror or published table; None without a config or an entry."""
+    from pipelines.config.project import load
+    from pipelines.iceberg.catalog import open_to_look
+    from pipelines.ingest.table_patterns import expanded
+
+    if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
+        return None
+    settings = load(config or DEFAULT_CONFIG)
+    if settings.patterns:
+        settings = expanded(settings, open_to_look(settings))
+    entry = settings.tables.get(name) or settings.published.get(name)
+    return None if entry is None else entry.index
 
 
 def is_identifier(name: str) -> bool:

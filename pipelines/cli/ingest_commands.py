@@ -139,12 +139,16 @@ def _result_lines(table: "TableReport") -> Iterator[str]:
         if table.superseded:
             yield f"{table.table}: skipped {counted(table.superseded, 'event')} older than a truncate already applied"
         yield from (f"{table.table}: {column}" for column in table.unmet_columns)
+        if table.indexes is not None:
+            yield from (f"{table.table}: {line}" for line in table.indexes.lines)
 
 
 def _warning_lines(table: "TableReport") -> Iterator[str]:
     if table.error is not None:
         yield f"{table.table}: failed: {table.error.removeprefix(f'{table.table}: ')}"
         return
+    if table.indexes is not None:
+        yield from (f"{table.table}: indexes: {warning}" for warning in table.indexes.warnings)
     if table.missed_removals:
         yield f"{table.table}: {counted(table.missed_removals, 'removal')} matched no row in the mirror"
     if table.quarantined:
@@ -270,6 +274,7 @@ def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
         parts = [f"{datetime.now(UTC):%H:%M:%S}", counted(total, "event")]
         parts += [f"{t.table} snapshot {t.snapshot_id}" for t in report.tables if t.mirror_commits]
         parts += [f"{quarantined:,} to quarantine"] if quarantined else []
+        parts += [f"{t.table} indexes: {w}" for t in report.tables if t.indexes for w in t.indexes.warnings]
         applied = any(t.error is None and t.status != "nothing new" for t in report.tables)
         failures = [f"{t.table} failed: {t.error.removeprefix(f'{t.table}: ')}" for t in report.tables if t.error]
         show(", ".join(parts + failures))

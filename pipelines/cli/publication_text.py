@@ -37,6 +37,9 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
         more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
         shown = ", ".join(empty[:_MAX_SHOWN]) + more
         lines.append(f"  warning: the SQL returns no rows for {shown}: published empty, without any earlier rows")
+    if report.indexes is not None:
+        lines += [f"  {line}" for line in report.indexes.lines]
+        lines += [f"  warning: indexes: {warning}" for warning in report.indexes.warnings]
     if with_reasons:
         lines += [f"  {table}: {counted(n, 'row')} added or removed" for table, n in report.changed_rows.items()]
         reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]

@@ -14,6 +14,7 @@ from pipelines.cli.arguments import (
     OptionalConfig,
     ProjectConfig,
     TableName,
+    configured_index,
     open_for_change,
     split_names,
 )
@@ -22,12 +23,11 @@ from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipelines.config.project import Config
+    from pipelines.iceberg.bitmap_indexes import IndexReport
+    from pipelines.iceberg.dead_row_index import DeadRowReport
     from pipelines.iceberg.interfaces import Catalog
-    from pipelines.maintain.bitmap_indexes import IndexReport
-    from pipelines.maintain.dead_row_index import DeadRowReport
 
 _MAX_LISTED = 20
-DEFAULT_MAX_VALUES = 10_000
 
 
 def adopt(
@@ -79,9 +79,14 @@ def index(
         int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
     ] = None,
     max_values: Annotated[
-        int,
-        typer.Option("--max-values", min=1, help="Skip files in which a column has more distinct values than this."),
-    ] = DEFAULT_MAX_VALUES,
+        int | None,
+        typer.Option(
+            "--max-values",
+            min=1,
+            help="Skip files in which a column has more distinct values than this; default: 10000.",
+            show_default=False,
+        ),
+    ] = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,22 +94,31 @@ def index(
 
     With bitmaps, filters on these columns find rows without reading the columns. With the positions of dead rows, scans
     look up only the keys of deletes that came later. What is already indexed is kept, so run it again after new data.
-    Other engines ignore the indexes.
+    Other engines ignore the indexes. Without `--columns` and `--dead-rows` it updates the indexes that the config has for
+    the table under `index`.
 
     Examples: `nevermore index shop.orders --columns status,country`, `nevermore index shop.orders --dead-rows`
     """
-    from pipelines.maintain.bitmap_indexes import build_indexes, statistics_target
-    from pipelines.maintain.dead_row_index import index_dead_rows
+    from pipelines.config.project import DEFAULT_MAX_VALUES
+    from pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
+    from pipelines.iceberg.dead_row_index import index_dead_rows
 
-    if columns is None and not dead_rows:
-        raise ConfigError("nothing to index: choose --columns A,B, --dead-rows or both")
+    names = None if columns is None else split_names(columns)
+    if names is None and not dead_rows:
+        kept = configured_index(table, config)
+        if kept is None:
+            raise ConfigError(
+                "nothing to index: choose --columns A,B, --dead-rows or both, or add an index section to the table's config"
+            )
+        names = [*kept.bitmap] or None
+        dead_rows, max_values = kept.dead_rows, max_values or kept.max_values
     if dead_rows and snapshot is not None:
         raise ConfigError("--dead-rows indexes the current snapshot: leave --snapshot out")
     target = statistics_target(open_for_change(table, config))
     lines: list[str] = []
     bitmaps = dead = None
-    if columns is not None:
-        bitmaps = build_indexes(target, split_names(columns), snapshot_id=snapshot, max_values=max_values)
+    if names is not None:
+        bitmaps = build_indexes(target, names, snapshot_id=snapshot, max_values=max_values or DEFAULT_MAX_VALUES)
         lines += _index_lines(bitmaps)
     if dead_rows:
         dead = index_dead_rows(target)

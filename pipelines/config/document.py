@@ -60,6 +60,7 @@ tables:
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB
     # max_quarantine_ratio: 0.5          # if more events are rejected, the batch fails
+    # index: {bitmap: [status], dead_rows: true}   # indexes that each run keeps up to date
     # properties: {nevermore.keep-snapshots: 100}
 
 # ingest_schedule: "*/5 * * * *"         # when Dagster ingests, in UTC

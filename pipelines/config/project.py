@@ -40,6 +40,10 @@ DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
 """Leaves room for two tables side by side on a 4 GiB machine."""
 DEFAULT_MAX_QUARANTINE_RATIO = 0.5
 """If most events are rejected, the config is wrong, not the events."""
+DEFAULT_MAX_VALUES = 10_000
+"""Beyond it, the directory of a bitmap index costs more than most filters save."""
+DEFAULT_EVERY_ROWS = 100_000
+"""Fewer rows without an index are filtered in milliseconds; an update of the indexes is a commit of its own."""
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
 
@@ -64,6 +68,31 @@ class FilesSource(Section):
         if not value or not all(value):
             raise ValueError("path must name at least one file or pattern")
         return value
+
+
+class IndexConfig(Section):
+    """Indexes that are kept up to date by the commits of a table.
+
+    Attributes:
+        bitmap: columns that get bitmap indexes; `struct.member` for a member of a struct.
+        dead_rows: record which rows are deleted, so that scans skip them by position.
+        bloom: columns that get Parquet Bloom filters in new data files of a mirror, in addition to the key with `bloom_filters: true`.
+        max_values: a file in which a column has more distinct values than this gets no bitmap index for the column.
+        every_rows: update the indexes when this many rows and deletes have been committed since the last update, or when the
+            snapshot of that update has expired; `1` updates them after every commit.
+    """
+
+    bitmap: Names = ()
+    dead_rows: bool = False
+    bloom: Names = ()
+    max_values: Annotated[int, Field(ge=1)] = DEFAULT_MAX_VALUES
+    every_rows: Annotated[int, Field(ge=1)] = DEFAULT_EVERY_ROWS
+
+    @model_validator(mode="after")
+    def _has_an_index(self) -> "IndexConfig":
+        if not self.bitmap and not self.dead_rows and not self.bloom:
+            raise ValueError("no index is chosen: add bitmap: [columns], dead_rows: true or bloom: [columns]")
+        return self
 
 
 class TableConfig(Section):
@@ -91,6 +120,7 @@ class TableConfig(Section):
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
+        index: indexes that are kept up to date.
         compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
             and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
         commit_rows: commit after this many changes.
@@ -121,6 +151,7 @@ class TableConfig(Section):
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
     sort_by: Names = ()
     bloom_filters: bool = False
+    index: IndexConfig | None = None
     compact_log: bool = True
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
@@ -237,6 +268,7 @@ class PublishedConfig(Section):
         sort_by: columns by which the rows of each file are sorted.
         schedule: cron expression, in UTC, for when Dagster builds the most recent completed partition.
         properties: Iceberg table properties; set when the table is created, and by the next publication after a change here.
+        index: indexes that are kept up to date.
         checks: not supported yet; refused.
         options: how files are written.
     """
@@ -252,6 +284,7 @@ class PublishedConfig(Section):
     sort_by: Names = ()
     schedule: Cron | None = None
     properties: TableProperties = Field(default_factory=dict)
+    index: IndexConfig | None = None
     checks: Unsupported = None
     options: PublishedOptions = PublishedOptions()
 
@@ -286,6 +319,10 @@ class PublishedConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "PublishedConfig":
+        if self.index is not None and self.index.bloom:
+            raise placed(
+                "choose the Bloom filters of a published table in options: bloom_filters: [...]", "index", "bloom"
+            )
         if self.mode == "upsert" and not self.key:
             raise ValueError("mode: upsert requires the columns that identify a row: key: [...]")
         if self.options.distribution == "range" and not self.sort_by:
@@ -539,6 +576,7 @@ __all__ = [
     "CatalogConfig",
     "Config",
     "FilesSource",
+    "IndexConfig",
     "PublishedConfig",
     "PublishedOptions",
     "SparkConfig",
@@ -555,7 +593,9 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     (): Config,
     ("tables", "*"): TableConfig,
     ("tables", "*", "source"): FilesSource,
+    ("tables", "*", "index"): IndexConfig,
     ("published", "*"): PublishedConfig,
+    ("published", "*", "index"): IndexConfig,
     ("published", "*", "options"): PublishedOptions,
     ("spark",): SparkConfig,
 }

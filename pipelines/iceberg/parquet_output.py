@@ -115,6 +115,7 @@ class WriterOptions:
         page_rows: maximum number of rows of a page.
         compression: Parquet codec.
         bloom_filters: write Bloom filters for key columns, of data files and of delete files.
+        bloom_columns: other columns of data files that get Bloom filters, as far as they exist.
         sort_by: columns by which the rows of a data file are sorted.
         encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
             faster and smaller, but not every reader knows these encodings.
@@ -127,15 +128,21 @@ class WriterOptions:
     page_rows: int = DEFAULT_PAGE_ROWS
     compression: str = "zstd"
     bloom_filters: bool = False
+    bloom_columns: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     encode_numbers: bool = False
     sample_dictionaries: bool = True
 
 
 def bloom_filters(columns: Sequence[NestedField], num_rows: int) -> dict[str, dict[str, float]] | None:
-    """Options for Bloom filters of these columns; booleans cannot have one."""
-    chosen = [c.name for c in columns if c.type != PrimitiveType("boolean")]
+    """Options for Bloom filters of those of these columns that can have one."""
+    chosen = [c.name for c in columns if can_have_bloom_filter(c)]
     return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
+
+
+def can_have_bloom_filter(column: NestedField) -> bool:
+    """Whether Parquet has Bloom filters for a column: not for booleans, structs, lists and maps."""
+    return isinstance(column.type, PrimitiveType) and column.type != PrimitiveType("boolean")
 
 
 def delta_encoding(kind: PrimitiveType) -> str | None:

@@ -142,7 +142,8 @@ def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
 ) -> WrittenFile:
     path = _file_path(target, part.folder, "")
-    indexed = [target.schema.field(i) for i in key_ids] if target.options.bloom_filters else []
+    keys = key_ids if target.options.bloom_filters else ()
+    indexed = [f for f in target.schema.fields if f.field_id in keys or f.name in target.options.bloom_columns]
     dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
     encodings = None
     if target.options.encode_numbers and isinstance(dictionaries, list):

@@ -13,6 +13,7 @@ from typing import Any
 from pipelines.changes.change_log import Appended
 from pipelines.config.project import TableConfig
 from pipelines.iceberg.file_metrics import FileContent
+from pipelines.iceberg.index_upkeep import IndexUpdate
 from pipelines.mirrors.mirror import Applied
 
 _OPTIONS = ("types", "encodings", "cast", "include", "exclude", "rename")
@@ -90,6 +91,7 @@ class TableReport:
         written_bytes: size of data and delete files.
         position: position in the source, as text.
         unmet_columns: columns of the config that exist neither in the events of the run nor in the mirror.
+        indexes: what was done for the indexes of the config; None without any, or without a commit.
         error: why the table failed, None if it did not.
         exit_code: the exit code of the error.
     """
@@ -111,6 +113,7 @@ class TableReport:
     written_bytes: int = 0
     position: str | None = None
     unmet_columns: tuple[UnmetColumn, ...] = ()
+    indexes: IndexUpdate | None = None
     error: str | None = None
     exit_code: int = DONE
 
@@ -144,6 +147,13 @@ class TableReport:
             else:
                 self.delete_files += 1
                 self.delete_rows += file.record_count
+
+    def add_indexes(self, update: IndexUpdate) -> None:
+        """Count an update of the indexes."""
+        if self.indexes is None:
+            self.indexes = update
+        else:
+            self.indexes.add(update)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, for JSON."""

@@ -542,7 +542,11 @@ class Mirror:
 
     def __post_init__(self) -> None:
         if self.options is None:
-            self.options = WriterOptions(bloom_filters=self.config.bloom_filters, sort_by=self.config.sort_by)
+            bloom = () if self.config.index is None else self.config.index.bloom
+            config = self.config
+            self.options = WriterOptions(
+                bloom_filters=config.bloom_filters, bloom_columns=bloom, sort_by=config.sort_by
+            )
         self.table = find_table(self.catalog, self.name)
         if self.table is not None:
             check_writable(self.table)

@@ -17,9 +17,11 @@ from pyspark.sql.functions import col
 
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
+from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from pipelines.iceberg.index_upkeep import keep_indexes
 from pipelines.iceberg.recovery import open_for_writing
 from pipelines.iceberg.storage import Storage
 from pipelines.publish.abandoned_runs import (
@@ -460,8 +462,15 @@ class _Run:
         what = "all of the table" if work.values is None else f"{num_values} partition{'s' * (num_values != 1)}"
         _log.info("%s: making %s (%s)", self.query.name, what, work.reason)
         if self.entry.mode == "upsert" and self.query.depends_on_partition and len(work.why) > 1:
-            return self._one_by_one(spark, work, shape, wanted)
-        return self._made(writer, work, shape, wanted, is_part=bool(keys))
+            return self._indexed(self._one_by_one(spark, work, shape, wanted))
+        return self._indexed(self._made(writer, work, shape, wanted, is_part=bool(keys)))
+
+    def _indexed(self, report: PublishReport) -> PublishReport:
+        """Update the indexes of the published table, if the config asks for any."""
+        table = find_table(self.catalog, self.query.name)
+        if self.entry.index is None or table is None:
+            return report
+        return replace(report, indexes=keep_indexes(CatalogTarget(table), self.entry.index, self.config.scan_options))
 
     def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
         """Commit a snapshot per partition, as later ones may repeat keys; the last records that all are made."""

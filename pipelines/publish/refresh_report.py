@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.index_upkeep import IndexUpdate
 from pipelines.publish.audit import Verdict
 from pipelines.publish.publish_commit import Mode
 from scan_core import ScanMetrics
@@ -55,6 +56,7 @@ class PublishReport:
         leftover_files: removed files of failed task attempts and of runs that were killed.
         is_unchecked: whether no check was asked for.
         checks: verdicts on the mirrors that were read and on the rows.
+        indexes: what was done for the indexes of the config; None without any, or without a commit.
     """
 
     name: str
@@ -76,6 +78,7 @@ class PublishReport:
     leftover_files: int = 0
     is_unchecked: bool = False
     checks: tuple[Verdict, ...] = ()
+    indexes: IndexUpdate | None = None
 
     @property
     def rows_by_partition(self) -> Mapping[str, int]:
@@ -123,6 +126,7 @@ class PublishReport:
             "snapshot_id": self.snapshot_id,
             "unchecked": self.is_unchecked,
             "checks": [verdict.as_dict() for verdict in self.checks],
+            "indexes": None if self.indexes is None else asdict(self.indexes),
             "rows_read": self.metrics.rows_out,
             "bytes_read": self.metrics.bytes_read,
             "bytes_skipped": self.metrics.bytes_skipped,

@@ -15,12 +15,12 @@ import pytest
 import scan_core
 from checks.damage import Registered, Verification, verify_table
 from pipelines.config.project import load
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from pipelines.iceberg.catalog import create_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.parquet_output import WriterOptions
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
 from scan_core import ScanError
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS

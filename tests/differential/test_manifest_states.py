@@ -10,7 +10,7 @@ import scan_core
 from checks.mirror_checks import checks_of, run_checks
 from checks.reference.expected_rows import live_rows
 from pipelines.config.project import load
-from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from scan_core import ScanOptions
 from scan_core.io import cache
 from scan_core.metadata import manifests

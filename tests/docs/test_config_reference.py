@@ -9,7 +9,14 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pipelines.config.project import FilesSource, PublishedConfig, PublishedOptions, SparkConfig, TableConfig
+from pipelines.config.project import (
+    FilesSource,
+    IndexConfig,
+    PublishedConfig,
+    PublishedOptions,
+    SparkConfig,
+    TableConfig,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {
@@ -47,6 +54,7 @@ def _default(name: str, field: Any) -> str:
     [
         (TableConfig, "ingesting.md"),
         (FilesSource, "ingesting.md"),
+        (IndexConfig, "indexes.md"),
         (PublishedConfig, "publishing.md"),
         (PublishedOptions, "spark.md"),
         (SparkConfig, "spark.md"),

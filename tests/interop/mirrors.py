@@ -8,10 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 from pipelines.config.project import load
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.maintain.dead_row_index import index_dead_rows
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\

@@ -14,10 +14,10 @@ from pyiceberg.table import StaticTable
 import scan_core
 from benchmarks.peers import running
 from pipelines.config.project import load
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.maintain.dead_row_index import index_dead_rows
 from tests.support.rendering import rendered
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from pipelines.maintain.bitmap_indexes import IndexReport, PathTarget, build_indexes
+from pipelines.iceberg.bitmap_indexes import IndexReport, PathTarget, build_indexes
 from scan_core import ScanOptions
 from scan_core.bitmaps import answers, stages
 from scan_core.bitmaps.column_index import is_indexable

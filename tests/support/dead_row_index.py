@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import scan_core
+from pipelines.iceberg.bitmap_indexes import with_statistics
+from pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
 from pipelines.iceberg.storage import Storage
-from pipelines.maintain.bitmap_indexes import with_statistics
-from pipelines.maintain.dead_row_index import DeadRowReport, index_dead_rows
 from scan_core import ScanOptions, Table
 from tests.support.table_builder import TableBuilder
 

@@ -7,10 +7,10 @@ import pytest
 
 import scan_core
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
-from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
+from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import write_rows
-from pipelines.maintain.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
 from scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.io.location import FileIOConfig
@@ -67,7 +67,7 @@ def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, t
 
 def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, [1, 2], ["a", "b"])
-    monkeypatch.setattr("pipelines.maintain.bitmap_indexes.supports", lambda _: False)
+    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes.supports", lambda _: False)
     report = build_indexes(CatalogTarget(table), ["city"])
     (entry,) = reloaded(catalog).metadata.statistics
     assert entry.statistics_path == report.path
@@ -88,7 +88,43 @@ def test_second_run_builds_what_is_missing_and_carries_what_is_alive(catalog: An
     assert count(reloaded(catalog), "city = 'a'") == (2, 2)
     again = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
     assert (again.path, again.built, again.kept) == (None, 0, 2)
-    assert len(reloaded(catalog).metadata.statistics) == 2
+    assert [s.statistics_path for s in reloaded(catalog).metadata.statistics] == [
+        report.path
+    ]  # a copy is in the new file
+
+
+def test_large_files_of_indexes_stay_and_those_of_gone_files_are_removed(
+    catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
+    append(table, list(range(500)), ["a", "b", "c", "d", None] * 100)
+    first = build_indexes(CatalogTarget(table), ["city"])
+    append(reloaded(catalog), [500], ["a"])
+    second = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (second.built, second.kept, len(blobs_of(second))) == (1, 1, 1)
+    assert {s.statistics_path for s in reloaded(catalog).metadata.statistics} == {first.path, second.path}
+    assert count(reloaded(catalog), "city = 'a'") == (101, 2)
+    delta = RowDelta(reloaded(catalog))
+    rows = pa.table({"id": [1, 2], "city": ["a", "b"], "x": [1.0, 2.0]})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {}, remove=everything)
+    third = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (third.built, third.kept) == (1, 0)
+    assert [s.statistics_path for s in reloaded(catalog).metadata.statistics] == [third.path]
+    assert not Path(str(first.path).removeprefix("file://")).exists()
+
+
+def test_unsuitable_file_is_not_read_again_before_the_limit_is_larger(
+    catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, list(range(50)), ["a"] * 50)
+    first = build_indexes(CatalogTarget(table), ["id"], max_values=10)
+    assert (first.built, [s.reason for s in first.skipped]) == (0, ["more than 10 distinct values"])
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.iceberg.bitmap_indexes.column_batches", lambda *_: pytest.fail("was read again"))
+        again = build_indexes(CatalogTarget(reloaded(catalog)), ["id"], max_values=10)
+    assert (again.path, again.skipped) == (None, first.skipped)
+    assert build_indexes(CatalogTarget(reloaded(catalog)), ["id"], max_values=50).built == 1
+    assert count(reloaded(catalog), "id = 7") == (1, 1)
 
 
 def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table: Any) -> None:

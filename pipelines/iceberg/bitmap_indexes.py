@@ -1,6 +1,7 @@
 """Builds bitmap indexes of a table's columns and commits them as statistics.
 
-A statistics file has one blob for each data file and column. Existing blobs are copied, never rebuilt.
+A statistics file has one blob for each data file and column. Existing blobs are never rebuilt: they stay where they are, or
+are copied where their file is small or replaced.
 """
 
 import os
@@ -9,7 +10,8 @@ import struct
 import time
 import uuid
 from array import array as typed_array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 import scan_core
+from pipelines.config.project import DEFAULT_MAX_VALUES
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.commit import retry_conflicts
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
@@ -317,21 +320,41 @@ class PuffinWriter:
             self._storage.remove([self.path])
 
 
+NO_INDEX_TYPE = "nevermore-no-bitmap-index-v1"
+"""Type of an empty blob which states that a column cannot have an index in a data file."""
+_MAX_VALUES, _MEMORY_LIMIT, _REASON = "max-values", "memory-limit-bytes", "reason"
+_OF_COLUMNS = frozenset({BLOB_TYPE, NO_INDEX_TYPE})
+_ALWAYS_COPIED_BYTES = 1024**2
+"""Indexes of smaller files are always copied into a new one: a scan reads the footer of each file."""
 Place = tuple[str, int]
 """Path of a data file and id of a column."""
 
 
 @dataclass(slots=True)
 class KnownBlobs:
-    """Existing blobs: our indexes by data file and column, and those of other engines in the statistics file."""
+    """Existing blobs, by data file and column, and those of other engines in the statistics file.
+
+    Attributes:
+        indexes: our indexes.
+        unsuitable: records that a column cannot have an index in a file, so that it is not read again.
+        others: other blobs of the statistics file that is replaced.
+        own_path: the statistics file that is replaced.
+    """
 
     indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
+    unsuitable: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
     others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
     own_path: str | None = None
 
 
 def find_known(
-    table: Table, snapshot: Snapshot, tasks: Sequence[FileScanTask], leftover: Sequence[str], io: FileIOConfig
+    table: Table,
+    snapshot: Snapshot,
+    tasks: Sequence[FileScanTask],
+    leftover: Sequence[str],
+    *,
+    io: FileIOConfig,
+    limits: tuple[int, int],
 ) -> KnownBlobs:
     """Find the blobs that need not be built.
 
@@ -341,6 +364,7 @@ def find_known(
         tasks: its data files.
         leftover: statistics files of earlier attempts that no metadata names.
         io: FileIO of the table.
+        limits: for the values of a column in a file, and for the memory of their bitmaps.
     """
     entry = entry_of(table, snapshot.snapshot_id)
     known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
@@ -352,11 +376,67 @@ def find_known(
             continue  # damaged or missing, so it is rebuilt
         for blob in blobs:
             data_file = data_files.get(blob.properties.get(DATA_FILE, ""))
-            if blob.type == BLOB_TYPE and data_file is not None and describes(blob, data_file):
+            if data_file is None or len(blob.fields) != 1:
+                continue
+            if blob.type == BLOB_TYPE and describes(blob, data_file):
                 known.indexes.setdefault((data_file.path, blob.fields[0]), (path, blob))
+            elif blob.type == NO_INDEX_TYPE and _is_still_unsuitable(blob, data_file, limits):
+                known.unsuitable.setdefault((data_file.path, blob.fields[0]), (path, blob))
+    for place in known.indexes.keys() & known.unsuitable.keys():
+        del known.unsuitable[place]  # built later, with larger limits
     if known.own_path is not None and exists(known.own_path, io):
         known.others = [(known.own_path, blob) for blob in _foreign_blobs(known.own_path, io)]
     return known
+
+
+def _is_still_unsuitable(blob: PuffinBlob, data_file: DataFile, limits: tuple[int, int]) -> bool:
+    """Whether a file would be refused again: it is the same, and no limit is larger than it was."""
+    stated = (data_file.path, str(data_file.record_count), str(data_file.file_size_bytes))
+    properties = blob.properties
+    before = [properties.get(name, "") for name in (_MAX_VALUES, _MEMORY_LIMIT)]
+    return tuple(properties.get(name) for name in (DATA_FILE, RECORD_COUNT, FILE_BYTES)) == stated and all(
+        text.isdecimal() and int(text[:19]) >= now for text, now in zip(before, limits, strict=True)
+    )
+
+
+def superseded_files(
+    table: Table, snapshot: Snapshot, live: Container[str], blobs: Sequence[PuffinBlob], io: FileIOConfig
+) -> list[str]:
+    """Our statistics files of which nothing is needed any more beside a new one: a copy is there, or the data file is gone.
+
+    Args:
+        table: as it is before the new file is registered.
+        snapshot: that was indexed.
+        live: its data files.
+        blobs: those of the new file.
+        io: FileIO of the table.
+    """
+    copied = {(blob.properties.get(DATA_FILE), blob.fields) for blob in blobs if blob.type in _OF_COLUMNS}
+    has_dead_rows = any(blob.type == DELETES_TYPE for blob in blobs)
+    newer = set(table.metadata.snapshots) - {s.snapshot_id for s in table.metadata.ancestors(snapshot.snapshot_id)}
+    own = entry_of(table, snapshot.snapshot_id)
+    # what a replaced file holds was copied, with the blobs of other engines
+    found = (
+        [] if own is None or not str(own["statistics-path"]).endswith(FILE_SUFFIX) else [str(own["statistics-path"])]
+    )
+    for entry in table.metadata.statistics:
+        path = str(entry.get("statistics-path"))
+        if not path.endswith(FILE_SUFFIX) or entry.get("snapshot-id") == snapshot.snapshot_id:
+            continue
+        is_newer = entry.get("snapshot-id") in newer  # data files that are unknown here may be its own
+        try:
+            old = cached_footer(path, io).blobs
+        except (MalformedTableError, MissingFileError):
+            continue  # `nevermore verify` reports it
+        if all(
+            (blob.properties.get(DATA_FILE), blob.fields) in copied
+            or (not is_newer and blob.properties.get(DATA_FILE) not in live)
+            if blob.type in _OF_COLUMNS
+            else has_dead_rows and not is_newer and blob.type in {DEAD_ROWS_TYPE, DELETES_TYPE}
+            for blob in old
+        ):
+            found.append(path)
+    return found
 
 
 DELETION_VECTOR = "deletion-vector-v1"
@@ -375,11 +455,9 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
             return []
         raise
     # Manifests tell where deletion vectors are, and PyIceberg would take any other blob in such a file for one.
-    return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, DELETION_VECTOR}]
+    return [blob for blob in footer.blobs if blob.type not in {*_OF_COLUMNS, DELETION_VECTOR}]
 
 
-MAX_VALUES = 10_000
-"""Maximum distinct values of a column in one file: beyond it, the directory costs more than most filters save."""
 MAX_VALUE_BYTES = 16 * 1024**2
 """Maximum total size of the distinct values."""
 MAX_ROWS = 2**32
@@ -553,7 +631,7 @@ def build_indexes(
     columns: Sequence[str],
     *,
     snapshot_id: int | None = None,
-    max_values: int = MAX_VALUES,
+    max_values: int = DEFAULT_MAX_VALUES,
     options: ScanOptions | None = None,
 ) -> IndexReport:
     """Build the missing bitmap indexes on columns in the data files of a snapshot.
@@ -610,46 +688,90 @@ class _Run:
         self._skipped: list[Skipped] = []
 
     def run(self, leftover: list[str]) -> IndexReport:
-        """Write a file with all indexes and register it; `leftover` are the files of earlier attempts."""
-        known = find_known(self._table, self._snapshot, self._tasks, leftover, self._context.io)
-        missing = [
-            (task, name, column)
-            for task in self._tasks
-            for name, column in self._fields.items()
-            if (task.data_file.path, column.field_id) not in known.indexes
-        ]
-        elsewhere = [path for path, _ in known.indexes.values() if path != known.own_path]
-        encoded_any = False
+        """Write the missing indexes to a file and register it; `leftover` are the files of earlier attempts."""
+        io, limits = self._context.io, (self._max_values, self._context.options.memory_limit_bytes)
+        known = find_known(self._table, self._snapshot, self._tasks, leftover, io=io, limits=limits)
+        missing = []
+        for task in self._tasks:
+            for name, column in self._fields.items():
+                place = task.data_file.path, column.field_id
+                if place in known.unsuitable:
+                    reason = known.unsuitable[place][1].properties.get(_REASON, "")
+                    self._skipped.append(Skipped(task.data_file.path, name, reason))
+                elif place not in known.indexes:
+                    missing.append((task, name, column))
         path = f"{self._target.folder}/{uuid.uuid4()}{FILE_SUFFIX}"
         with PuffinWriter(path, self._target.storage) as writer:
-            for source, blob in [*known.others, *known.indexes.values()]:
-                writer.copy_blob(blob, source, self._context.io)
-            for task, name, column in missing:
-                encoded_any |= self._write(writer, task, name, column)
-            if not encoded_any and not elsewhere:
+            for source, blob in known.others:
+                writer.copy_blob(blob, source, io)
+            num_built = sum(self._write(writer, task, name, column) for task, name, column in missing)
+            has_news = len(writer.blobs) > len(known.others)
+            copied = self._copied_files(known, leftover, writer.size_bytes if has_news else 0)
+            if not has_news and copied <= {known.own_path}:
                 return self._report(None, 0, len(known.indexes), 0)
+            for source, blob in (*known.indexes.values(), *known.unsuitable.values()):
+                if source in copied:
+                    writer.copy_blob(blob, source, io)
             writer.close({"created-by": "nevermore"})
         leftover.append(path)
-        built = len(writer.blobs) - len(known.others) - len(known.indexes)
         listed = [blob for _, blob in known.others if blob.type not in {DEAD_ROWS_TYPE, DELETES_TYPE}]
         entry = statistics_entry(writer, self._snapshot, listed)
-        self._target.set_statistics(self._table, entry, self._expired())
-        return self._report(path, built, len(known.indexes), writer.size_bytes)
+        live = {task.data_file.path for task in self._tasks}
+        superseded = superseded_files(self._table, self._snapshot, live, writer.blobs, io)
+        self._target.set_statistics(self._table, entry, superseded)
+        self._target.storage.remove(superseded)
+        return self._report(path, num_built, len(known.indexes), writer.size_bytes)
+
+    def _copied_files(self, known: KnownBlobs, leftover: Sequence[str], new_bytes: int) -> set[str | None]:
+        """The files whose indexes are copied into the new one: those that it replaces, and all that are not larger.
+
+        So that few files remain, and each index is copied a few times only (a log-structured merge).
+        """
+        sizes: Counter[str] = Counter()
+        for path, blob in (*known.indexes.values(), *known.unsuitable.values()):
+            sizes[path] += blob.length
+        metadata = self._table.metadata
+        unnamed = {
+            str(s.get("statistics-path")) for s in metadata.statistics if s["snapshot-id"] not in metadata.snapshots
+        }
+        copied = {path for path in sizes if path == known.own_path or path in leftover or path in unnamed}
+        if not new_bytes and not copied:
+            return set()
+        size = new_bytes + sum(sizes[path] for path in copied)
+        for path in sorted(sizes.keys() - copied, key=sizes.__getitem__):
+            if sizes[path] <= max(size, _ALWAYS_COPIED_BYTES):
+                copied.add(path)
+                size += sizes[path]
+        return {*copied}
 
     def _write(self, writer: PuffinWriter, task: FileScanTask, name: str, column: NestedField) -> bool:
+        """Append the index of a column in a data file, or the reason why there is none; whether there is one."""
         data_file = task.data_file
         try:
             encoded = self._encode(task, column)
-        except (UnsuitableColumnError, UnsupportedError) as error:
+        except UnsupportedError as error:
             self._skipped.append(Skipped(data_file.path, name, str(error)))
             return False
-        if encoded is None:
-            self._skipped.append(Skipped(data_file.path, name, "the file does not have the column"))
+        except UnsuitableColumnError as error:
+            self._skipped.append(Skipped(data_file.path, name, str(error)))
+            properties = {
+                _MAX_VALUES: str(self._max_values),
+                _MEMORY_LIMIT: str(self._context.options.memory_limit_bytes),
+                _REASON: str(error),
+            }
+            writer.write_blob(self._described(NO_INDEX_TYPE, data_file, column, properties), [])
             return False
-        writer.write_blob(self._described(data_file, column, encoded), [encoded.directory, *encoded.bitmaps])
+        properties = {
+            COLUMN_TYPE: str(value_type_of(column)),
+            DIRECTORY_BYTES: str(len(encoded.directory)),
+            "distinct-values": str(encoded.num_values),
+            **({IS_LIST: "true"} if isinstance(column.type, ListType) else {}),
+        }
+        described = self._described(BLOB_TYPE, data_file, column, properties)
+        writer.write_blob(described, [encoded.directory, *encoded.bitmaps])
         return True
 
-    def _encode(self, task: FileScanTask, column: NestedField) -> EncodedIndex | None:
+    def _encode(self, task: FileScanTask, column: NestedField) -> EncodedIndex:
         value_type = value_type_of(column)
         builder = BitmapIndexBuilder(
             value_type,
@@ -659,7 +781,7 @@ class _Run:
         )
         batches = column_batches(task, column, self._context)
         if batches is None:
-            return None
+            raise UnsuitableColumnError("the file does not have the column")
         num_rows, stated = 0, task.data_file.record_count
         for array, rows in batches:
             builder.add(array, rows)
@@ -668,25 +790,15 @@ class _Run:
             raise UnsuitableColumnError(f"the file has {num_rows} rows, but its manifest states {stated}")
         return builder.finish(num_rows)
 
-    def _described(self, data_file: DataFile, column: NestedField, encoded: EncodedIndex) -> PuffinBlob:
-        properties = {
+    def _described(self, kind: str, data_file: DataFile, column: NestedField, properties: dict[str, str]) -> PuffinBlob:
+        file = {
             DATA_FILE: data_file.path,
             RECORD_COUNT: str(data_file.record_count),
             FILE_BYTES: str(data_file.file_size_bytes),
-            COLUMN_TYPE: str(value_type_of(column)),
-            DIRECTORY_BYTES: str(len(encoded.directory)),
-            "distinct-values": str(encoded.num_values),
         }
-        if isinstance(column.type, ListType):
-            properties[IS_LIST] = "true"
-        number = self._snapshot.sequence_number
-        return PuffinBlob(BLOB_TYPE, (column.field_id,), self._snapshot.snapshot_id, number, 0, 0, None, properties)
-
-    def _expired(self) -> list[str]:
-        """Our statistics files of expired snapshots: the new file has all indexes of theirs that are still useful."""
-        metadata = self._table.metadata
-        entries = [s for s in metadata.statistics if s.get("snapshot-id") not in metadata.snapshots]
-        return [path for s in entries if (path := str(s.get("statistics-path"))).endswith(FILE_SUFFIX)]
+        snapshot = self._snapshot
+        fields = (column.field_id,)
+        return PuffinBlob(kind, fields, snapshot.snapshot_id, snapshot.sequence_number, 0, 0, None, file | properties)
 
     def _report(self, path: str | None, built: int, kept: int, size_bytes: int) -> IndexReport:
         names = tuple(self._fields)

@@ -15,14 +15,16 @@ import numpy as np
 from pyroaring import BitMap64
 
 from pipelines.errors import CommitConflictError, SourceError
-from pipelines.iceberg.commit import retry_conflicts
-from pipelines.maintain.bitmap_indexes import (
+from pipelines.iceberg.bitmap_indexes import (
     DELETION_VECTOR,
+    NO_INDEX_TYPE,
     PuffinWriter,
     StatisticsTarget,
     entry_of,
     statistics_entry,
+    superseded_files,
 )
+from pipelines.iceberg.commit import retry_conflicts
 from scan_core import (
     DeleteFile,
     FileScanTask,
@@ -52,14 +54,12 @@ from scan_core.bitmaps import (
     SEQUENCE_NUMBER,
     DeleteName,
     PuffinBlob,
-    cached_footer,
     delete_name,
     deletes_of,
     encode_deletes,
     list_properties,
     read_footer,
     reading_digest,
-    statistics_paths,
 )
 from scan_core.io import FileIOConfig, exists, read_bytes
 
@@ -145,7 +145,8 @@ def _index(target: StatisticsTarget, options: ScanOptions, leftover: list[str]) 
         writer.write_blob(_blob(DELETES_TYPE, snapshot, list_properties(checksum)), [data])
         writer.close({"created-by": "nevermore"})
     leftover.append(path)
-    superseded = _superseded(table, snapshot, context.io)
+    live = {task.data_file.path for task in plan.tasks}
+    superseded = superseded_files(table, snapshot, live, writer.blobs, context.io)
     target.set_statistics(table, statistics_entry(writer, snapshot, listed), superseded=superseded)
     target.storage.remove(superseded)
     return DeadRowReport(snapshot.snapshot_id, len(touched), len(stale), len(known), num_dead, path, writer.size_bytes)
@@ -233,17 +234,4 @@ def _copy_others(writer: PuffinWriter, table: Table, snapshot: Snapshot, io: Fil
     others = [blob for blob in blobs if blob.type not in {DEAD_ROWS_TYPE, DELETES_TYPE, DELETION_VECTOR}]
     for blob in others:
         writer.copy_blob(blob, path, io)
-    return [blob for blob in others if blob.type != BLOB_TYPE]
-
-
-def _superseded(table: Table, snapshot: Snapshot, io: FileIOConfig) -> list[str]:
-    """Statistics files of the snapshot and its ancestors that hold nothing but older indexes of dead rows."""
-    found = []
-    for path in statistics_paths(table.metadata, snapshot):
-        try:
-            types = {blob.type for blob in cached_footer(path, io).blobs}
-        except (MalformedTableError, MissingFileError):
-            continue
-        if types and types <= {DEAD_ROWS_TYPE, DELETES_TYPE}:
-            found.append(path)
-    return found
+    return [blob for blob in others if blob.type not in {BLOB_TYPE, NO_INDEX_TYPE}]

@@ -7,10 +7,10 @@ import pytest
 
 import scan_core
 from pipelines.errors import SourceError
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
 from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.maintain.dead_row_index import DeadRowReport, index_dead_rows
 from scan_core import ScanOptions
 from scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE, DELETES_TYPE
 from scan_core.bitmaps.puffin import read_footer

@@ -1,0 +1,148 @@
+"""Keeps the indexes of a table up to date after its commits, as its config says.
+
+A failure is reported and never stops the caller: the rows are committed, and scans do without an index.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipelines.config.project import IndexConfig
+from pipelines.errors import ConfigError, PipelineError
+from pipelines.iceberg.bitmap_indexes import StatisticsTarget, build_indexes, indexed_fields
+from pipelines.iceberg.dead_row_index import index_dead_rows
+from pipelines.iceberg.parquet_output import can_have_bloom_filter
+from scan_core import ScanError, ScanOptions, Table
+from scan_core.bitmaps import FILE_SUFFIX
+
+_log = logging.getLogger(__name__)
+_COUNTED = ("added-records", "added-equality-deletes", "added-position-deletes")
+
+
+@dataclass(slots=True)
+class IndexUpdate:
+    """What was done for the indexes of a table. Mutable while it runs.
+
+    Attributes:
+        built: new bitmap indexes, one for each column and data file.
+        skipped: columns of data files that cannot have one.
+        resolved: data files whose dead rows were recorded.
+        waiting_rows: rows and deletes that wait for the next update.
+        every_rows: number of rows and deletes at which it comes.
+        seconds: time taken.
+        warnings: why an index could not be updated.
+    """
+
+    built: int = 0
+    skipped: int = 0
+    resolved: int = 0
+    waiting_rows: int = 0
+    every_rows: int = 1
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """What was done, as text; warnings are separate."""
+        if self.built or self.skipped or self.resolved:
+            skipped = f" ({self.skipped:,} impossible)" if self.skipped else ""
+            yield (
+                f"indexes updated in {self.seconds:.1f} s: {self.built:,} bitmap index{'es' * (self.built != 1)} built"
+                f"{skipped}, dead rows of {self.resolved:,} data file{'s' * (self.resolved != 1)} recorded"
+            )
+        if self.waiting_rows:
+            yield (
+                f"{self.waiting_rows:,} rows and deletes are not in the indexes yet; they are updated after "
+                f"{self.every_rows:,} (every_rows)"
+            )
+
+    def as_metadata(self) -> dict[str, str | int]:
+        """For the metadata of a materialization."""
+        text = "; ".join((*self.lines, *self.warnings))
+        return {"indexes": text or "up to date", "index warnings": len(self.warnings)}
+
+    def add(self, later: "IndexUpdate") -> None:
+        """Continue with a later update of the same table."""
+        self.built += later.built
+        self.resolved += later.resolved
+        self.seconds += later.seconds
+        self.skipped, self.waiting_rows, self.every_rows = later.skipped, later.waiting_rows, later.every_rows
+        self.warnings = (*self.warnings, *(w for w in later.warnings if w not in self.warnings))
+
+
+def keep_indexes(target: StatisticsTarget, config: IndexConfig, options: ScanOptions | None = None) -> IndexUpdate:
+    """Update the indexes of a table if enough was committed since the last update.
+
+    Args:
+        target: the table.
+        config: its indexes.
+        options: limits for reading the new files.
+    """
+    began = time.monotonic()
+    update = IndexUpdate(every_rows=config.every_rows)
+    try:
+        table = target.load()
+        update.warnings += tuple(_unusable_bloom_columns(table, config))
+        if not config.bitmap and not config.dead_rows:
+            return update
+        waiting = _rows_since_update(table)
+        if waiting is not None and waiting < config.every_rows:
+            update.waiting_rows = waiting
+            return update
+        _update(target, table, config, options or ScanOptions(), update)
+    except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their indexes
+        known = isinstance(error, PipelineError | ScanError)
+        update.warnings += (str(error) if known else f"{type(error).__name__}: {error}",)
+        _log.warning("indexes were not updated", exc_info=error)
+    update.seconds = time.monotonic() - began
+    return update
+
+
+def _update(
+    target: StatisticsTarget, table: Table, config: IndexConfig, options: ScanOptions, update: IndexUpdate
+) -> None:
+    columns = []
+    for name in config.bitmap:
+        try:
+            indexed_fields(table.metadata.schema, [name], case_sensitive=options.case_sensitive)
+        except (ConfigError, ScanError) as error:  # the other columns still get theirs
+            update.warnings += (f"index.bitmap: {error}",)
+        else:
+            columns.append(name)
+    if columns:
+        bitmaps = build_indexes(target, columns, max_values=config.max_values, options=options)
+        update.built, update.skipped = bitmaps.built, len(bitmaps.skipped)
+    if config.dead_rows:
+        update.resolved = index_dead_rows(target, options=options).resolved
+
+
+def _unusable_bloom_columns(table: Table, config: IndexConfig) -> Iterator[str]:
+    for name in config.bloom:
+        column = next((f for f in table.metadata.schema.fields if f.name == name), None)
+        if column is None:
+            names = ", ".join(table.metadata.schema.names)
+            yield f"index.bloom: the table has no column {name!r}; it has {names}"
+        elif not can_have_bloom_filter(column):
+            yield f"index.bloom: column {name!r} of type {column.type} cannot have a Bloom filter"
+
+
+def _rows_since_update(table: Table) -> int | None:
+    """Rows and deletes committed after the last snapshot with an index; None if that is not known."""
+    metadata = table.metadata
+    if metadata.current_snapshot_id is None:
+        return 0
+    indexed = {
+        entry.get("snapshot-id")
+        for entry in metadata.statistics
+        if str(entry.get("statistics-path")).endswith(FILE_SUFFIX)
+    }
+    total = 0
+    for snapshot in metadata.ancestors(metadata.current_snapshot_id):
+        if snapshot.snapshot_id in indexed:
+            return total
+        counts = [snapshot.summary.get(name, "0") for name in _COUNTED]
+        if not all(text.isdecimal() for text in counts):
+            return None
+        total += sum(map(int, counts))
+    return total if snapshot.parent_id is None else None

@@ -1,0 +1,199 @@
+"""Indexes of the config, from landed events through the CLI to scans that use them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+import scan_core
+from pipelines.cli.main import main
+from pipelines.cli.publication_text import describe_publication
+from pipelines.config.project import load, parse
+from pipelines.errors import ConfigError
+from pipelines.publish.refresh import publish
+from tests.pipelines.project import Event, Project, event, the
+from tests.support.bitmap_indexes import bitmaps_for_nothing
+
+INDEX = {"bitmap": ["status"], "dead_rows": True, "every_rows": 1}
+
+
+def order(key: int, status: str = "paid") -> Event:
+    return {"id": key, "status": status, "note": f"n{key}"}
+
+
+def orders_in(folder: Path, index: dict[str, Any] | None = None, **options: Any) -> Project:
+    return Project(folder, {"shop.orders": {"key": ["id"], "index": index or INDEX, **options}})
+
+
+def land(project: Project, name: str, keys: range, op: str = "c") -> None:
+    project.land(name, (event(op, order(k, ["paid", "open", "lost"][k % 3]), table="orders") for k in keys))
+
+
+def scan(project: Project, where: str | None = None) -> tuple[int, scan_core.ScanMetrics]:
+    found = scan_core.open_table(project.table("shop.orders")).scan()
+    found = found if where is None else found.where(where)
+    with bitmaps_for_nothing():
+        return found.count(), found.metrics
+
+
+def test_each_commit_indexes_its_new_files_alone(tmp_path: Path) -> None:
+    project = orders_in(tmp_path)
+    land(project, "1.jsonl", range(30))
+    report = the(project.run())
+    assert report.indexes is not None
+    assert (report.indexes.built, report.indexes.resolved, report.indexes.warnings) == (1, 0, ())
+    land(project, "2.jsonl", range(30, 60))
+    land(project, "3.jsonl", range(10), "d")
+    report = the(project.run())
+    assert report.indexes is not None
+    assert (report.indexes.built, report.indexes.resolved) == (1, 1)
+    count, metrics = scan(project, "status = 'paid'")
+    assert count == len([k for k in range(10, 60) if k % 3 == 0])
+    assert (metrics.bitmap_indexes_used, metrics.rows_removed_by_equality_deletes) == (2, 0)
+    count, metrics = scan(project)
+    assert (count, metrics.dead_row_bits_used, metrics.rows_removed_by_position_deletes) == (50, 1, 10)
+    metadata = project.table("shop.orders").metadata
+    files = {Path(p.statistics_path.removeprefix("file://")) for p in metadata.statistics}
+    assert {*next(iter(files)).parent.glob("*.puffin")} == files  # replaced files are gone
+    assert the(project.run()).indexes is None
+
+
+def test_indexes_wait_for_enough_rows(tmp_path: Path) -> None:
+    project = orders_in(tmp_path, {"bitmap": ["status"], "every_rows": 50})
+    land(project, "1.jsonl", range(30))
+    first = the(project.run()).indexes
+    assert first is not None
+    assert (first.built, first.waiting_rows) == (0, 30)
+    assert [*first.lines] == ["30 rows and deletes are not in the indexes yet; they are updated after 50 (every_rows)"]
+    land(project, "2.jsonl", range(30, 60))
+    second = the(project.run()).indexes
+    assert second is not None
+    assert (second.built, second.waiting_rows) == (2, 0)
+    land(project, "3.jsonl", range(60, 61))
+    third = the(project.run()).indexes
+    assert third is not None
+    assert (third.built, third.waiting_rows) == (0, 1)
+
+
+def test_rows_of_expired_snapshots_count_as_enough(tmp_path: Path) -> None:
+    project = orders_in(
+        tmp_path, {"bitmap": ["status"], "every_rows": 1000}, properties={"nevermore.keep-snapshots": "1"}
+    )
+    for number in range(2):
+        land(project, f"{number}.jsonl", range(number * 30, number * 30 + 30))
+        update = the(project.run()).indexes
+    assert update is not None
+    assert update.built == 2
+
+
+def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = orders_in(tmp_path, {"bitmap": ["statu", "status"], "dead_rows": True, "every_rows": 1})
+    land(project, "1.jsonl", range(30))
+    report = project.run()
+    update = the(report).indexes
+    assert update is not None
+    assert report.exit_code == 0
+    assert update.built == 1
+    (warning,) = update.warnings
+    assert warning.startswith("index.bitmap: ")
+    assert "'statu'" in warning
+    land(project, "2.jsonl", range(30, 60))
+    monkeypatch.setattr("pipelines.iceberg.index_upkeep.index_dead_rows", lambda *_, **__: 1 / 0)
+    report = project.run()
+    update = the(report).indexes
+    assert update is not None
+    assert (report.exit_code, update.built) == (0, 1)
+    assert update.warnings[1] == "ZeroDivisionError: division by zero"
+    assert scan(project)[0] == 60
+    assert report.as_dict()["tables"][0]["indexes"]["warnings"] == update.warnings
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{}", "no index is chosen: add bitmap"),
+        ("{bitmaps: [a]}", "did you mean 'bitmap'?"),
+        ("{bitmap: [a], max_values: 0}", "max_values"),
+        ("{dead_rows: maybe}", "dead_rows"),
+        ("{blooms: [a]}", "unknown key 'blooms'"),
+        ("[status]", "index"),
+    ],
+)
+def test_mistakes_in_the_config_are_refused(index: str, message: str) -> None:
+    text = f"tables:\n  shop.orders:\n    source: {{path: a.jsonl}}\n    key: [id]\n    index: {index}\n"
+    with pytest.raises(ConfigError, match=r"nevermore\.yaml:5: ") as raised:
+        parse(text)
+    assert message in str(raised.value)
+
+
+def test_the_command_updates_what_the_config_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([*words])
+        output, errors = capsys.readouterr()
+        assert not ended.value.code, errors
+        return output
+
+    project = orders_in(tmp_path, {"bitmap": ["status"], "dead_rows": True})
+    monkeypatch.chdir(tmp_path)
+    land(project, "1.jsonl", range(30))
+    assert "shop.orders: 30 rows and deletes are not in the indexes yet" in run("ingest")
+    assert "1 index built, 0 kept, 0 skipped" in run("index", "shop.orders")
+    land(project, "2.jsonl", range(5), "d")
+    assert json.loads(run("ingest", "--json"))["tables"][0]["indexes"]["waiting_rows"] == 5
+    project.write({"shop.orders": {"key": ["id"], "index": INDEX}})
+    land(project, "3.jsonl", range(30, 40))
+    output = run("ingest")
+    assert "shop.orders: indexes updated in" in output
+    assert "1 bitmap index built, dead rows of 1 data file recorded" in output
+    with bitmaps_for_nothing():
+        assert "bitmap indexes: 2 of 2 data files" in run("explain", "shop.orders", "--where", "status = 'paid'")
+        assert run("scan", "shop.orders", "--where", "status = 'paid'", "--count").strip() == "12"
+
+
+def test_bloom_filters_are_written_for_the_columns_of_the_config(tmp_path: Path) -> None:
+    project = orders_in(tmp_path, {"bloom": ["note", "nothing"]})
+    land(project, "1.jsonl", range(0, 200, 2))
+    update = the(project.run()).indexes
+    assert update is not None
+    assert update.warnings == ("index.bloom: the table has no column 'nothing'; it has id, status, note",)
+    count, metrics = scan(project, "note = 'n101'")
+    assert (count, metrics.row_groups_pruned_by_bloom_filters) == (0, 1)
+    text = "published:\n  a.b:\n    sql: select 1\n    index: {bloom: [x]}\n"
+    with pytest.raises(ConfigError, match=r"yaml:4: .*options: bloom_filters"):
+        parse(text)
+
+
+@pytest.mark.spark
+def test_publications_and_checks_use_the_indexes_and_keep_their_own(tmp_path: Path, spark: SparkSession) -> None:
+    project = orders_in(tmp_path)
+    path = tmp_path / "nevermore.yaml"
+    document = yaml.safe_load(path.read_text())
+    sql = "select id, status from shop.orders where status = 'paid'"
+    kept = {"bitmap": ["id"], "every_rows": 1}
+    document["published"] = {"shop.paid": {"sql": sql, "index": kept, "options": {"reader": "python"}}}
+    path.write_text(yaml.safe_dump(document))
+    land(project, "1.jsonl", range(30))
+    project.run()
+    land(project, "2.jsonl", range(9), "d")
+    assert the(project.run()).indexes is not None
+    with bitmaps_for_nothing():
+        report = publish(load(path), "shop.paid", auditor=None)
+    assert report.rows == 7
+    metrics = report.reads["shop.orders"].metrics
+    assert (metrics.bitmap_indexes_used, metrics.dead_row_bits_used, metrics.rows_removed_by_equality_deletes) == (
+        1,
+        1,
+        0,
+    )
+    assert report.indexes is not None
+    assert (report.indexes.built, report.indexes.warnings) == (1, ())
+    assert "1 bitmap index built" in describe_publication(report, with_reasons=False)
+    published = scan_core.open_table(project.table("shop.paid")).scan().where("id = 9")
+    with bitmaps_for_nothing():
+        assert (published.count(), published.metrics.bitmap_indexes_used) == (1, 1)
