@@ -247,11 +247,10 @@ def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bo
         path = schema.path(column.field_id)
         if not all(isinstance(f.type, StructType) for f in path[:-1]):
             raise ConfigError(f"column {name!r} is inside a list or map: index the list itself")
-        element = column.type.element.type if isinstance(column.type, ListType) else column.type
-        if not is_indexable(element):
+        if not is_indexable(column.type):
             raise ConfigError(
-                f"column {name!r} of type {column.type} cannot have a bitmap index; "
-                "strings, integers, booleans, dates, times, uuids, bytes and lists of them can"
+                f"column {name!r} of type {column.type} cannot have a bitmap index; columns of primitive types can, and "
+                "lists of them, except for floating-point numbers"
             )
         found[name] = column
     return found
@@ -482,6 +481,9 @@ class EncodedIndex:
         return len(self.directory) + sum(map(len, self.bitmaps))
 
 
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
 class BitmapIndexBuilder:
     """Collects the rows of every value.
 
@@ -497,7 +499,10 @@ class BitmapIndexBuilder:
         self._is_list = is_list
         self._max_values = max_values
         self._memory_limit_bytes = memory_limit_bytes
-        self._values: pa.Array = pa.array([], arrow_type(value_type))
+        stored = arrow_type(value_type)
+        # equality of floating-point numbers is not that of their bytes, by which values are told apart here
+        self._stored = _BITS.get(stored, stored)
+        self._values: pa.Array = pa.array([], self._stored)
         self._bitmaps: list[BitMap] = []
         self._nulls, self._null_elements = BitMap(), BitMap()
 
@@ -518,8 +523,9 @@ class BitmapIndexBuilder:
 
     def finish(self, num_rows: int) -> EncodedIndex:
         """Build the index of a file of `num_rows` rows, all of which were added."""
-        order = np.asarray(pc.array_sort_indices(self._values)) if len(self._values) else np.zeros(0, np.int64)
-        values = self._values.take(pa.array(order))
+        ascending = self._values.view(arrow_type(self._type))
+        order = np.asarray(pc.array_sort_indices(ascending)) if len(self._values) else np.zeros(0, np.int64)
+        values = ascending.take(pa.array(order))
         bitmaps = [*(self._bitmaps[i] for i in order), self._nulls, self._null_elements]
         stored = []
         for bitmap in bitmaps:
@@ -529,7 +535,9 @@ class BitmapIndexBuilder:
         return EncodedIndex(directory, [data for _, data in stored], len(values))
 
     def _add_values(self, column: pa.Array, rows: Rows, nulls: BitMap) -> None:
-        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+        if not isinstance(column, pa.DictionaryArray):
+            column = (column.view(self._stored) if pa.types.is_floating(column.type) else column).dictionary_encode()
+        encoded = column
         if encoded.dictionary.null_count:
             encoded = encoded.dictionary_decode().dictionary_encode()
         indices = encoded.indices
@@ -553,6 +561,8 @@ class BitmapIndexBuilder:
 
     def _entries(self, values: pa.Array) -> npt.NDArray[np.int32]:
         """The indices of distinct values; new values are added."""
+        if pa.types.is_floating(values.type):
+            values = values.view(self._stored)
         if values.type != self._values.type:
             values = values.cast(self._values.type)
         new = values.filter(pc.invert(pc.is_in(values, value_set=self._values))).unique()

@@ -189,14 +189,24 @@ def _values_and_null(index: ColumnIndex, column_type: Type) -> pa.Array | None:
     """The distinct values in the type that the predicate is bound to, and NULL."""
     values, wanted = index.directory.values, arrow_type(column_type)
     if values.type != wanted:
-        is_number = pa.types.is_integer(values.type) and pa.types.is_integer(wanted)
-        if not is_number and not (pa.types.is_date(values.type) and pa.types.is_timestamp(wanted)):
+        if not _is_promoted(values.type, wanted):
             return None
         try:
             values = values.cast(wanted)
         except pa.ArrowInvalid:
             return None
     return pa.concat_arrays([values, pa.nulls(1, wanted)])
+
+
+def _is_promoted(before: pa.DataType, now: pa.DataType) -> bool:
+    """Whether the type of a column was changed so that every value stays as it is."""
+    types = pa.types
+    return bool(
+        (types.is_integer(before) and types.is_integer(now))
+        or (types.is_floating(before) and types.is_floating(now) and before.bit_width <= now.bit_width)
+        or (types.is_decimal(before) and types.is_decimal(now) and before.scale == now.scale)
+        or (types.is_date(before) and types.is_timestamp(now))
+    )
 
 
 def _entries(index: ColumnIndex, chosen: Mask) -> Entries:

@@ -15,7 +15,7 @@ from scan_core.io.location import FileIOConfig
 from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import PrimitiveType, Type, arrow_type, parse_type
+from scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
 from scan_core.rows.roaring import (
     RowPositions,
     SortedPositions,
@@ -38,11 +38,13 @@ _EXTRA = 2
 
 INDEXABLE = frozenset(
     {
-        *("boolean", "int", "long", "date", "time", "string", "uuid", "binary", "fixed"),
+        *("boolean", "int", "long", "float", "double", "decimal", "date", "time", "string", "uuid", "binary", "fixed"),
         *("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"),
     }
 )
-"""Types of values: whose equality is that of their bytes."""
+"""Types of values. Floating-point numbers are told apart by their bytes, as functions may: -0.0, 0.0 and every NaN have
+entries of their own, and expressions that take them for equal are true for all of them."""
+FLOATING = frozenset({"float", "double"})
 _VARIABLE = frozenset({"string", "binary"})
 
 Counts = npt.NDArray[np.int64]
@@ -84,7 +86,12 @@ class Directory:
 
 
 def is_indexable(column_type: Type) -> bool:
-    """Whether values of a type, or the elements of a list, can stand in a directory."""
+    """Whether a column of a type can have an index: for a list its elements, which are looked up by their bytes."""
+    if isinstance(column_type, ListType):
+        element = column_type.element.type
+        return (
+            is_indexable(element) and not isinstance(element, ListType) and getattr(element, "name", "") not in FLOATING
+        )
     return isinstance(column_type, PrimitiveType) and column_type.name in INDEXABLE
 
 

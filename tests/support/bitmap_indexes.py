@@ -9,7 +9,7 @@ from pipelines.iceberg.bitmap_indexes import IndexReport, PathTarget, build_inde
 from scan_core import ScanOptions
 from scan_core.bitmaps import answers, stages
 from scan_core.bitmaps.column_index import is_indexable
-from scan_core.model.schema import ListType, Schema, StructType
+from scan_core.model.schema import Schema, StructType
 
 
 def index_columns(
@@ -35,7 +35,7 @@ def indexable_columns(schema: Schema) -> list[str]:
             else []
         )
         for name, kind in [(field.name, field.type), *members]:
-            if is_indexable(kind.element.type if isinstance(kind, ListType) else kind):
+            if is_indexable(kind):
                 found.append(name)
     return found
 

@@ -1,4 +1,7 @@
 import json
+import math
+import struct
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pipelines.iceberg.table_writer import write_rows
 from scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.io.location import FileIOConfig
+from scan_core.model.schema import arrow_type, parse_type
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column
@@ -242,7 +246,7 @@ def test_metadata_of_a_catalog_table_is_not_changed_behind_its_back(catalog: Any
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["x"], "of type double cannot have a bitmap index"),
+        (["x"], "of type list<double> cannot have a bitmap index"),
         (["m.value"], "is inside a list or map"),
         ([], "choose the columns"),
     ],
@@ -251,8 +255,9 @@ def test_columns_that_cannot_be_indexed_are_named(tmp_path: Path, columns: list[
     mapping = {
         "type": "map", "key-id": 3, "key": "string", "value-id": 4, "value": "int", "value-required": False,
     }  # fmt: skip
-    table = TableBuilder(tmp_path / "t", [Column(1, "x", "double"), Column(2, "m", mapping)])
-    table.commit(table.data({"x": [1.0]}))
+    doubles = {"type": "list", "element-id": 5, "element": "double", "element-required": False}
+    table = TableBuilder(tmp_path / "t", [Column(1, "x", doubles), Column(2, "m", mapping)])
+    table.commit(table.data({"x": [[1.0]]}))
     with pytest.raises((ConfigError, scan_core.ColumnNotFoundError), match=message):
         index_columns(tmp_path / "t", columns)
 
@@ -298,3 +303,85 @@ def test_indexes_and_deletion_vectors_never_lie_in_one_file(tmp_path: Path, *, i
     scan = scan_core.open_table(builder.location).scan()
     with bitmaps_for_nothing():
         assert sorted(scan.where("city = 'a'").to_table()["id"].to_pylist()) == [3, 4]
+
+
+NUMBERS = [0.0, -0.0, math.nan, struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0], math.inf, 1.5, None]
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_floating_point_numbers_are_told_apart_by_their_bytes_and_compared_as_values(tmp_path: Path, kind: str) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "x", kind)])
+    table.commit(table.data({"id": list(range(14)), "x": NUMBERS * 2}, row_group_size=5))
+    (blob,) = blobs_of(index_columns(tmp_path / "t", ["x"]))
+    assert int(blob.properties["distinct-values"]) in {5, 6}  # 32 bits lose the payload of a NaN
+    conditions = {
+        "x = 0": [0, 1, 7, 8],
+        "x in (-0.0D, 1.5)": [0, 1, 5, 7, 8, 12],
+        "x = double('NaN')": [2, 3, 9, 10],
+        "x > 1.5": [2, 3, 4, 9, 10, 11],
+        "x <> 0": [2, 3, 4, 5, 9, 10, 11, 12],
+        "not (x < 2)": [2, 3, 4, 9, 10, 11],
+        "x is null": [6, 13],
+    }
+    for where, wanted in conditions.items():
+        scan = scan_core.open_table(str(tmp_path / "t")).scan().where(where).select("id")
+        with bitmaps_for_nothing():
+            assert scan.to_table()["id"].to_pylist() == wanted, where
+        assert scan.metrics.bitmap_indexes_used == 1
+        without = scan.with_options(scan_core.ScanOptions.of(use_bitmap_indexes=False))
+        assert without.to_table()["id"].to_pylist() == wanted, where
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "values", "where"),
+    [
+        ("float", "double", [0.1, 1.5, None, -0.0], "x = 1.5 or x = 0"),
+        ("decimal(9, 2)", "decimal(38, 2)", [Decimal("1.50"), Decimal("-0.01"), None, Decimal(0)], "x = 1.5 or x = 0"),
+    ],
+)
+def test_index_of_a_column_serves_its_promoted_type(
+    tmp_path: Path, before: str, now: str, values: list[Any], where: str
+) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "x", before)])
+    table.commit(table.data({"id": [0, 1, 2, 3], "x": values}))
+    path = index_columns(tmp_path / "t", ["x"]).path
+    document = json.loads(Path(scan_core.open_table(str(tmp_path / "t")).metadata_path).read_text())
+    document["schemas"][-1]["fields"][1]["type"] = now
+    newest = Path(scan_core.open_table(str(tmp_path / "t")).metadata_path)
+    newest.write_text(json.dumps(document))
+    assert path is not None
+    scan = scan_core.open_table(str(newest)).scan().where(where).select("id")
+    with bitmaps_for_nothing():
+        assert len(scan.to_table()) == 2
+    assert (scan.metrics.bitmap_indexes_used, scan.metrics.bitmap_indexes_refused) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "keys"),
+    [
+        ("double", [0.0, -0.0, math.nan, 1.5, None], [0.0, 1.5]),
+        ("double", [0.0, -0.0, math.nan, 1.5, None], [-0.0]),
+        ("double", [0.0, -0.0, math.nan, 1.5, None], [math.nan, 1.5]),
+        ("float", [0.0, -0.0, math.nan, 1.5, None], [-0.0, 1.5]),
+        (
+            "decimal(9, 2)",
+            [Decimal("0.00"), Decimal("-1.50"), Decimal("1.50"), None],
+            [Decimal("1.50"), Decimal("0.00")],
+        ),
+        ("decimal(30, 4)", [Decimal("0.0000"), Decimal(10) ** 25, None], [Decimal(10) ** 25]),
+    ],
+)
+def test_semi_joins_match_the_same_rows_with_an_index(
+    tmp_path: Path, kind: str, values: list[Any], keys: list[Any]
+) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "x", kind)])
+    table.commit(table.data({"id": list(range(len(values))), "x": values}))
+    index_columns(tmp_path / "t", ["x"])
+    scan = scan_core.open_table(str(tmp_path / "t")).scan().select("id")
+    wanted = [i for i, v in enumerate(values) if v is not None and any(v == k or (v != v and k != k) for k in keys)]  # noqa: PLR0124
+    for options in (scan_core.ScanOptions(), scan_core.ScanOptions.of(use_bitmap_indexes=False)):
+        joined = scan.with_options(options).semi_join(
+            ["x"], pa.table({"x": pa.array(keys, arrow_type(parse_type(kind)))})
+        )
+        with bitmaps_for_nothing():
+            assert joined.to_table()["id"].to_pylist() == wanted

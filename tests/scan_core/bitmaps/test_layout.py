@@ -1,5 +1,6 @@
 import random
 import struct
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,10 @@ VALUES = {
     "boolean": [False, True],
     "int": [-5, 0, 7],
     "long": [-(2**40), 3],
+    "float": [-0.0, 0.0, 1.5, float("inf")],
+    "double": [float("-inf"), -0.0, 0.0],
+    "decimal(9, 2)": [Decimal("-1.50"), Decimal("0.00")],
+    "decimal(38, 10)": [Decimal(10) ** 27],
     "date": [0, 19_000],
     "time": [0, 5],
     "timestamp": [-1, 10**15],
