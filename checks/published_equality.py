@@ -265,7 +265,7 @@ def rows_are_complete(staged: StagedRows, options: ScanOptions | None = None) ->
         values = staged.values
         others = sum(
             (task.data_file.path in paths) is not (values is None or task.data_file.partition[0] in values)
-            for task in plan.tasks
+            for task in (own if staged.by_key else plan).tasks
         )
         if others:
             details.append(f"{others} files are outside the partitions that were made, or inside but from other runs")
@@ -285,10 +285,14 @@ def staged_scan(staged: StagedRows, options: ScanOptions | None) -> Scan:
 
 
 def staged_table(staged: StagedRows, options: ScanOptions | None) -> pa.Table:
-    """The rows of this run alone."""
+    """The rows of this run alone; where it made single keys, all rows of their partitions."""
     scan = staged_scan(staged, options)
-    schema = scan.arrow_schema
-    batches = [public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split)]
+    schema, plan = scan.arrow_schema, scan.plan()
+    own = _own(plan, staged)
+    if staged.by_key:
+        values = staged.values
+        own = replace(plan, tasks=[t for t in plan.tasks if values is None or t.data_file.partition[0] in values])
+    batches = [public_batch(batch, schema) for batch in scan.run(own, read_split)]
     return pa.Table.from_batches(batches, schema=schema)
 
 

@@ -23,6 +23,8 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
             if len(report.partitions) == 1
             else f"{len(report.partitions)} partitions"
         )
+    if report.changed_keys is not None:
+        what = counted(report.changed_keys, "key")
     if report.is_dry:
         lines = [f"{report.name}: would build {what} ({report.reason})"]
     else:

@@ -262,8 +262,8 @@ class PublishedConfig(Section):
         start: first partition, for backfills and for SQL that uses `:partition`.
         values: partitions of `value(...)` that Dagster offers, and for which SQL with `:partition` is run.
         parameters: values of `:name` in the SQL, in addition to `:partition`, `:partition_start` and `:partition_end`.
-        incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything.
-        key: columns that identify a row of the result, for the checks and for `mode: upsert`.
+        incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything; `keys` rebuilds only the keys that changes can affect, where that is certain, and otherwise works as `auto`.
+        key: columns that identify a row of the result, for the checks, for `mode: upsert` and for `incremental: keys`.
         mode: what a run does with the existing rows of its partition: `replace` them, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which the rows of each file are sorted.
         schedule: cron expression, in UTC, for when Dagster builds the most recent completed partition.
@@ -278,7 +278,7 @@ class PublishedConfig(Section):
     start: Day | None = None
     values: Names = ()
     parameters: dict[str, bool | int | float | date | str] = Field(default_factory=dict)
-    incremental: bool | Literal["auto"] = False
+    incremental: bool | Literal["auto", "keys"] = False
     key: Names = ()
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
@@ -325,6 +325,8 @@ class PublishedConfig(Section):
             )
         if self.mode == "upsert" and not self.key:
             raise ValueError("mode: upsert requires the columns that identify a row: key: [...]")
+        if self.incremental == "keys" and not self.key:
+            raise ValueError("incremental: keys requires the columns by which rows are rebuilt: key: [...]")
         if self.options.distribution == "range" and not self.sort_by:
             raise ValueError("distribution: range requires the columns that define the ranges: sort_by: [...]")
         return self

@@ -63,6 +63,7 @@ class StagedRows:
         staged: the snapshot on the branch.
         keys: keys of the partitions that were made; None for the whole table.
         values: the same partitions as values of the Iceberg partition field.
+        by_key: whether single keys of these partitions were made; all of their rows are checked then.
         query: hash of the SQL and of every setting that affects its result.
         sources: the snapshots of the mirrors that were read.
     """
@@ -74,6 +75,7 @@ class StagedRows:
     values: frozenset[Any] | None
     query: str
     sources: Mapping[str, int]
+    by_key: bool = False
 
     @property
     def paths(self) -> frozenset[str]:

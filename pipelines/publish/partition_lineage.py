@@ -1,4 +1,4 @@
-"""Determines from the SQL alone which partitions of a result the changed rows of its tables can reach.
+"""Determines from the SQL alone which partitions or keys of a result the changed rows of its tables can reach.
 
 Builds the queries over changed rows, and the conditions that limit a scan to the rows of some partitions. The rules
 for one SELECT are in `scan_core/sql/query_shape.py`.
@@ -42,16 +42,16 @@ class Reach:
 
     Attributes:
         table: name of the table in the tree.
-        values: query for a superset of the values of `k0` whose slices changed rows can touch; None if any slice can be
-            touched.
-        expression: the value as an expression of the row's own columns, if there is one.
-        final: whether the values are partitions of the result rather than keys on the way to it.
+        values: query for a superset of the values of `k0`, `k1` and so on whose slices changed rows can touch; None if any
+            slice can be touched.
+        expressions: the values as expressions of the row's own columns, if there are such.
+        final: whether the values are slices of the result rather than keys on the way to it.
         reason: why `values` is None.
     """
 
     table: str
     values: exp.Select | None
-    expression: exp.Expression | None = None
+    expressions: Expressions = ()
     final: bool = True
     reason: str = ""
 
@@ -63,7 +63,7 @@ class Anchor:
     Attributes:
         source: the source.
         expressions: expressions of its columns.
-        final: whether the slices are partitions of the result.
+        final: whether the slices are slices of the result.
         apart: another source whose rows may be in the result without a row of this one; no path may lead through it.
     """
 
@@ -86,7 +86,7 @@ def of_changed_rows(
     for condition in shape.conditions_of(alias):
         if owner(condition) == alias and is_row_wise(condition) and condition.find(exp.Placeholder) is None:
             select = select.where(condition.copy(), copy=False)
-    return Reach(table.name, select, expressions[0] if final else None, final)
+    return Reach(table.name, select, expressions if final else (), final)
 
 
 def through(
@@ -114,7 +114,7 @@ def through(
             .join(keys, on=meets, copy=False)
             .select(*_named(outgoing), copy=False)
         )
-    return Reach(reach.table, values, None, anchor.final)
+    return Reach(reach.table, values, (), anchor.final)
 
 
 def _named(expressions: Expressions) -> list[exp.Expression]:
@@ -137,20 +137,19 @@ class _Wanted:
         return _Wanted(None, reason=self.reason or reason)
 
 
-def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tuple[Reach, ...]:
+def reaches(tree: exp.Query, columns: Sequence[str], partition_type: str = "DATE") -> tuple[Reach, ...]:
     """Trace every place where the tree names a table.
 
     Args:
         tree: as `traceable` returns it.
-        partition: the result column that names the partition, in lower case.
-        partition_type: sqlglot's name of its type, which parameters also have.
+        columns: the result columns, in lower case, whose values tell slices apart: that of the partition, or a key.
+        partition_type: sqlglot's name of the partition's type, which parameters also have.
     """
-    column = exp.column(partition, table=_OUT)
     names = [select.alias_or_name.lower() for select in tree.selects]
-    if names.count(partition) != 1:
-        wanted = _Wanted(None, reason=f"column {partition} of the result cannot be traced")
+    if (missing := next((column for column in columns if names.count(column) != 1), None)) is not None:
+        wanted = _Wanted(None, reason=f"column {missing} of the result cannot be traced")
     else:
-        wanted = _Wanted((column,))
+        wanted = _Wanted(tuple(exp.column(column, table=_OUT) for column in columns))
     found = tuple(_Tracer(partition_type).of_query(tree, wanted))
     # at least one for each place: a change that no reach covers would be lost
     named, reached = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
@@ -400,6 +399,16 @@ def scan_condition(
 def _field(schema: Schema, column: exp.Column) -> NestedField | None:
     found = [f for f in schema.fields if f.name.lower() == column.name.lower()]
     return found[0] if len(found) == 1 and isinstance(column.this, exp.Identifier) else None
+
+
+def plain_columns(reach: Reach, schema: Schema) -> dict[str, int]:
+    """Columns of the table that are, unchanged, a column of the slices, with its number; none if that is not certain."""
+    found: dict[str, int] = {}
+    for number, expression in enumerate(reach.expressions if reach.final else ()):
+        field = _field(schema, expression) if isinstance(expression, exp.Column) else None
+        if field is not None and isinstance(field.type, PrimitiveType):
+            found[field.name] = number
+    return found
 
 
 def _few(periods: Sequence[Period]) -> Sequence[Period]:

@@ -61,6 +61,15 @@ class PublishedQuery(SqlQuery):
             return self._unknown(reason)
         return self._slices(schemas, partition)
 
+    def reaches_of_keys(self, schemas: Mapping[str, Schema], columns: Sequence[str]) -> tuple[Reach, ...]:
+        """How changed rows of each table reach keys of the result: values of `columns` together."""
+        if (reason := self.why_unrepeatable(schemas)) is not None:
+            return self._unknown(reason)
+        if self.depends_on_partition:
+            return self._unknown("the SQL uses its partition")
+        flat = self.traceable(schemas)
+        return self._unknown(flat) if isinstance(flat, str) else reaches(flat, [c.lower() for c in columns])
+
     def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """How changed rows reach partitions within one run, even if functions return something else in another run."""
         flat = self.traceable(schemas)
@@ -70,7 +79,7 @@ class PublishedQuery(SqlQuery):
         if partition.unit == "value":
             kinds = [e.type for e in flat.selects if e.alias_or_name.lower() == partition.column.lower()]
             kind = kinds[0].this.name if kinds and kinds[0] is not None else "UNKNOWN"
-        return reaches(flat, partition.column.lower(), kind)
+        return reaches(flat, [partition.column.lower()], kind)
 
     def _unknown(self, reason: str) -> tuple[Reach, ...]:
         return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
@@ -87,8 +96,8 @@ class PublishedQuery(SqlQuery):
         found = {}
         for table, view in self.view_names.items():
             conditions = [
-                scan_condition(reach.expression, schemas[table], partition, values)
-                if reach.expression is not None and reach.final
+                scan_condition(reach.expressions[0], schemas[table], partition, values)
+                if reach.expressions and reach.final
                 else None
                 for reach in reaches
                 if reach.table == view

@@ -182,6 +182,8 @@ class WorkWriter:
         try:
             for part in self._parts():
                 files += self._write(task, part)
+            if self.work.keys is not None:
+                files += self.work.keys.deletes(delta, run)
         except BaseException:  # however the run ends, no snapshot will name these files
             remove_all(delta.storage, delta.target.data_location, run)
             record.end(delta.storage)
@@ -241,7 +243,9 @@ class WorkWriter:
     def _parts(self) -> Iterator[_Part]:
         partition, kept = self.entry.partitioning, self.shape.partition
         values = self.work.values
-        if partition is not None and kept is not None and self.query.depends_on_partition:
+        if self.work.keys is not None:
+            yield from [_Part(None, values)] * bool(self.work.keys.rows.num_rows)
+        elif partition is not None and kept is not None and self.query.depends_on_partition:
             for key in self.work.why:
                 yield _Part(key, frozenset({partition.physical(key, kept.type)}))
         elif values and len(values) <= MAX_COPIES and all(self._is_copied(value) for value in values):
@@ -300,6 +304,8 @@ class WorkWriter:
             found = self.query.conditions({t: scan.table.schema for t, scan in scans.items()}, partition, values)
             scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in scans.items()}
             exact = frozenset(table for table, condition in found.items() if condition.is_exact)
+        if self.work.keys is not None:
+            return _RunQuery(self.work.keys.narrowed(self.query, scans))
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
         # a task that copies does not distinguish partitions: either all of its rows are in one, or the table has none
         is_mixed = partition is not None and (values is None or len(values) != 1)
@@ -322,9 +328,11 @@ class WorkWriter:
     def _chosen(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
         """The rows of some partitions, or of all except those that are left out, in a reasonable number of tasks."""
         partition, kept = self.entry.partitioning, self.shape.partition
+        if self.work.keys is not None:
+            result = self.work.keys.chosen(result)
         if partition is None or kept is None:
             return result
-        if values is not None:
+        if values is not None and self.work.keys is None:
             result = rows_of(result, partition, kept.type, values)
         elif self.work.without:
             result = rows_beyond(result, partition, kept.type, self.work.without)
@@ -458,8 +466,10 @@ class _Run:
         writer.count(asked)
         if self.entry.mode == "append" and work.values is not None and not work.values:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
+        num_keys = None if work.keys is None else work.keys.rows.num_rows
         num_values = 0 if work.values is None else len(work.values)
         what = "all of the table" if work.values is None else f"{num_values} partition{'s' * (num_values != 1)}"
+        what = what if num_keys is None else f"{num_keys:,} key{'s' * (num_keys != 1)}"
         _log.info("%s: making %s (%s)", self.query.name, what, work.reason)
         if self.entry.mode == "upsert" and self.query.depends_on_partition and len(work.why) > 1:
             return self._indexed(self._one_by_one(spark, work, shape, wanted))
@@ -515,6 +525,7 @@ class _Run:
             staged=staged,
             keys=tuple(work.why) if work.values is not None or self.query.depends_on_partition else None,
             values=work.values,
+            by_key=work.keys is not None,
             query=query,
             sources=snapshots_read(self.scans),
         )
@@ -553,7 +564,9 @@ class _Run:
             return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self.base.snapshot_id
 
         appends = remembered(self.source, work.why if is_part else None) if entry.mode == "append" else {}
-        return Publication(target, work.values, holds, appends, run=lambda: writer.run)
+        # deletes of keys remove rows, and no file goes
+        replaced = work.values if work.keys is None else frozenset[Any]()
+        return Publication(target, replaced, holds, appends, run=lambda: writer.run)
 
     def _summary(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
         """Summary entries of the snapshot."""
@@ -579,6 +592,7 @@ class _Run:
             reason=work.reason,
             why=work.why,
             changed_rows=work.changed_rows,
+            changed_keys=None if work.keys is None else work.keys.rows.num_rows,
             rows=sum(file.record_count for file in files),
             data_files=len(files),
             bytes_written=sum(file.file_size_bytes for file in (*files, *deletes)),

@@ -1,16 +1,17 @@
-"""Decides what a run of a published table makes: nothing, everything, or some partitions.
+"""Decides what a run of a published table makes: nothing, everything, some partitions, or some keys.
 
-Partitions are those that changes reach or that a user asked for. The work is done in `refresh.py`. This module
+Partitions and keys are those that changes reach; a user may ask for partitions. The work is done in `refresh.py`. This module
 imports pyspark.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
@@ -18,12 +19,13 @@ from sqlglot import exp
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, PublishedPartition
 from pipelines.errors import ConfigError
+from pipelines.publish.changed_keys import MAX_KEYS, ChangedKeys, KeyColumns, key_column_names, traced_keys
 from pipelines.publish.mirror_reads import TIMES, changed_rows
 from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState, SourceState
 from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_field, require_columns, spark_message
-from scan_core import Changes, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
+from scan_core import Changes, FileScanTask, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
 from scan_core.spark import DIALECT
 
 if TYPE_CHECKING:
@@ -52,14 +54,37 @@ class MakeReached:
         reaches: reaches of tables that changed, named as in `PublishedQuery.view_names`; all have values.
         changes: scans of rows that appeared or disappeared, by table of the config.
         keys: partitions to make in any case, with the reason.
+        note: the end of the reason to make them.
     """
 
     reaches: tuple[Reach, ...]
     changes: Mapping[str, Changes]
     keys: Mapping[str, str]
+    note: str = ""
 
 
-RefreshPlan = MakeNothing | MakeAll | MakeReached
+@dataclass(frozen=True, slots=True)
+class MakeKeys:
+    """The keys that changes can have reached must be made again.
+
+    Attributes:
+        reaches: reaches of keys, for all tables; those of tables that changed have values.
+        changes: scans of rows that appeared or disappeared, by table of the config.
+        otherwise: what to make if keys turn out to cost more.
+    """
+
+    reaches: tuple[Reach, ...]
+    changes: Mapping[str, Changes]
+    otherwise: MakeAll | MakeReached
+
+
+RefreshPlan = MakeNothing | MakeAll | MakeReached | MakeKeys
+
+
+def _not_by_key(plan: MakeAll | MakeReached, why: str) -> MakeAll | MakeReached:
+    """The plan, with the reason why it is not for keys."""
+    note = f"; not by key: {why}"
+    return MakeAll(plan.reason + note) if isinstance(plan, MakeAll) else replace(plan, note=note)
 
 
 def plan_refresh(
@@ -85,24 +110,29 @@ def plan_refresh(
     changed = [table for table in query.tables if state.sources.get(table) != wanted.sources[table]]
     if not changed and not base.made_since and state.until == wanted.until:
         return MakeNothing("no mirror changed")
-    if not entry.incremental or entry.partitioning is None:
-        return MakeAll(f"changed: {', '.join(changed)}" if changed else "partitions were made alone since")
+    all_of_it = MakeAll(f"changed: {', '.join(changed)}" if changed else "partitions were made alone since")
+    if not entry.incremental or (entry.partitioning is None and entry.incremental != "keys"):
+        return all_of_it
     # Partitions that were made alone may reflect later mirrors than the rest: the state does not tell what changed
     # between.
     keys = dict.fromkeys(sorted(base.made_since), "made alone since the last run")
     sources = {table: (state.sources.get(table), wanted.sources[table]) for table in changed}
-    return _plan_reached(query, scans, sources, query.reaches(schemas, entry.partitioning), keys)
+    changes = _plan_changes(scans, sources)
+    if isinstance(changes, MakeAll):
+        return changes
+    plan: MakeAll | MakeReached = all_of_it
+    if entry.partitioning is not None:
+        plan = _plan_reached(query, changes, query.reaches(schemas, entry.partitioning), keys)
+    if entry.incremental != "keys":
+        return plan
+    traced = traced_keys(entry, query, schemas, list(changes)) if not keys else "partitions were made alone since"
+    return _not_by_key(plan, traced) if isinstance(traced, str) else MakeKeys(traced, changes, plan)
 
 
-def _plan_reached(
-    query: PublishedQuery,
-    scans: Mapping[str, Scan],
-    sources: Mapping[str, tuple[SourceState | None, SourceState]],
-    reaches: Sequence[Reach],
-    keys: Mapping[str, str],
-) -> MakeAll | MakeReached:
-    """Trace the changes of mirrors, given by their states before and after."""
-    found: list[Reach] = []
+def _plan_changes(
+    scans: Mapping[str, Scan], sources: Mapping[str, tuple[SourceState | None, SourceState]]
+) -> dict[str, Changes] | MakeAll:
+    """The changes of mirrors, given by their states before and after."""
     changes: dict[str, Changes] = {}
     for table, (before, after) in sources.items():
         if before is None or before.uuid != after.uuid:  # snapshot ids mean other rows in another table
@@ -113,14 +143,22 @@ def _plan_reached(
             between = _changes_since(scans[table], before.snapshot_id)
         except ScanError as error:
             return MakeAll(f"what changed in {table} can no longer be found: {error}")
-        if between is None:
-            continue
+        if between is not None:
+            changes[table] = between
+    return changes
+
+
+def _plan_reached(
+    query: PublishedQuery, changes: Mapping[str, Changes], reaches: Sequence[Reach], keys: Mapping[str, str]
+) -> MakeAll | MakeReached:
+    """Trace changed rows to partitions."""
+    found: list[Reach] = []
+    for table in changes:
         of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
         # one untraceable place where the SQL names the table is enough to make any partition depend on the changed rows
         if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
             return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
         found += of_table
-        changes[table] = between
     return MakeReached(tuple(found), changes, keys)
 
 
@@ -182,6 +220,7 @@ class Work:
         why: the reason by key, as far as single partitions are known.
         changed_rows: number of changed rows of each mirror.
         without: values of partitions that are left out of the whole table.
+        keys: the keys to make of these partitions; None for all.
     """
 
     values: frozenset[Any] | None
@@ -189,15 +228,16 @@ class Work:
     why: Why = field(default_factory=dict)
     changed_rows: Mapping[str, int] = field(default_factory=dict)
     without: frozenset[Any] = frozenset()
+    keys: ChangedKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResultShape:
-    """Columns of a result. `partition` is the column by which partitions are made; None for none."""
+    """Columns of a result, with Spark's types by name. `partition` is that by which partitions are made, if any."""
 
     columns: tuple[NestedField, ...]
     partition: NestedField | None
-    spark_type: str = ""
+    spark_types: Mapping[str, str] = field(default_factory=dict)
 
 
 def result_shape(entry: PublishedConfig, query: PublishedQuery, result: DataFrame) -> ResultShape:
@@ -210,7 +250,7 @@ def result_shape(entry: PublishedConfig, query: PublishedQuery, result: DataFram
     field = None if by is None else partition_field(query.name, result, by)
     columns = iceberg_columns(query.name, result)
     require_columns(query.name, result, (*entry.sort_by, *entry.options.bloom_filters, *entry.key))
-    return ResultShape(columns, field, "" if by is None else result.schema[by.column].dataType.simpleString())
+    return ResultShape(columns, field, {f.name: f.dataType.simpleString() for f in result.schema})
 
 
 def last_partition(entry: PublishedConfig, query: PublishedQuery) -> str | None:
@@ -263,6 +303,14 @@ class WorkFinder:
 
     def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: Mapping[str, str]) -> Work:
         """Turn a plan into work; all partitions if Spark cannot tell which ones changed rows reach."""
+        if isinstance(plan, MakeKeys):
+            try:
+                keyed = self._keyed(spark, plan, shape, views)
+            except SPARK_FAILURES as error:
+                keyed = f"Spark cannot find the keys: {spark_message(error)}"
+            if isinstance(keyed, Work):
+                return keyed
+            plan = _not_by_key(plan.otherwise, keyed)
         if isinstance(plan, MakeReached):
             try:
                 return self._reached(spark, plan, shape, views)
@@ -284,7 +332,13 @@ class WorkFinder:
         num_changed: dict[str, int] = {}
         is_reached = False
         for table in plan.changes:
-            num_changed[table], values = self._trace(spark, plan, table, shape, views)
+            values: set[Any] = set()
+            with self._traces(spark, plan, table, views) as (num_changed[table], traces):
+                for trace in traces:
+                    cast = f"cast(k0 as {shape.spark_types[partition.column]})"
+                    values |= self._values(
+                        spark.sql(f"select distinct {cast} as k0 from ({trace})").toArrow(), "k0", shape
+                    )
             is_reached |= bool(values)
             for value in values:
                 why.setdefault(partition.key_of(value, kind), []).append(table)
@@ -301,26 +355,62 @@ class WorkFinder:
         else:
             reason = "partitions were made alone since" if plan.keys else "no change reaches a partition"
         reasons = {key: tuple(found) for key, found in sorted(why.items())}
-        return Work(frozenset(partition.physical(key, kind) for key in why), reason, reasons, num_changed)
+        made = frozenset(partition.physical(key, kind) for key in why)
+        return Work(made, reason + plan.note, reasons, num_changed)
 
-    def _trace(
-        self, spark: SparkSession, plan: MakeReached, table: str, shape: ResultShape, views: Mapping[str, str]
-    ) -> tuple[int, set[Any]]:
-        """Count the changed rows of a table, and find the partition field values that they can have reached."""
-        values: set[Any] = set()
+    def _keyed(self, spark: SparkSession, plan: MakeKeys, shape: ResultShape, views: Mapping[str, str]) -> Work | str:
+        """The work on single keys; the reason if whole partitions are better."""
+        names, fields = key_column_names(self.entry), {c.name: c for c in shape.columns}
+        columns = KeyColumns(tuple(fields[name] for name in names), tuple(shape.spark_types[name] for name in names))
+        if (reason := columns.why_not()) is not None:
+            return reason
+        num_changed: dict[str, int] = {}
+        found: dict[str, pa.Table] = {}
+        for table in plan.changes:
+            with self._traces(spark, plan, table, views) as (num_changed[table], traces):
+                parts = [columns.read(spark, trace) for trace in traces]
+            known = [keys for keys in parts if keys is not None]
+            if len(known) < len(parts):
+                return f"more than {MAX_KEYS:,} keys changed"
+            if known:
+                found[table] = pa.concat_tables(known)
+        keys = ChangedKeys.of(columns, list(found.values()), plan.reaches)
+        tasks: Iterable[FileScanTask] = () if self.table is None else open_table(self.table).scan().plan().tasks
+        values, why = None if keys.rows.num_rows else frozenset[Any](), dict[str, list[str]]()
+        if self.entry.partitioning is not None:
+            partition, kind = self._partition(shape)
+            for table, of_table in found.items():
+                for value in self._values(of_table, partition.column, shape):
+                    why.setdefault(partition.key_of(value, kind), []).append(table)
+            values = frozenset(partition.physical(key, kind) for key in why)
+            tasks = [
+                t for t in tasks if t.data_file.partition and partition.key_of(t.data_file.partition[0], kind) in why
+            ]
+        if (reason := keys.why_not(tasks)) is not None:
+            return reason
+        changed = ", ".join(table for table, of_table in found.items() if of_table.num_rows)
+        reason = f"changed: {changed}" if changed else "no change reaches a key"
+        return Work(values, reason, {k: tuple(why[k]) for k in sorted(why)}, num_changed, keys=keys)
+
+    @contextmanager
+    def _traces(
+        self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: Mapping[str, str]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """The number of changed rows of a table, and queries for the slices that they can have reached."""
         if (rows := changed_rows(spark, plan.changes[table])) is None:
-            return 0, values
-        partition, kind = self._partition(shape)
+            yield 0, []
+            return
         view = self.query.view_names[table]
         names = {view: views[table] for table, view in self.query.view_names.items()}
         with _view_of(rows) as (changed, count):
-            for reach in plan.reaches if count else ():
-                if reach.table == view and reach.values is not None:
-                    trace = trace_text(reach.values, {**names, view + OF_CHANGED: changed})
-                    found = spark.sql(f"select distinct cast(k0 as {shape.spark_type}) as k0 from ({trace})").toArrow()
-                    keys = found.column("k0").combine_chunks().cast(arrow_type(kind))
-                    values |= partition.physical_values(keys, kind)
-        return count, values
+            names[view + OF_CHANGED] = changed
+            found = [r.values for r in plan.reaches if r.table == view and r.values is not None] if count else []
+            yield count, [trace_text(values, names) for values in found]
+
+    def _values(self, keys: pa.Table, column: str, shape: ResultShape) -> set[Any]:
+        """Values of the partition field for keys, one of whose columns is that of the partition."""
+        partition, kind = self._partition(shape)
+        return partition.physical_values(keys.column(column).combine_chunks().cast(arrow_type(kind)), kind)
 
     def _offered(self, shape: ResultShape) -> list[str]:
         """Existing partitions, for SQL that runs for each of them: the configured ones, and those in the table."""

@@ -57,6 +57,7 @@ class PublishReport:
         is_unchecked: whether no check was asked for.
         checks: verdicts on the mirrors that were read and on the rows.
         indexes: what was done for the indexes of the config; None without any, or without a commit.
+        changed_keys: number of keys that were made; None where whole partitions were.
     """
 
     name: str
@@ -79,6 +80,7 @@ class PublishReport:
     is_unchecked: bool = False
     checks: tuple[Verdict, ...] = ()
     indexes: IndexUpdate | None = None
+    changed_keys: int | None = None
 
     @property
     def rows_by_partition(self) -> Mapping[str, int]:
@@ -91,9 +93,16 @@ class PublishReport:
         return sum((read.metrics for read in self.reads.values()), ScanMetrics())
 
     @property
+    def made(self) -> str:
+        """What was made: all, nothing, keys or partitions."""
+        if self.changed_keys:
+            return "keys"
+        return "all" if self.partitions is None else "partitions" if self.partitions else "nothing"
+
+    @property
     def empty_partitions(self) -> tuple[str, ...]:
         """Keys of partitions that were made and have no rows now: their earlier content is gone."""
-        if self.is_dry or self.is_unchanged or self.mode != "replace":
+        if self.is_dry or self.is_unchanged or self.mode != "replace" or self.changed_keys is not None:
             return ()
         return tuple(key for key in self.partitions or () if not self.rows_by_partition.get(key))
 
@@ -106,13 +115,14 @@ class PublishReport:
         """As a dictionary for JSON and metadata."""
         return {
             "name": self.name,
-            "made": "all" if self.partitions is None else "nothing" if not self.partitions else "partitions",
+            "made": self.made,
             "partitions": None if self.partitions is None else list(self.partitions),
             "mode": self.mode,
             "reason": self.reason,
             "empty_partitions": list(self.empty_partitions),
             "why": {key: list(reasons) for key, reasons in self.why.items()},
             "changed_rows": dict(self.changed_rows),
+            "changed_keys": self.changed_keys,
             "dry_run": self.is_dry,
             "unchanged": self.is_unchanged,
             "rows": self.rows,

@@ -1,7 +1,8 @@
 """Incremental publishing makes what Spark makes in one go: random SQL over random changes, round after round.
 
 Each round is a check: the partitions that differ from the round before are among those that changed rows are traced to,
-and what is read for some partitions alone gives all of their rows. Spark runs the queries, their traces and the narrowed
+and what is read for some partitions alone gives all of their rows; the same with keys, which are days and values of k.
+Spark runs the queries, their traces and the narrowed
 reads; all rounds of a query are one statement, over rows that stand in it.
 """
 
@@ -11,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.config.publish_partition import PublishedPartition
-from pipelines.publish.partition_lineage import OF_CHANGED
+from pipelines.publish.changed_keys import ChangedKeys, KeyColumns
+from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, parse_query
 from pipelines.publish.refresh_plan import trace_text
 from tests.differential.published_queries import DAYS, KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, row_of
@@ -49,6 +52,10 @@ def quick(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
+Slices = dict[str | None, Counter[Row]]
+"""The rows of each day."""
+
+
 @dataclass
 class Rounds:
     """One query over states of its tables: the statement that computes all there is to compare, and the comparison."""
@@ -57,28 +64,35 @@ class Rounds:
     chance: random.Random
     states: list[dict[str, list[Row]]]
     unknown: list[bool] = field(default_factory=list)
+    unknown_keys: list[bool] = field(default_factory=list)
     narrowed: dict[int, frozenset[int]] = field(default_factory=dict)
+    keyed: dict[int, set[Row]] = field(default_factory=dict)
     found: Counter[str] = field(default_factory=Counter)
 
     def statement(self) -> str:
         tables = self.query.tables
         rows = {f"{t}_{n}": (t, state[t]) for n, state in enumerate(self.states) for t in tables}
         branches = [self._full(n) for n in range(len(self.states))]
-        reaches = self.query.reaches(SCHEMAS, BY_DAY)
+        reaches, of_keys = self.query.reaches(SCHEMAS, BY_DAY), self.query.reaches_of_keys(SCHEMAS, ["day", "k"])
         views = self.query.view_names
-        self.unknown = [False]
+        self.unknown, self.unknown_keys = [False], [False]
         for n in range(1, len(self.states)):
             changed = {t: changed_rows(self.states[n - 1][t], self.states[n][t]) for t in tables}
             rows |= {f"{t}_{n}{OF_CHANGED}": (t, of_table) for t, of_table in changed.items() if of_table}
-            traces = [r for r in reaches if any(r.table == views[t] and changed[t] for t in tables)]
-            self.unknown.append(any(r.values is None for r in traces))
-            if not self.unknown[-1]:
-                names = {views[t] + end: f"{t}_{n}{end}" for t in tables for end in ("", OF_CHANGED)}
+            names = {views[t] + end: f"{t}_{n}{end}" for t in tables for end in ("", OF_CHANGED)}
+            for what, places, k, unknown in (
+                ("trace", reaches, "null", self.unknown), ("key", of_keys, "cast(k1 as string)", self.unknown_keys),
+            ):  # fmt: skip
+                traces = [r for r in places if any(r.table == views[t] and changed[t] for t in tables)]
+                unknown.append(any(r.values is None for r in traces))
                 branches += [
-                    f"select 'trace' as what, {n} as n, cast(cast(k0 as date) as string) as day, null as k, null as v from ({trace_text(r.values, names)})"
+                    f"select '{what}' as what, {n} as n, cast(cast(k0 as date) as string) as day, {k} as k, null as v "
+                    f"from ({trace_text(r.values, names)})"
                     for r in traces
+                    if r.values is not None and not unknown[-1]
                 ]
             branches += self._narrowed(n)
+            branches += self._of_keys(n, of_keys)
         views_sql = ", ".join(f"{name} as ({relation(*of_table)})" for name, of_table in rows.items())
         return f"with {views_sql} " + " union all ".join(branches)
 
@@ -99,15 +113,40 @@ class Rounds:
         literals = ", ".join(f"date '2026-01-0{day}'" for day in days)
         yield f"select 'part' as what, {_as_text(n, self.query.over_views(views))} where day in ({literals})"
 
+    def _of_keys(self, n: int, reaches: tuple[Reach, ...]) -> Iterator[str]:
+        """The rows of some keys, from what is read for them alone."""
+        days = [date(2026, 1, day) for day in range(1, DAYS + 1)]
+        keys = pa.table({
+            "day": pa.array([self.chance.choice(days) for _ in range(3)], pa.date32()),
+            "k": pa.array([self.chance.choice([None, 1, 2, 3] if n == 1 else [1, 2, 3]) for _ in range(3)], pa.int64()),
+        })  # fmt: skip
+        changed = ChangedKeys(KeyColumns((), ()), keys, reaches)
+        partners = changed.partners(self.query, SCHEMAS)
+        if not partners:
+            return
+        views = {t: f"{t}_{n}" for t in self.query.tables}
+        for table, values in partners.items():
+            tuples = ", ".join(f"({', '.join(map(_literal, row.values()))})" for row in values.to_pylist())
+            views[table] = f"(select * from {table}_{n} where ({', '.join(values.column_names)}) in ({tuples}))"
+        self.keyed[n] = {tuple(None if v is None else str(v) for v in row.values()) for row in keys.to_pylist()}
+        wanted = " or ".join(f"(day <=> {_literal(r['day'])} and k <=> {_literal(r['k'])})" for r in keys.to_pylist())
+        yield f"select 'keyed' as what, {_as_text(n, self.query.over_views(views))} where {wanted}"
+
     def compare(self, rows: Sequence[tuple[str, int, str | None, str | None, str | None]]) -> None:
-        full: list[dict[str | None, Counter[Row]]] = [{} for _ in self.states]
+        full: list[Slices] = [{} for _ in self.states]
         parts: dict[int, Counter[Row]] = {n: Counter() for n in self.narrowed}
+        keyed: dict[int, Counter[Row]] = {n: Counter() for n in self.keyed}
         traced: dict[int, set[str | None]] = {}
+        traced_keys: dict[int, set[Row]] = {}
         for what, n, day, k, v in rows:
             if what == "full":
                 full[n].setdefault(day, Counter())[k, v] += 1
             elif what == "part":
                 parts[n][day, k, v] += 1
+            elif what == "keyed":
+                keyed[n][day, k, v] += 1
+            elif what == "key":
+                traced_keys.setdefault(n, set()).add((day, k))
             else:
                 traced.setdefault(n, set()).add(day)
         for n in range(1, len(self.states)):
@@ -122,11 +161,29 @@ class Rounds:
                     traced.get(n),
                     self.states[n - 1 : n + 1],
                 )
+            self._compare_keys(n, full[n - 1], full[n], traced_keys.get(n, set()), keyed.get(n))
             if n in parts:
                 self.found["narrowed"] += 1
                 wanted = {str(EPOCH + timedelta(days=value)) for value in self.narrowed[n]}
                 expected = Counter({(d, *r): c for d in wanted for r, c in full[n].get(d, Counter()).items()})
                 assert parts[n] == expected, (self.query.sql, n, wanted, self.states[n])
+
+    def _compare_keys(
+        self, n: int, before: Slices, after: Slices, traced: set[Row], keyed: Counter[Row] | None
+    ) -> None:
+        old, new = (Counter({(d, *r): c for d, of in full.items() for r, c in of.items()}) for full in (before, after))
+        differing = {row[:2] for row in ((old - new) + (new - old))}
+        if not self.unknown_keys[n]:
+            self.found["keys"] += 1
+            assert differing <= traced, (self.query.sql, n, differing, traced, self.states[n - 1 : n + 1])
+        if keyed is not None:
+            self.found["keyed"] += 1
+            expected = Counter({row: count for row, count in new.items() if row[:2] in self.keyed[n]})
+            assert keyed == expected, (self.query.sql, n, self.keyed[n], self.states[n])
+
+
+def _literal(value: object) -> str:
+    return "null" if value is None else f"date '{value}'" if isinstance(value, date) else f"{value}L"
 
 
 def _as_text(n: int, sql: str) -> str:
@@ -188,6 +245,8 @@ def test_incremental_runs_make_what_spark_makes_in_one_go(spark: SparkSession) -
     assert found["fewer"] + found["each"] + found["all"] == 100
     assert found["fewer"] > 20
     assert found["narrowed"] > 20
+    assert found["keys"] > 20
+    assert found["keyed"] > 10
 
 
 @pytest.mark.slow

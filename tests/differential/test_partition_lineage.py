@@ -33,7 +33,7 @@ def check(seed: int, kinds: Sequence[str] = KINDS) -> Counter[str]:
         return Counter(["unknown"])
     flat = traceable(tree)
     assert not isinstance(flat, str), (flat, sql)
-    found = reaches(flat, "day")
+    found = reaches(flat, ["day"])
     with duckdb.connect() as connection:
         connection.execute("set threads = 1")
         changed_tables = set()
