@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.incremental_publish import ROWS_PER_DAY, Shop, orders, shop_config
+from benchmarks.incremental_publish import ROWS_PER_DAY, SQL, Shop, orders, shop_config
 from benchmarks.race import Answer, Goal, race, report
 from checks.published_equality import ProjectAuditor
 from pipelines.ingest.feed_run import freeze_imports
@@ -49,7 +49,8 @@ class CheckedShop(Shop):
 def measure(rounds: int) -> None:
     """Print and record the race."""
     with tempfile.TemporaryDirectory() as folder:
-        shop = CheckedShop(shop_config(folder, "shop.checked", "shop.unchecked"))
+        entry = {"incremental": True, "sql": SQL["partitions"]}
+        shop = CheckedShop(shop_config(folder, {"shop.checked": entry, "shop.unchecked": entry}))
         shop.fill(DAYS)
         ways: dict[str, Callable[[], Answer]] = {
             "with checks": shop.publish_checked,

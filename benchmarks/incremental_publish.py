@@ -1,20 +1,25 @@
-"""What does an incremental table save? 200 days of orders by city; 1 % of the rows of two days change between runs.
+"""What does an incremental table save? 200 days of orders; 1 % of the rows of some days change between runs.
 
-Run: `python -m benchmarks.incremental_publish`. In every round the mirror takes a batch of changes, then one published table is
-brought up to date incrementally and its twin, of the same SQL, is made in full, in one session of Spark; both must hold the
-same rows. CPU time is that of this process, Java and its Python workers.
+Run: `python -m benchmarks.incremental_publish [partitions] [sums] [rows]`. In every round the mirror takes a batch of changes,
+then published tables of the same SQL are brought up to date by key or by partition, and one is made in full, in one session
+of Spark; all must hold the same rows. CPU time is that of this process, Java and its Python workers.
+
+- `partitions`: sums by day and city, two days change.
+- `sums`: sums by day and customer, 20 days change; by key, by day, and in full.
+- `rows`: orders with the city of their customer, 20 days change; by key, by day, and in full.
 """
 
 import argparse
-import hashlib
 import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -37,26 +42,31 @@ CUSTOMERS = 5_000
 CITIES = 50
 FIRST = np.datetime64("2026-01-01T00:00:00", "us")
 DAY_MICROSECONDS = 86_400_000_000
-CONFIG = """
+TABLES = """
 tables:
   shop.orders: {source: {type: files, path: none}, key: [id], partition_by: ["day(at)"]}
   shop.customers: {source: {type: files, path: none}, key: [id]}
 published:
-  {first}: &daily
-    partition: day
-    incremental: true
-    sql: >
-      select cast(o.at as date) as day, c.city, count(*) as orders, sum(o.amount) as amount, max(o.amount) as most
-      from shop.orders o left join shop.customers c on c.id = o.customer_id
-      group by 1, 2
-  {second}: *daily
+"""
+SPARK = """
 spark: {conf: {spark.driver.memory: 2g, spark.sql.shuffle.partitions: "2"}}
 """
+JOINED = "from shop.orders o left join shop.customers c on c.id = o.customer_id"
+SUMS = "count(*) as orders, sum(o.amount) as amount, max(o.amount) as most"
+SQL = {
+    "partitions": f"select cast(o.at as date) as day, c.city, {SUMS} {JOINED} group by 1, 2",
+    "sums": f"select cast(o.at as date) as day, o.customer_id, max(c.city) as city, {SUMS} {JOINED} group by 1, 2",
+    "rows": f"select cast(o.at as date) as day, o.id, c.city, o.amount, o.note {JOINED}",
+}
+KEYS = {"sums": "customer_id", "rows": "id"}
+GOAL = 0.05
+CHANGED_DAYS = {"partitions": 2, "sums": DAYS // 10, "rows": DAYS // 10}
 
 
-def shop_config(folder: str, first: str, second: str) -> Config:
-    """A project with two published tables of the same SQL."""
-    return parse(CONFIG.replace("{first}", first).replace("{second}", second), Path(folder) / "nevermore.yaml")
+def shop_config(folder: str, published: Mapping[str, Mapping[str, Any]]) -> Config:
+    """A project with some published tables, partitioned by day."""
+    entries = (f"  {name}: {json.dumps({'partition': 'day', **entry})}" for name, entry in published.items())
+    return parse("\n".join((TABLES, *entries, SPARK)), Path(folder) / "nevermore.yaml")
 
 
 def orders(numbers: np.ndarray, seed: int) -> pa.Table:
@@ -94,11 +104,11 @@ class Shop:
             last = min(start + 50, days)
             self.apply("shop.orders", orders(np.arange(start * ROWS_PER_DAY, last * ROWS_PER_DAY), 0))
 
-    def change(self) -> None:
-        """1 % of the orders of two days get other amounts; other days in each batch."""
+    def change(self, num_days: int = 2) -> None:
+        """1 % of the orders of some days get other amounts; other days in each batch."""
         batch = next(self._batches)
         random = np.random.default_rng(batch)
-        days = random.choice(DAYS, 2, replace=False)
+        days = random.choice(DAYS, num_days, replace=False)
         chosen = [d * ROWS_PER_DAY + random.choice(ROWS_PER_DAY, ROWS_PER_DAY // 100, replace=False) for d in days]
         self.apply("shop.orders", orders(np.sort(np.concatenate(chosen)), batch))
 
@@ -111,40 +121,49 @@ class Shop:
         return Answer(self._digest(name), wall, cpu)
 
     def _digest(self, name: str) -> str:
-        """A digest of all rows of a published table."""
-        rows = (
-            open_table(find_table(self._catalog, name))
-            .scan()
-            .to_table()
-            .sort_by([(c, "ascending") for c in ("day", "city")])
-        )
-        return hashlib.sha256(json.dumps(rows.to_pydict(), default=str).encode()).hexdigest()
+        """A digest of all rows of a published table, in any order."""
+        rows = open_table(find_table(self._catalog, name)).scan().to_table()
+        columns = ", ".join(f'"{column}"' for column in rows.column_names)
+        with duckdb.connect() as database:
+            return str(database.sql(f"select count(*), sum(hash({columns})) from rows").fetchall())
 
 
-def measure(rounds: int) -> None:
-    """Print and record the race."""
+def measure(what: str, rounds: int) -> None:
+    """Print and record the race of one kind of table."""
+    ways: dict[str, dict[str, Any]] = {"incremental": {"incremental": True}, "full": {}}
+    if what in KEYS:
+        ways = {"by key": {"incremental": "keys", "key": [KEYS[what]]}} | ways
+    names = {way: f"shop.{way.replace(' ', '_')}" for way in ways}
+    num_days = CHANGED_DAYS[what]
     with tempfile.TemporaryDirectory() as folder:
-        shop = Shop(shop_config(folder, "shop.incremental", "shop.full"))
+        shop = Shop(shop_config(folder, {names[way]: {**entry, "sql": SQL[what]} for way, entry in ways.items()}))
         shop.fill(DAYS)
-        shop.publish("shop.incremental", is_full=True)
+        for way in [*ways][:-1]:
+            shop.publish(names[way], is_full=True)
 
         def prove(made: PublishReport) -> None:
-            assert made.partitions is None or len(made.partitions) == 2, made
+            assert made.partitions is None or len(made.partitions) == num_days, made
 
-        def incremental() -> Answer:
-            shop.change()
-            return shop.publish("shop.incremental", prove)
+        def incremental(way: str) -> Answer:
+            if way == next(iter(ways)):
+                shop.change(num_days)
+            return shop.publish(names[way], prove)
 
-        candidates: dict[str, Callable[[], Any]] = {
-            "incremental": incremental,
-            "full": lambda: shop.publish("shop.full", is_full=True),
-        }
-        title = f"publish, {DAYS} days of {ROWS_PER_DAY:,} rows, 1 % of two days changed"
-        report(title, race(candidates, rounds), "incremental", [Goal("incremental", "full")])
+        candidates: dict[str, Callable[[], Any]] = {way: partial(incremental, way) for way in [*ways][:-1]}
+        candidates["full"] = lambda: shop.publish(names["full"], is_full=True)
+        what = "publish" if what == "partitions" else f"publish {what}"
+        title = (
+            f"{what}, {DAYS} days of {ROWS_PER_DAY:,} rows, 1 % of {'two' if num_days == 2 else num_days} days changed"
+        )
+        goals = [Goal(way, "full", GOAL if way == "by key" else None) for way in [*ways][:-1]]
+        report(title, race(candidates, rounds), "full", goals)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", choices=[*SQL, []], default=[*SQL])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     freeze_imports()
-    measure(parser.parse_args().rounds)
+    arguments = parser.parse_args()
+    for kind in arguments.what or SQL:
+        measure(kind, arguments.rounds)

@@ -82,7 +82,11 @@ def test_a_changed_row_of_a_joined_table_makes_the_keys_that_it_meets(tmp_path: 
 
 @pytest.mark.parametrize(
     ("sql", "key", "partition"),
-    [(JOINED, ["id"], None), (JOINED, ["id"], "month(day)"), (SUMMED, ["customer_id"], "day")],
+    [
+        pytest.param(JOINED, ["id"], None, marks=pytest.mark.slow),
+        pytest.param(JOINED, ["id"], "month(day)", marks=pytest.mark.slow),
+        (SUMMED, ["customer_id"], "day"),
+    ],
 )
 def test_rounds_of_random_changes_give_what_all_gives(
     sql: str, key: list[str], partition: str | None, tmp_path: Path, spark: SparkSession
@@ -136,6 +140,7 @@ def test_where_keys_are_not_certain_partitions_are_made_and_the_reason_is_report
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_many_keys_or_delete_files_make_whole_partitions(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
