@@ -34,6 +34,7 @@ SINGLE_IMPORTERS = {
     "pipelines.formats.wal2json": "a feed; the registry imports every feed",
     "pipelines.jsonscan.object_kernels": _COMPILED,
     "pipelines.mirrors.partial_removals": _COMPILED,
+    "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,
     "pipelines.sources.csv_kernels": _COMPILED,
     "pipelines.sources.file_reader": _LARGE,
