@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from scan_core.spark.session import spark_session as spark_session
     from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
     from scan_core.spark.source import fair_split_bytes as fair_split_bytes
+    from scan_core.spark.source import keep_archives_of_spark as keep_archives_of_spark
     from scan_core.spark.types import arrow_schema_of as arrow_schema_of
     from scan_core.spark.types import conform as conform
     from scan_core.spark.types import quoted_name as quoted_name
     from scan_core.spark.types import spark_schema as spark_schema
-    from scan_core.spark.worker_archives import keep_archives_of_spark as keep_archives_of_spark
     from scan_core.sql.query import SqlQuery as SqlQuery
     from scan_core.sql.query import parse_sql as parse_sql
     from scan_core.sql.query import require_names_apart as require_names_apart
@@ -72,7 +72,7 @@ else:
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "scan_core.spark.reports": "TaskReports",
             "scan_core.spark.session": "is_local spark_session",
-            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes",
+            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes keep_archives_of_spark",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead most_read push_down",
             "scan_core.spark.queries": "explain_sql reads_of_sql sql",
@@ -80,6 +80,5 @@ else:
             "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
             "scan_core.sql.query_tree": "DIALECT",
             "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
-            "scan_core.spark.worker_archives": "keep_archives_of_spark",
         },
     )

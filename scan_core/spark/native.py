@@ -38,9 +38,8 @@ from scan_core.read.metadata_columns import METADATA_IDS
 from scan_core.read.projection import Constant, FileProjection
 from scan_core.read.resolve import resolve_deletes
 from scan_core.run import run_splits
-from scan_core.spark.source import with_shared_indexes
+from scan_core.spark.source import keep_archives_of_spark, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type
-from scan_core.spark.worker_archives import keep_archives_of_spark
 from scan_core.split.packing import pack_splits, unpack_split
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
 

@@ -4,12 +4,15 @@ import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from pathlib import Path
+from fnmatch import fnmatch
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from zipimport import zipimporter
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,7 +30,6 @@ from scan_core.read.split_reader import read_split
 from scan_core.semi_join import joins_as_text, joins_from_text
 from scan_core.spark.reports import TaskReports
 from scan_core.spark.types import arrow_schema_of, conform, spark_schema
-from scan_core.spark.worker_archives import keep_archives_of_spark
 from scan_core.split.packing import pack_splits, share_row_groups, unpack_split
 from scan_core.split.tasks import ScanContext
 
@@ -331,3 +333,24 @@ def _require_same_types(table: st.StructType, declared: st.StructType) -> None:
                 f"column {want.name!r} is {have.dataType.simpleString()}, the schema given to Spark says "
                 f"{want.dataType.simpleString()}"
             )
+
+
+_ARCHIVES_OF_SPARK = ("pyspark.zip", "py4j-*.zip", "spark-core_*.jar")
+
+
+def keep_archives_of_spark() -> None:
+    """From its second task on, let this worker keep what it knows of Spark's own archives; others are read again.
+
+    Before each task a worker of Spark calls `importlib.invalidate_caches()`, for which Python up to 3.12 reads the directory
+    of every archive on the path at once. Those of PySpark and of Spark's jar hold thousands of names, a fifth of a second a
+    task, and never change while a worker lives.
+    """
+    for finder in sys.path_importer_cache.values():  # one for each package of an archive, all of which read the whole
+        if isinstance(finder, zipimporter) and any(
+            fnmatch(PurePath(finder.archive).name, x) for x in _ARCHIVES_OF_SPARK
+        ):
+            setattr(finder, "invalidate_caches", _keep)  # noqa: B010 - mypy knows that it is a method
+
+
+def _keep() -> None:
+    """Nothing to read again."""

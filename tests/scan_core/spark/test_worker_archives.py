@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.spark.worker_archives import keep_archives_of_spark
+from scan_core.spark.source import keep_archives_of_spark
 
 
 def _archive(path: Path, *modules: str) -> None:
