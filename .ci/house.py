@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
-MAX_FILES = 300
+MAX_FILES = 301
 MAX_LINES = 78_500
 MAX_SINGLE_IMPORTERS = 25
 MAX_CIRCLES = 0

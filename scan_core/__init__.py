@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from scan_core.plan.explain import partition_text as partition_text
     from scan_core.plan.planner import ScanPlan as ScanPlan
     from scan_core.read.file_statistics import FileStatistics as FileStatistics
+    from scan_core.read.late_filters import late_filters as late_filters
     from scan_core.read.projection import FileProjection as FileProjection
     from scan_core.read.projection import partition_scalar as partition_scalar
     from scan_core.read.read_ahead import FilesAhead as FilesAhead
@@ -136,6 +137,7 @@ else:
             "scan_core.plan.explain": "partition_text",
             "scan_core.plan.planner": "ScanPlan",
             "scan_core.read.file_statistics": "FileStatistics",
+            "scan_core.read.late_filters": "late_filters",
             "scan_core.read.projection": "FileProjection partition_scalar",
             "scan_core.read.read_ahead": "FilesAhead",
             "scan_core.read.resolve": "resolve_deletes",

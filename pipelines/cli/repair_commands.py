@@ -102,7 +102,9 @@ def index(
     from pipelines.config.project import DEFAULT_MAX_VALUES
     from pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
     from pipelines.iceberg.dead_row_index import index_dead_rows
+    from pipelines.iceberg.index_upkeep import observed_columns
 
+    target = statistics_target(open_for_change(table, config))
     names = None if columns is None else split_names(columns)
     if names is None and not dead_rows:
         kept = configured_index(table, config)
@@ -110,11 +112,10 @@ def index(
             raise ConfigError(
                 "nothing to index: choose --columns A,B, --dead-rows or both, or add an index section to the table's config"
             )
-        names = [*kept.bitmap] or None
+        names = [*(observed_columns(target.load()) if kept.bitmap == "auto" else kept.bitmap)] or None
         dead_rows, max_values = kept.dead_rows, max_values or kept.max_values
     if dead_rows and snapshot is not None:
         raise ConfigError("--dead-rows indexes the current snapshot: leave --snapshot out")
-    target = statistics_target(open_for_change(table, config))
     lines: list[str] = []
     bitmaps = dead = None
     if names is not None:
@@ -123,6 +124,10 @@ def index(
     if dead_rows:
         dead = index_dead_rows(target)
         lines += _dead_row_lines(dead)
+    if not lines:
+        lines.append(
+            f"{table}: nothing to update: no filter removed many rows by value so far, and no other index is kept"
+        )
     result = asdict(bitmaps) if bitmaps is not None else {}
     print_result(result | ({} if dead is None else {"dead_rows": asdict(dead)}), lines, as_json=as_json)
 

@@ -74,7 +74,8 @@ class IndexConfig(Section):
     """Indexes that are kept up to date by the commits of a table.
 
     Attributes:
-        bitmap: columns that get bitmap indexes; `struct.member` for a member of a struct.
+        bitmap: columns that get bitmap indexes, `struct.member` for a member of a struct; `auto`: columns whose filters removed many
+            rows only after their values were read, in scans of this user on this host.
         dead_rows: record which rows are deleted, so that scans skip them by position.
         bloom: columns that get Parquet Bloom filters in new data files of a mirror, in addition to the key with `bloom_filters: true`.
         max_values: a file in which a column has more distinct values than this gets no bitmap index for the column.
@@ -82,7 +83,7 @@ class IndexConfig(Section):
             snapshot of that update has expired; `1` updates them after every commit.
     """
 
-    bitmap: Names = ()
+    bitmap: Literal["auto"] | Names = ()
     dead_rows: bool = False
     bloom: Names = ()
     max_values: Annotated[int, Field(ge=1)] = DEFAULT_MAX_VALUES

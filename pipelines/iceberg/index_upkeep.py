@@ -13,8 +13,8 @@ from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.bitmap_indexes import StatisticsTarget, build_indexes, indexed_fields
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.parquet_output import can_have_bloom_filter
-from scan_core import ScanError, ScanOptions, Table
-from scan_core.bitmaps import FILE_SUFFIX
+from scan_core import ScanError, ScanOptions, StructType, Table, late_filters
+from scan_core.bitmaps import FILE_SUFFIX, is_indexable
 
 _log = logging.getLogger(__name__)
 _COUNTED = ("added-records", "added-equality-deletes", "added-position-deletes")
@@ -25,6 +25,7 @@ class IndexUpdate:
     """What was done for the indexes of a table. Mutable while it runs.
 
     Attributes:
+        chosen: columns that `bitmap: auto` has chosen.
         built: new bitmap indexes, one for each column and data file.
         skipped: columns of data files that cannot have one.
         resolved: data files whose dead rows were recorded.
@@ -34,6 +35,7 @@ class IndexUpdate:
         warnings: why an index could not be updated.
     """
 
+    chosen: tuple[str, ...] = ()
     built: int = 0
     skipped: int = 0
     resolved: int = 0
@@ -46,10 +48,11 @@ class IndexUpdate:
     def lines(self) -> Iterator[str]:
         """What was done, as text; warnings are separate."""
         if self.built or self.skipped or self.resolved:
+            chosen = f" of {', '.join(self.chosen)}" if self.chosen else ""
             skipped = f" ({self.skipped:,} impossible)" if self.skipped else ""
             yield (
-                f"indexes updated in {self.seconds:.1f} s: {self.built:,} bitmap index{'es' * (self.built != 1)} built"
-                f"{skipped}, dead rows of {self.resolved:,} data file{'s' * (self.resolved != 1)} recorded"
+                f"indexes updated in {self.seconds:.1f} s: {self.built:,} bitmap index{'es' * (self.built != 1)}"
+                f"{chosen} built{skipped}, dead rows of {self.resolved:,} data file{'s' * (self.resolved != 1)} recorded"
             )
         if self.waiting_rows:
             yield (
@@ -64,6 +67,7 @@ class IndexUpdate:
 
     def add(self, later: "IndexUpdate") -> None:
         """Continue with a later update of the same table."""
+        self.chosen = later.chosen or self.chosen
         self.built += later.built
         self.resolved += later.resolved
         self.seconds += later.seconds
@@ -103,7 +107,9 @@ def _update(
     target: StatisticsTarget, table: Table, config: IndexConfig, options: ScanOptions, update: IndexUpdate
 ) -> None:
     columns = []
-    for name in config.bitmap:
+    if config.bitmap == "auto":
+        update.chosen = observed_columns(table)
+    for name in update.chosen if config.bitmap == "auto" else config.bitmap:
         try:
             indexed_fields(table.metadata.schema, [name], case_sensitive=options.case_sensitive)
         except (ConfigError, ScanError) as error:  # the other columns still get theirs
@@ -115,6 +121,30 @@ def _update(
         update.built, update.skipped = bitmaps.built, len(bitmaps.skipped)
     if config.dead_rows:
         update.resolved = index_dead_rows(target, options=options).resolved
+
+
+_MOST_CHOSEN = 8
+"""An index takes a small part of a column's size, but also reads the column of every new file."""
+_LEAST_REMOVED_SHARE = 0.25
+
+
+def observed_columns(table: Table) -> tuple[str, ...]:
+    """The columns that can have a bitmap index and whose filters removed most rows by value, at most 8.
+
+    Of observations on this host only; columns with too many values in a file are left out when that file is indexed.
+    """
+    schema = table.metadata.schema
+    names: list[str] = []
+    for found in late_filters(table.location):
+        if found.removed < _LEAST_REMOVED_SHARE * found.rows or len(names) == _MOST_CHOSEN:
+            continue
+        try:
+            path = schema.path(found.field_id)
+        except (ScanError, KeyError):
+            continue  # dropped since
+        if is_indexable(path[-1].type) and all(isinstance(f.type, StructType) for f in path[:-1]):
+            names.append(".".join(f.name for f in path))
+    return tuple(names)
 
 
 def _unusable_bloom_columns(table: Table, config: IndexConfig) -> Iterator[str]:

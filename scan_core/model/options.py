@@ -92,6 +92,8 @@ class ScanOptions:
             those of footers, delete files and manifests are always compared.
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
+        record_filters: remember in the user's cache folder which columns have filters that remove rows only after their values
+            were read, for `index: {bitmap: auto}`; numbers of rows, no values.
         normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out if that makes few
             clauses: each clause may prune where the whole does not.
         switches: the optimisations.
@@ -108,6 +110,7 @@ class ScanOptions:
     verify_checksums: bool = True
     trust_record_counts: bool = False
     case_sensitive: bool = True
+    record_filters: bool = True
     normalize: Literal["compact", "cnf"] = "compact"
     switches: Switches = field(default_factory=Switches)
 

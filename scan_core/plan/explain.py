@@ -3,27 +3,38 @@
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scan_core.bitmaps.answers import Answer, Choice, leaves
+from scan_core.bitmaps.column_index import is_indexable
 from scan_core.bitmaps.stages import Stages, split_stages
-from scan_core.expr.bound import BoundExpr
+from scan_core.expr.bound import BoundExpr, Column, Member, walk
+from scan_core.expr.evaluate import judge
 from scan_core.expr.literals import literal_text
 from scan_core.expr.nodes import bound_text
 from scan_core.joins.column_keys import KeyRanges
 from scan_core.joins.key_set import KeyLookup, KeySet
 from scan_core.joins.request import FilterDecision, RuntimeFilter
+from scan_core.model.errors import ScanError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import NestedField, PrimitiveType, Type
+from scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
 from scan_core.model.snapshot import PartitionSpec, Snapshot
 from scan_core.model.transforms import partition_types, partition_value
 from scan_core.plan.delete_index import DeleteFileIndex
 from scan_core.plan.file_pruner import PlanTrace, Pruned, total
-from scan_core.prune.verdicts import Level
-from scan_core.read.order import RUNS, Worth
+from scan_core.prune.verdicts import Level, Match
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.order import RUNS, Adaptivity, Worth
+from scan_core.read.predicate import Conjunct
+from scan_core.read.projection import FromFile
+from scan_core.read.restriction import values_of
+from scan_core.read.task import Scan, Select, open_task
+from scan_core.rows.selection import All, to_mask
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -103,6 +114,7 @@ def explain_plan(
     yield from _deletes(context, index, trace)
     yield from explain_filters(context)
     yield from _stages(tasks, context)
+    yield from _advice(tasks, context)
 
 
 def _filter(context: ScanContext) -> Iterator[str]:
@@ -204,6 +216,66 @@ def _bytes(size: int) -> str:
             return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
+
+
+_LEAST_ROWS = 10_000
+"""Fewer rows are filtered in less time than an index is opened."""
+_MOST_DISTINCT = 10_000
+_LEAST_SAVED = 0.25
+"""Share of the rows that an index would exclude before values are read."""
+
+
+def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
+    """Columns without an index whose values must be read for the filter, although few distinct ones of them decide.
+
+    Judged by one row group, of those that statistics do not exclude, of the largest file without such an index.
+    """
+    if context.predicate is None or not context.options.switches.use_bitmap_indexes:
+        return
+    if sum(task.data_file.record_count for task in tasks) < _LEAST_ROWS:
+        return
+    largest = max(tasks, key=lambda task: task.data_file.record_count)
+    plain = replace(largest, equality_deletes=(), position_deletes=(), deletion_vector=None, dead_row_bits=None)
+    reading = replace(context, runtime_filters=(), sample=None)
+    try:
+        with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
+            columns, plan = next(reader.row_groups(), (None, Scan()))
+            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _most_bytes(context):
+                return
+            for step in plan.restrictions:
+                if type(step) is Conjunct:
+                    yield from _missing_index(step, columns, context)
+    except ScanError:
+        return  # reading the rows reports it
+
+
+def _most_bytes(context: ScanContext) -> int:
+    return context.options.memory_limit_bytes // 4
+
+
+def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContext) -> Iterator[str]:
+    group = columns.row_group
+    kinds = {n.type for n in walk(conjunct.expr) if isinstance(n, Column | Member)}
+    if len(conjunct.columns) != 1 or len(kinds) != 1 or not is_indexable(next(iter(kinds))):
+        return
+    ((field_id, source),) = conjunct.columns.items()
+    if not isinstance(source, FromFile) or isinstance(next(iter(kinds)), ListType):
+        return
+    values = values_of(source, columns, All(group.num_rows))
+    num_distinct = pc.count_distinct(
+        values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    ).as_py()
+    possible = to_mask(conjunct.pages(group).rows(Match.MAYBE, Match.ALWAYS))
+    passed = int((judge(conjunct.expr, {field_id: values}, group.num_rows).passed & possible).sum())
+    saved = (int(possible.sum()) - passed) / max(group.num_rows, 1)
+    if num_distinct > _MOST_DISTINCT or saved < _LEAST_SAVED:
+        return
+    name = ".".join(f.name for f in context.field_paths[field_id])
+    yield (
+        f"  index that would help: a bitmap index of {name} (`nevermore index TABLE --columns {name}`) excludes "
+        f"{saved:.0%} of the rows of a row group by {bound_text(conjunct.expr)} before values are read; statistics exclude "
+        f"{1 - possible.mean():.0%} of them, and {name} has {_count(num_distinct, 'distinct value')} there"
+    )
 
 
 _MOST_FILES = 16

@@ -131,6 +131,9 @@ class _MixedConjunct(Conjunct):
         failed[undecided] = outcome.failed
         return Verdict(keep | failed, failed, evaluation_error(self.expr, outcome))
 
+    def record_late(self, rows_in: int, removed: int) -> None:
+        """Nothing: the column of a part has its index."""
+
     def _bounds(self, node: BoundExpr, known: Mapping[BoundExpr, Truth], num_rows: int) -> _Bounds:
         """Without values. NULL may still turn into an error where another part fails, and only there."""
         if (truth := known.get(node)) is not None:
@@ -155,6 +158,7 @@ def _mixed(conjunct: Conjunct, answers: Mapping[BoundExpr, Answer]) -> _MixedCon
         conjunct.statistics,
         conjunct.options,
         conjunct.worth,
+        conjunct.table,
         answers,
         any(isinstance(n, Call | Case | Cast | Failure) for n in walk(conjunct.expr)),
     )
