@@ -346,7 +346,10 @@ def resync(
         done = rebuild(catalog, settings, table)
     counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
     snapshot = "no snapshot" if done.snapshot_id is None else f"snapshot {done.snapshot_id}"
-    print_result(done, [f"{table}: {counts}, {snapshot}"], as_json=as_json)
+    lines = [f"{table}: {counts}, {snapshot}"]
+    if done.indexes is not None:
+        lines += [f"{table}: {line}" for line in (*done.indexes.lines, *done.indexes.warnings)]
+    print_result(done, lines, as_json=as_json)
     _exit_with_quarantined(table, done.quarantined, as_json=as_json)
 
 

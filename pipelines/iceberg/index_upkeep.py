@@ -7,14 +7,18 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipelines.config.project import IndexConfig
+from pipelines.config.project import IndexConfig, TableConfig
 from pipelines.errors import ConfigError, PipelineError
-from pipelines.iceberg.bitmap_indexes import StatisticsTarget, build_indexes, indexed_fields
+from pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.parquet_output import can_have_bloom_filter
 from scan_core import ScanError, ScanOptions, StructType, Table, late_filters
 from scan_core.bitmaps import FILE_SUFFIX, is_indexable
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Table as CatalogTable
 
 _log = logging.getLogger(__name__)
 _COUNTED = ("added-records", "added-equality-deletes", "added-position-deletes")
@@ -101,6 +105,14 @@ def keep_indexes(target: StatisticsTarget, config: IndexConfig, options: ScanOpt
         _log.warning("indexes were not updated", exc_info=error)
     update.seconds = time.monotonic() - began
     return update
+
+
+def keep_mirror_indexes(table: "CatalogTable", config: TableConfig) -> IndexUpdate | None:
+    """The same for a mirror, with the memory that its config allows; None if no index is kept."""
+    if config.index is None:
+        return None
+    options = ScanOptions(memory_limit_bytes=config.memory_limit_bytes)
+    return keep_indexes(CatalogTarget(table), config.index, options)
 
 
 def _update(

@@ -19,9 +19,8 @@ from pipelines.decode.batches import ORDER, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError
 from pipelines.iceberg import storage
-from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.index_upkeep import keep_indexes
+from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
 from pipelines.ingest.report import TableReport, unmet_columns
@@ -30,7 +29,7 @@ from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from pipelines.sources.files import BatchEnd
-from scan_core import ScanOptions, arrow_type
+from scan_core import arrow_type
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -331,9 +330,8 @@ class TableIngest:
         if mirror.table is None:
             return
         self.report.snapshot_id = mirror.table.metadata.current_snapshot_id
-        if self.config.index is not None and self.report.mirror_commits > before:
-            options = ScanOptions(memory_limit_bytes=self.config.memory_limit_bytes)
-            self.report.add_indexes(keep_indexes(CatalogTarget(mirror.table), self.config.index, options))
+        if self.report.mirror_commits > before and (update := keep_mirror_indexes(mirror.table, self.config)):
+            self.report.add_indexes(update)
 
     def _keep(self, rejected: Rejected) -> None:
         self.report.rejected += rejected.num_rows

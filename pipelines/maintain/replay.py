@@ -23,6 +23,7 @@ from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table, identifier
 from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import current_schema, open_current
 from pipelines.iceberg.row_shape import distinct_rows
@@ -38,7 +39,6 @@ from scan_core.io import parse_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
 
 
 @dataclass(slots=True)
@@ -188,6 +188,7 @@ class Resynced:
         num_rows: its number of rows.
         snapshot_id: its snapshot; None if the log results in no table at all.
         quarantined: changes that could not be applied and were not in quarantine before.
+        indexes: what was done for the indexes of the config; None without any.
     """
 
     table: str
@@ -195,6 +196,7 @@ class Resynced:
     num_rows: int
     snapshot_id: int | None
     quarantined: int
+    indexes: IndexUpdate | None = None
 
 
 def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
@@ -220,7 +222,9 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
         snapshot_id, num_rows = retry_conflicts(lambda: _attempt(catalog, name, staging, table_config, rejects.keep))
     finally:
         _drop(catalog, staging)
-    return Resynced(name, log.last_ordinal, num_rows, snapshot_id, rejects.count)
+    rebuilt = find_table(catalog, name)
+    indexes = None if rebuilt is None else keep_mirror_indexes(rebuilt, table_config)
+    return Resynced(name, log.last_ordinal, num_rows, snapshot_id, rejects.count, indexes)
 
 
 def resync_from(
@@ -279,14 +283,14 @@ def _attempt(
     shape = soft_delete_property(config)
     if ADOPTED in target.metadata.properties:
         shape |= {ADOPTED_SNAPSHOT: "", ADOPTED_ORDINAL: "0"}
-    return _swap_rows(target, fresh.table, log, shape)
+    return _swap_rows(RowDelta(target, fresh.options), fresh.table, log, shape)
 
 
 def _swap_rows(
-    target: "Table", source: ReadableTable | None, log: ChangeLog, shape: Mapping[str, str]
+    delta: RowDelta, source: ReadableTable | None, log: ChangeLog, shape: Mapping[str, str]
 ) -> tuple[int, int]:
     """Replace the rows of a table by those of another, in one snapshot."""
-    delta = RowDelta(target)
+    target = delta.table
     if any(target.metadata.properties.get(name) != value for name, value in shape.items()):
         delta.set_properties(shape)
     files: list[WrittenFile] = []

@@ -4,15 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
 import scan_core
+from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
 from pipelines.cli.publication_text import describe_publication
 from pipelines.config.project import load, parse
 from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.maintain.replay import resync
 from pipelines.publish.refresh import publish
 from scan_core import ScanOptions, late_filters
 from tests.pipelines.project import Event, Project, event, the
@@ -236,3 +240,38 @@ def test_auto_indexes_the_columns_whose_filters_removed_many_rows_by_value(
     assert json.loads(note.read_text())["columns"] == {"2": [40_000, 19_999]}
     note.write_text("[1")
     assert late_filters(opened.location) == []
+
+
+def test_checks_of_a_mirror_use_the_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = orders_in(tmp_path, {"bitmap": ["id"], "dead_rows": True, "every_rows": 1})
+    land(project, "1.jsonl", range(30))
+    project.run()
+    land(project, "2.jsonl", range(9), "d")
+    project.run()
+    seen: list[scan_core.ScanMetrics] = []
+    original = scan_core.Scan.to_table
+
+    def spied(scan: scan_core.Scan) -> pa.Table:
+        rows = original(scan)
+        seen.append(scan.metrics)
+        return rows
+
+    monkeypatch.setattr(scan_core.Scan, "to_table", spied)
+    config = load(tmp_path / "nevermore.yaml")
+    names = [*checks_of(config, "shop.orders")]
+    assert all(result.passed for result in run_checks(config, "shop.orders", names))
+    assert sum(metrics.dead_row_bits_used for metrics in seen) > 0
+    assert sum(metrics.rows_removed_by_equality_deletes for metrics in seen) == 0
+
+
+def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> None:
+    project = orders_in(tmp_path, {"bitmap": ["status"], "bloom": ["note"], "every_rows": 1})
+    land(project, "1.jsonl", range(0, 200, 2))
+    project.run()
+    config = load(tmp_path / "nevermore.yaml")
+    update = resync(open_catalog(config), config, "shop.orders").indexes
+    assert update is not None
+    assert (update.built, update.warnings) == (1, ())
+    assert scan(project, "status = 'paid'")[1].bitmap_indexes_used == 1
+    assert scan(project, "note = 'n101'")[1].row_groups_pruned_by_bloom_filters == 1
+    assert len(project.table("shop.orders").metadata.statistics) == 1
