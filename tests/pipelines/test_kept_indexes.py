@@ -1,6 +1,7 @@
 """Indexes of the config, from landed events through the CLI to scans that use them."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,36 @@ def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> N
     assert scan(project, "status = 'paid'")[1].bitmap_indexes_used == 1
     assert scan(project, "note = 'n101'")[1].row_groups_pruned_by_bloom_filters == 1
     assert len(project.table("shop.orders").metadata.statistics) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
+    chance = random.Random(seed)
+    kept = {"nevermore.keep-snapshots": str(chance.choice([1, 3, 100]))}
+    index = {"bitmap": ["status", "note"], "dead_rows": chance.random() < 0.7, "every_rows": chance.choice([1, 60])}
+    project = orders_in(tmp_path, {**index, "max_values": 40}, properties=kept)
+    for step in range(9):
+        first = chance.randrange(0, 80)
+        land(project, f"{step}.jsonl", range(first, first + chance.choice([3, 30, 90])), chance.choice("ccud"))
+        update = the(project.run()).indexes
+        assert update is None or not update.warnings
+        if chance.random() < 0.2:
+            config = load(tmp_path / "nevermore.yaml")
+            resync(open_catalog(config), config, "shop.orders")
+        if (table := project.table("shop.orders")) is None:
+            continue
+        opened = scan_core.open_table(table).scan()
+        wanted = opened.with_options(ScanOptions.without_optimisations())
+        for where in ("status = 'paid'", "note in ('n7', 'n50', 'n81') or status <> 'open'"):
+            with bitmaps_for_nothing():
+                found = opened.where(where)
+                assert sorted(found.to_table()["id"].to_pylist()) == sorted(
+                    wanted.where(where).to_table()["id"].to_pylist()
+                )
+                assert (found.metrics.bitmap_indexes_refused, found.metrics.dead_row_bits_refused) == (0, 0)
+        named = {Path(s.statistics_path.removeprefix("file://")) for s in table.metadata.statistics}
+        assert {*(tmp_path / "warehouse").rglob("*-index.puffin")} == named
+        assert len(named) <= 6
