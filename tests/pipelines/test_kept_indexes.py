@@ -11,6 +11,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import scan_core
+from assets.definitions import mirror_metadata
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
 from pipelines.cli.publication_text import describe_publication
@@ -309,3 +310,19 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
         named = {Path(s.statistics_path.removeprefix("file://")) for s in table.metadata.statistics}
         assert {*(tmp_path / "warehouse").rglob("*-index.puffin")} == named
         assert len(named) <= 6
+
+
+def test_all_tables_of_a_feed_are_indexed_side_by_side_and_dagster_tells(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"shop.*": {"key": ["id"], "index": INDEX}})
+    for number, op in enumerate("cd"):
+        rows = (event(op, order(k), table=f"t{k % 4}") for k in range(100 - 60 * number))
+        project.land(f"{number}.jsonl", rows)
+        report = project.run()
+    updates = [table.indexes for table in report.tables]
+    assert [(u.built, u.resolved, u.warnings) for u in updates if u is not None] == [(0, 1, ())] * 4
+    config = load(tmp_path / "nevermore.yaml")
+    for table in report.tables:
+        assert scan_core.open_table(project.table(table.table)).scan().count() == 15
+        values = mirror_metadata(config, table)
+        assert values["index warnings"] == 0
+        assert "dead rows of 1 data file recorded" in values["indexes"]
