@@ -39,7 +39,6 @@ SINGLE_IMPORTERS = {
     "pipelines.sources.csv_kernels": _COMPILED,
     "pipelines.sources.file_reader": _LARGE,
     "scan_core.binding": _LARGE,
-    "scan_core.deletes.narrowing": _LAZY,
     "scan_core.expr.rules": _LARGE,
     "scan_core.files.orc": _LAZY,
     "scan_core.files.orc_streams": _LAZY,

@@ -193,7 +193,7 @@ def ui(
 
     Without `--dir` the config is `NEVERMORE_CONFIG`, `nevermore.yaml` here, or `demo/nevermore.yaml`.
     """
-    from assets.dagster_home import dagster_home
+    from pipelines.config.document import dagster_home
 
     config = _find_config(directory)
     environment = {

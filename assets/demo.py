@@ -12,11 +12,10 @@ import dagster as dg
 import pyarrow.compute as pc
 
 import scan_core
-from assets.dagster_home import dagster_home
 from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
 from assets.published import OF_PARTITION
-from pipelines.config.document import WORKSPACE
+from pipelines.config.document import WORKSPACE, dagster_home
 from pipelines.config.project import Config, load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate

@@ -20,8 +20,7 @@ from pipelines.cli.arguments import (
     open_named_table,
     parse_scan_options,
 )
-from pipelines.cli.publication_text import describe_publication
-from pipelines.cli.terminal import byte_progress, counted, print_json
+from pipelines.cli.terminal import byte_progress, counted, describe_publication, print_json
 
 if TYPE_CHECKING:
     from checks.damage import Verification

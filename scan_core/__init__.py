@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from scan_core.keys.columns import key_column as key_column
     from scan_core.keys.hash import hash_rows as hash_rows
     from scan_core.keys.hash import hash_seed as hash_seed
-    from scan_core.model.arrays import Mask as Mask
-    from scan_core.model.arrays import Rows as Rows
     from scan_core.model.errors import ColumnNotFoundError as ColumnNotFoundError
     from scan_core.model.errors import EvaluationError as EvaluationError
     from scan_core.model.errors import HidingStream as HidingStream
@@ -81,10 +79,12 @@ if TYPE_CHECKING:
     from scan_core.read.projection import FileProjection as FileProjection
     from scan_core.read.projection import partition_scalar as partition_scalar
     from scan_core.read.read_ahead import FilesAhead as FilesAhead
-    from scan_core.read.resolve import resolve_deletes as resolve_deletes
     from scan_core.read.split_reader import column_batches as column_batches
     from scan_core.read.split_reader import count_split as count_split
     from scan_core.read.split_reader import read_split as read_split
+    from scan_core.read.split_reader import resolve_deletes as resolve_deletes
+    from scan_core.rows.buffers import Mask as Mask
+    from scan_core.rows.buffers import Rows as Rows
     from scan_core.rows.roaring import position_count as position_count
     from scan_core.run import run_splits as run_splits
     from scan_core.scan import Scan as Scan
@@ -115,7 +115,7 @@ else:
             "scan_core.joins.late_keys": "LateKeys",
             "scan_core.keys.columns": "key_column",
             "scan_core.keys.hash": "hash_rows hash_seed",
-            "scan_core.model.arrays": "Mask Rows",
+            "scan_core.rows.buffers": "Mask Rows",
             "scan_core.model.errors": (
                 "ColumnNotFoundError EvaluationError HidingStream MalformedTableError MemoryLimitError "
                 "MissingFileError OptionError PredicateError ScanError SnapshotNotFoundError "
@@ -140,8 +140,7 @@ else:
             "scan_core.read.late_filters": "late_filters",
             "scan_core.read.projection": "FileProjection partition_scalar",
             "scan_core.read.read_ahead": "FilesAhead",
-            "scan_core.read.resolve": "resolve_deletes",
-            "scan_core.read.split_reader": "column_batches count_split read_split",
+            "scan_core.read.split_reader": "column_batches count_split read_split resolve_deletes",
             "scan_core.rows.roaring": "position_count",
             "scan_core.run": "run_splits",
             "scan_core.scan": "Scan Table open_table places_of",

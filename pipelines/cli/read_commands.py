@@ -302,7 +302,7 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
 
 
 def _explain_publication(settings: "Config", name: str, partitions: Sequence[str], *, as_json: bool) -> None:
-    from pipelines.cli.publication_text import describe_publication
+    from pipelines.cli.terminal import describe_publication
     from pipelines.publish.refresh import publish
 
     if not as_json:

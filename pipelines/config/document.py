@@ -1,4 +1,4 @@
-"""A config file as text: the template, YAML with line numbers, and validation errors.
+"""A config file as text: the template, YAML with line numbers, and validation errors; the settings of Dagster next to it.
 
 Contains the template written by `nevermore init`, a YAML loader that fills in environment variables, and error
 messages of one line each. The meaning of the values is defined in `project.py`.
@@ -391,3 +391,27 @@ def _valid_names(place: Sequence[str | int], sections: Mapping[tuple[str, ...], 
         if len(pattern) == len(place) and all(p in {"*", step} for p, step in zip(pattern, place, strict=True)):
             return sorted(name for name, f in model.model_fields.items() if not f.exclude)
     return []
+
+
+_DAGSTER_SETTINGS = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false  # no dialog that asks for an e-mail address
+concurrency:
+  pools:
+    default_limit: 1  # a pool per table: one writer at a time
+run_retries:
+  enabled: true
+  max_retries: 1
+"""
+
+
+def dagster_home(project: Path) -> Path:
+    """The project's DAGSTER_HOME; created with our settings unless it exists."""
+    home = (project / ".dagster").resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    settings = home / "dagster.yaml"
+    if not settings.exists():
+        settings.write_text(_DAGSTER_SETTINGS, encoding="utf-8")
+    return home

@@ -18,9 +18,9 @@ from scan_core.expr.bound import BoundExpr, Call, Column, IsNull, Literal, Membe
 from scan_core.expr.evaluate import truth_values
 from scan_core.expr.frame import conjunction, disjunction, negation
 from scan_core.expr.vectors import Truth
-from scan_core.model.arrays import Mask
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, Type, arrow_type
+from scan_core.rows.buffers import Mask
 from scan_core.rows.roaring import RowPositions
 
 BITMAP_COST = 15_000.0

@@ -12,10 +12,10 @@ import pyarrow as pa
 from scan_core.io.cache import cached
 from scan_core.io.files import fingerprint, read_bytes
 from scan_core.io.location import FileIOConfig
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
+from scan_core.rows.buffers import Mask
 from scan_core.rows.roaring import (
     RowPositions,
     SortedPositions,

@@ -1,6 +1,8 @@
 """Indexes of equality-delete groups: built from delete files, or taken from the cache or from another process's file.
 
-Keys that another delete set or a semi join makes unnecessary are left out before an index is built.
+Keys that another delete set or a semi join makes unnecessary are left out before an index is built. A row with another
+key than those of the join is not in the result whether it is deleted or not, so only filters that the result depends on
+narrow deletes, and only by key columns (SEMANTICS rule 8b).
 """
 
 import os
@@ -43,7 +45,7 @@ from scan_core.rows.selection import All, from_ranges
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.deletes.narrowing import DeleteNarrowing
+    from scan_core.joins.key_set import KeyLookup
 
 
 _MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64
@@ -388,8 +390,6 @@ class _KeySource:
 
     def _narrowed_by(self) -> "DeleteNarrowing | None":
         """The semi join that leaves few of the keys, unless an index of all of them is there already."""
-        from scan_core.deletes.narrowing import narrowing_of
-
         found = narrowing_of(self._group, self._kinds, self._context, use_numba=self._use_numba)
         if found is None:
             return None
@@ -457,3 +457,59 @@ def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
 _GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable]] = BoundedCache()
 """Look up by `id()`, which stays unique because the cache keeps the group alive."""
 os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)
+
+
+_LEAST_RATIO = 8
+"""Delete keys per key of the join: with fewer, an index that later scans find in the cache is worth more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeleteNarrowing:
+    """Keys of a join, with the positions of their columns among the key columns of a delete set."""
+
+    lookup: "KeyLookup"
+    places: tuple[int, ...]
+    use_numba: bool
+
+    @property
+    def digest(self) -> str:
+        """What an index depends on that was narrowed so."""
+        return f"{self.lookup.keys.digest} {self.places}"
+
+    def keys_left(self, parts: Iterable[DeleteKeys], metrics: ScanMetrics) -> Iterator[DeleteKeys]:
+        """The delete keys that rows of the result may have."""
+        for part in parts:
+            keep = self.lookup.contains([part.columns[p] for p in self.places], use_numba=self.use_numba)
+            metrics.delete_keys_left_out += part.num_rows - int(np.count_nonzero(keep))
+            kept = pa.array(keep)
+            yield DeleteKeys(part.sequence_number, tuple(column.filter(kept) for column in part.columns))
+
+
+def narrowing_of(
+    group: EqualityDeleteGroup, kinds: Sequence[pa.DataType], context: ScanContext, *, use_numba: bool
+) -> DeleteNarrowing | None:
+    """The first semi join that leaves few keys of a delete set; None if none does.
+
+    Args:
+        group: the delete set.
+        kinds: of its key columns, as they are loaded.
+        context: of the scan.
+        use_numba: allow compiled kernels.
+    """
+    if not context.options.switches.use_runtime_filters or not context.options.switches.prune_deletes:
+        return None
+    if not context.runtime_filters:
+        return None
+    from scan_core.joins.key_set import KeySet  # loaded on demand: scans without a join start sooner
+
+    rows = sum(file.record_count for file in group.files)
+    for filter_ in context.runtime_filters:
+        keys = filter_.newest() if filter_.is_exact else None
+        if not isinstance(keys, KeySet) or keys.num_keys * _LEAST_RATIO > rows:
+            continue
+        if not all(f.field_id in group.key_ids for f in filter_.fields):
+            continue
+        places = tuple(group.key_ids.index(f.field_id) for f in filter_.fields)
+        if all(kinds[p] == column.type for p, column in zip(places, keys.columns, strict=True)):
+            return DeleteNarrowing(keys.lookup(context.options), places, use_numba)
+    return None

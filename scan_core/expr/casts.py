@@ -34,9 +34,8 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
-from scan_core.rows.buffers import validity
+from scan_core.rows.buffers import Mask, validity
 
 
 def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:

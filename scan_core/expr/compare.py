@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from scan_core.expr.coercion import BYTES, FLOATING, decimal_of, name_of
 from scan_core.expr.vectors import SHORT_DECIMAL_DIGITS, Operand, boolean_values, fixed_values, short_decimal_values
-from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType, Type, arrow_type
 from scan_core.model.statistics import unscaled_value
+from scan_core.rows.buffers import Mask
 
 _FEW_VALUES = 4
 """Up to here one comparison per value beats any look-up."""

@@ -14,8 +14,8 @@ from scan_core.expr.frame import Frame, repeated_parts
 from scan_core.expr.kernels import truth_of, vector_of
 from scan_core.expr.nodes import bound_text
 from scan_core.expr.vectors import Truth, array_from
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import EvaluationError
+from scan_core.rows.buffers import Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

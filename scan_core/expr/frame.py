@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
 from scan_core.expr.nodes import leaf_ids
 from scan_core.expr.vectors import Truth, Vector, minus, union
-from scan_core.model.arrays import Mask
+from scan_core.rows.buffers import Mask
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""

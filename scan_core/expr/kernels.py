@@ -70,9 +70,8 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from scan_core.model.arrays import Mask
 from scan_core.model.schema import ListType, MapType, PrimitiveType, Type, arrow_type
-from scan_core.rows.buffers import scalar, validity
+from scan_core.rows.buffers import Mask, scalar, validity
 
 DIVISION_BY_ZERO = "division by zero"
 

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.coercion import BOOLEAN, decimal_of
-from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
-from scan_core.rows.buffers import validity
+from scan_core.rows.buffers import Mask, validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from scan_core.io.private_files import private_folder
 from scan_core.joins.column_keys import KeyField
-from scan_core.joins.key_set import KeySet
-from scan_core.joins.key_types import as_column_values
+from scan_core.joins.key_set import KeySet, as_column_values
 from scan_core.model.errors import OptionError
 
 

@@ -20,11 +20,10 @@ from scan_core.keys.index_file import MappedIndex, map_index, write_index
 from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
 from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
 from scan_core.keys.table import may_contain
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import ScanError
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import kernels_if_worthwhile, measured
-from scan_core.rows.buffers import numbers
+from scan_core.rows.buffers import Mask, numbers
 
 MAX_PARTITION_BITS = 8
 """256 spill files are open at a time."""

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.keys.columns import LOOP_WORDS, BytesColumn, Codes, DictionaryColumn, FixedColumn, KeyColumn, Words
-from scan_core.model.arrays import Mask, Rows
 from scan_core.native import kernels as compiled
 from scan_core.native.machine_code import Kernels
+from scan_core.rows.buffers import Mask, Rows
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""

@@ -36,11 +36,10 @@ from scan_core.keys.summary import (
     summarise_table,
 )
 from scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
-from scan_core.model.arrays import Mask, Rows
 from scan_core.model.errors import ScanError
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.native.machine_code import Kernels
-from scan_core.rows.buffers import validity
+from scan_core.rows.buffers import Mask, Rows, validity
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""

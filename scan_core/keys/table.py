@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from scan_core.keys.columns import Words
 from scan_core.keys.hash import splitmix
-from scan_core.model.arrays import Mask, Rows
 from scan_core.native.machine_code import Kernels
+from scan_core.rows.buffers import Mask, Rows
 
 Entries = npt.NDArray[np.uint32]
 

@@ -24,9 +24,9 @@ from scan_core.metadata.avro_container import (
 from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, pair_value_type, wanted_for
 from scan_core.metadata.manifest_entries import ADDED, DELETE_CONTENTS, DELETED, EXISTING, MAX_FIRST_ROW_ID
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
-from scan_core.model.arrays import Mask
 from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
 from scan_core.native.machine_code import Kernels
+from scan_core.rows.buffers import Mask
 
 Numbers = npt.NDArray[Any]
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from scan_core.io.files import exists, refuse_moved
 from scan_core.io.location import FileIOConfig, parse_location, relocate
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import NestedField, PrimitiveType, StructType
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
 from scan_core.plan.file_set import FileSet, Indices, KeyBounds, disjoint
 from scan_core.plan.splits import MatchedDeletes, PlannedTasks
+from scan_core.rows.buffers import Mask
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scan_core.metadata.bulk_manifests import EntryColumns, ManifestFiles, Numbers, data_file_at, path_at
-from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
 from scan_core.model.statistics import decode_bound
 from scan_core.prune.facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
-from scan_core.rows.buffers import numbers
+from scan_core.rows.buffers import Mask, numbers
 
 _PREFIX_BYTES = 8
 _TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})

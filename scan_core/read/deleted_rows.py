@@ -13,7 +13,6 @@ import pyarrow as pa
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import RowGroup, StatisticsOf
 from scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
-from scan_core.model.arrays import Mask
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import Type
@@ -25,6 +24,7 @@ from scan_core.read.metadata_columns import names_delete_files
 from scan_core.read.order import Worth
 from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
 from scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, values_of
+from scan_core.rows.buffers import Mask
 from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import RowGroup
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import EvaluationError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level, Match
@@ -23,6 +22,7 @@ from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import MetadataSource
 from scan_core.read.order import Adaptivity
 from scan_core.read.projection import ColumnSource, Constant, FromFile
+from scan_core.rows.buffers import Mask
 from scan_core.rows.selection import All, RowSelection, intersect, refine, selected_count
 
 ValueSource = ColumnSource | MetadataSource

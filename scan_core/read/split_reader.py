@@ -2,26 +2,28 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from scan_core.columns.memory_budget import MemoryBudget
-from scan_core.model.arrays import Rows
+from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import NestedField
+from scan_core.model.schema import NestedField, Schema
 from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.metadata_columns import DELETED, keeps_dead_rows
 from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
 from scan_core.read.projection import FromFile
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import file_columns_of, values_of
 from scan_core.read.task import TaskReader, open_task
+from scan_core.rows.buffers import Mask, Rows
 from scan_core.rows.selection import RowSelection, selected_count, to_indices
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -169,3 +171,26 @@ def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:
         return False
     may_delete = task.equality_deletes or task.position_deletes or task.deletion_vector is not None
     return keeps_dead_rows(context) or not may_delete
+
+
+def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> Iterator[Mask]:
+    """Flags of the dead rows of a whole file, in the order of its rows, a part of the file at a time.
+
+    Only key columns are read, and of those only what statistics, Bloom filters and pages do not exclude. Columns,
+    predicate, sample and runtime filters of the scan make no difference.
+
+    Raises:
+        MalformedTableError: the task is a part of a file, or a data or delete file breaks its specification.
+        MissingFileError: a file is gone.
+    """
+    if not task.is_whole_file:
+        raise MalformedTableError(f"{task.data_file.path}: deletes can be resolved for a whole file only")
+    flags_only = replace(
+        context,
+        projection=Schema(context.projection.schema_id, (DELETED,)),
+        predicate=None,
+        sample=None,
+        runtime_filters=(),
+    )
+    for batch in read_split(Split(flags_only, (task,)), metrics):
+        yield np.asarray(batch.column(0).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -12,7 +12,6 @@ from functools import cached_property
 from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
 from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
-from scan_core.model.arrays import Mask
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level, Match
@@ -24,6 +23,7 @@ from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FileProjection
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, file_columns_of, refine_rows
+from scan_core.rows.buffers import Mask
 from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
 from scan_core.split.tasks import FileScanTask, ScanContext
 

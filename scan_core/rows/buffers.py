@@ -1,4 +1,4 @@
-"""NumPy views of Arrow arrays, and Arrow arrays over NumPy's memory, by their buffers.
+"""NumPy views of Arrow arrays, and Arrow arrays over NumPy's memory, by their buffers; names of the usual arrays.
 
 `to_numpy`, `np.asarray` and `pa.array` do the same but import pandas wherever it is installed, which takes longer than
 counting millions of rows.
@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from scan_core.model.arrays import Mask
+Mask = NDArray[np.bool_]
+"""One flag per row. The selection of rows that wraps such an array is `scan_core.rows.selection.Mask`."""
+Rows = NDArray[np.int64]
+"""Row numbers."""
 
 
 def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:

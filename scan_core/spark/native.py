@@ -36,7 +36,7 @@ from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType
 from scan_core.model.snapshot import DeleteFile, FileFormat
 from scan_core.read.metadata_columns import METADATA_IDS
 from scan_core.read.projection import Constant, FileProjection
-from scan_core.read.resolve import resolve_deletes
+from scan_core.read.split_reader import resolve_deletes
 from scan_core.run import run_splits
 from scan_core.spark.source import keep_archives_of_spark, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type

@@ -15,7 +15,7 @@ from scan_core.io.location import FileIOConfig
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, Schema
 from scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec
-from scan_core.rows.sample import RowSample
+from scan_core.rows.selection import RowSample
 
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import requests
 
-from assets.dagster_home import dagster_home
 from assets.project import published_key
+from pipelines.config.document import dagster_home
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
 from pipelines.publish.abandoned_runs import STAGED_PREFIX

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets.dagster_home import dagster_home
 from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
+from pipelines.config.document import dagster_home
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows

@@ -14,7 +14,7 @@ import scan_core
 from assets.definitions import mirror_metadata
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
-from pipelines.cli.publication_text import describe_publication
+from pipelines.cli.terminal import describe_publication
 from pipelines.config.project import load, parse
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog

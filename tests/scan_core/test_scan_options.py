@@ -17,7 +17,7 @@ from scan_core import (
     Switches,
 )
 from scan_core.read import order as adaptivity
-from scan_core.rows.sample import RowSample
+from scan_core.rows.selection import RowSample
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

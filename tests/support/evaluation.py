@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from scan_core.expr.bound import BoundExpr
 from scan_core.expr.evaluate import evaluation_error, judge
-from scan_core.model.arrays import Mask
+from scan_core.rows.buffers import Mask
 
 
 def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Mask:

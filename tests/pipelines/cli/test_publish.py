@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
-from pipelines.cli.publication_text import describe_publication
+from pipelines.cli.terminal import describe_publication
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows

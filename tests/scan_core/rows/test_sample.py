@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from scan_core.model.errors import OptionError
-from scan_core.rows.sample import BLOCK_ROWS, RowSample
-from scan_core.rows.selection import All, selected_count, to_indices, to_mask
+from scan_core.rows.selection import BLOCK_ROWS, All, RowSample, selected_count, to_indices, to_mask
 
 SMALL, LARGE = 20_000, 200 * BLOCK_ROWS
 
