@@ -418,8 +418,8 @@ class ScanRequest:
 
 T = TypeVar("T")
 
-_LEAST_SPLIT_BYTES = 1024**2
-_MOST_LOCAL_SPLIT_BYTES = 32 * 1024**2
+_MIN_SPLIT_BYTES = 1024**2
+_MAX_LOCAL_SPLIT_BYTES = 32 * 1024**2
 _LOCAL_SPLITS = 16
 """Enough to keep a few threads busy to the end; how many splits there are does not depend on the threads."""
 
@@ -579,7 +579,7 @@ def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterato
 
 
 def _local_splits(plan: ScanPlan) -> Sequence[Split]:
-    size = min(max(plan.total_bytes // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
+    size = min(max(plan.total_bytes // _LOCAL_SPLITS, _MIN_SPLIT_BYTES), _MAX_LOCAL_SPLIT_BYTES)
     return plan.splits(min(size, plan.context.options.split_bytes))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from scan_core.files.formats import open_file
-from scan_core.joins.column_keys import MOST_RANGES, KeyField, KeyRanges, engine_array, engine_values, merge_ranges
+from scan_core.joins.column_keys import MAX_RANGES, KeyField, KeyRanges, engine_array, engine_values, merge_ranges
 from scan_core.joins.key_set import KeySet
 from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
 from scan_core.joins.request import FilterKeys, RuntimeFilter
@@ -28,7 +28,7 @@ from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.projection import FileProjection
 from scan_core.split.tasks import FileScanTask
 
-MOST_FOOTERS = 64
+MAX_FOOTERS = 64
 """Files whose row groups are looked at; reading more footers takes longer than they save."""
 _COMPARABLE = (
     frozenset({"int", "long"}),
@@ -88,7 +88,7 @@ class KeyRangeSource:
 
     scan: KeyScan
     column: str
-    most_ranges: int = MOST_RANGES
+    most_ranges: int = MAX_RANGES
     _known: dict[str, KeyRanges] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
@@ -133,7 +133,7 @@ class GivenRanges:
         return KeyRanges(of, tuple(zip(low, high, strict=True)))
 
 
-def induced_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> KeyRangeSource:
+def induced_ranges(scan: KeyScan, column: str, most_ranges: int = MAX_RANGES) -> KeyRangeSource:
     """Ranges that contain all values of a column of a scan, for `prefilter` of the other side of a join.
 
     Args:
@@ -157,7 +157,7 @@ def are_comparable(one: KeyField, other: KeyField) -> bool:
     return any(names <= family for family in _COMPARABLE)
 
 
-def key_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> KeyRanges:
+def key_ranges(scan: KeyScan, column: str, most_ranges: int = MAX_RANGES) -> KeyRanges:
     """The ranges of a column over what statistics leave of a scan; unknown if nothing tells."""
     plan = scan.plan()
     key = scan.key_fields([column])[0]
@@ -183,7 +183,7 @@ def _range(known: ColumnStatistics | None, key: KeyField) -> list[tuple[Any, Any
 def _survivors(plan: ScanPlan, scan: KeyScan, key: KeyField) -> Iterator[ColumnStatistics | None]:
     """Statistics of the key in every file, or row group where footers are read, that the plan leaves."""
     schema = scan.table.metadata.schemas[plan.context.projection.schema_id]
-    reads_footers = len(plan.tasks) <= MOST_FOOTERS and plan.context.predicate is not None
+    reads_footers = len(plan.tasks) <= MAX_FOOTERS and plan.context.predicate is not None
     for task in plan.tasks:
         if reads_footers and task.data_file.format is FileFormat.PARQUET and not task.data_file.is_encrypted:
             yield from _row_groups(plan, task, key)

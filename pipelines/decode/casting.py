@@ -14,10 +14,10 @@ from scan_core import Mask
 
 MAX_NUMBER_CHARACTERS = 4_096
 """Longer text is not a number: a double's exact digits take 1,100 characters, a decimal's 40."""
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _EXPONENT = 0x65
 _LOWER_CASE = 0x20
-_MOST_EXPONENT_DIGITS = 6
+_MAX_EXPONENT_DIGITS = 6
 """Exponents with more digits put any number out of range of all types."""
 _NUMBER = (
     r"^(?P<sign>[+-]?)(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)"
@@ -89,13 +89,13 @@ def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
         return True
     if pa.types.is_decimal(kind):
         added = scale - kind.scale
-        return bool(kind.precision + added > _MOST_DIGITS and _most_digits(given) + added > _MOST_DIGITS)
+        return bool(kind.precision + added > _MAX_DIGITS and _most_digits(given) + added > _MAX_DIGITS)
     if pa.types.is_integer(kind):
-        return scale + 20 > _MOST_DIGITS
+        return scale + 20 > _MAX_DIGITS
     if not _is_text(kind) or not len(given):
         return False
     text = given.cast(pa.string())
-    if (pc.max(pc.binary_length(text)).as_py() or 0) + scale > _MOST_DIGITS:
+    if (pc.max(pc.binary_length(text)).as_py() or 0) + scale > _MAX_DIGITS:
         return True
     data = text.buffers()[2]
     return data is not None and bool(((np.frombuffer(data, np.uint8) | _LOWER_CASE) == _EXPONENT).any())
@@ -119,7 +119,7 @@ def _bounded(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, 
     fits; one that fits then exceeds no limit on the way.
     """
     lengths = pc.fill_null(pc.binary_length(text), 0)
-    odd = np.asarray(pc.greater(lengths, _MOST_DIGITS - arrow.scale))
+    odd = np.asarray(pc.greater(lengths, _MAX_DIGITS - arrow.scale))
     odd |= np.asarray(pc.fill_null(pc.match_substring(text, "e", ignore_case=True), False))
     refused = np.zeros(len(text), np.bool_)
     rows = np.flatnonzero(odd)
@@ -154,9 +154,7 @@ def _normal(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, M
 def _powers(sign: pa.StringArray, head: pa.StringArray, last: pa.StringArray) -> NDArray[np.int64]:
     """Exponents of ten, capped at a million, which is as good as more."""
     digits = pc.binary_join_element_wise(head, last, "")
-    digits = pc.if_else(
-        pc.greater(pc.binary_length(digits), _MOST_EXPONENT_DIGITS), "9" * _MOST_EXPONENT_DIGITS, digits
-    )
+    digits = pc.if_else(pc.greater(pc.binary_length(digits), _MAX_EXPONENT_DIGITS), "9" * _MAX_EXPONENT_DIGITS, digits)
     size = np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
     return np.where(np.asarray(pc.equal(sign, "-")), -size, size)
 

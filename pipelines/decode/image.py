@@ -81,7 +81,7 @@ def _kind_of(pattern: bytes) -> int:
     return {0x7B: kernels.OBJECT, 0x5B: kernels.ARRAY}.get(pattern[0], kernels.STRING)
 
 
-LEAST_COLUMNS = 4
+MIN_COLUMNS = 4
 """Fewer columns are decoded faster one by one."""
 _TEXT = (kernels.STRING, kernels.ESCAPED)
 _NUMBER = (kernels.INT, kernels.FLOAT)
@@ -100,7 +100,7 @@ def decoded_by_rows(members: Members, types: Mapping[str, ValueType]) -> dict[st
             columns[name] = _with_numbers(
                 columns[name], plans.pop(name), members.numbers.bits[at], members.numbers.odd[at]
             )
-    if len(plans) < LEAST_COLUMNS or not len(members):
+    if len(plans) < MIN_COLUMNS or not len(members):
         return columns
     count, number = len(members), len(plans)
     names = list(plans)

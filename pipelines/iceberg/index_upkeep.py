@@ -135,9 +135,9 @@ def _update(
         update.resolved = index_dead_rows(target, options=options).resolved
 
 
-_MOST_CHOSEN = 8
+_MAX_CHOSEN = 8
 """An index takes a small part of a column's size, but also reads the column of every new file."""
-_LEAST_REMOVED_SHARE = 0.25
+_MIN_REMOVED_SHARE = 0.25
 
 
 def observed_columns(table: Table) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def observed_columns(table: Table) -> tuple[str, ...]:
     schema = table.metadata.schema
     names: list[str] = []
     for found in late_filters(table.location):
-        if found.removed < _LEAST_REMOVED_SHARE * found.rows or len(names) == _MOST_CHOSEN:
+        if found.removed < _MIN_REMOVED_SHARE * found.rows or len(names) == _MAX_CHOSEN:
             continue
         try:
             path = schema.path(found.field_id)

@@ -243,13 +243,13 @@ def _decode_sparse(data: bytes) -> SortedPositions | None:
 
 _GAP_BYTES = 64 * 1024
 """Bitmaps no further apart are read together: a request costs more than these bytes."""
-_MOST_RUN_BYTES = 8 * 1024**2
+_MAX_RUN_BYTES = 8 * 1024**2
 """Of bitmaps that are read together."""
 _ENTRY_BYTES = 200
 """What Python objects around an entry hold."""
-_MOST_BITMAPS = 3
+_MAX_BITMAPS = 3
 """More are united once: examining each for every row group costs more."""
-_MOST_UNITED_ROWS = 1 << 26
+_MAX_UNITED_ROWS = 1 << 26
 """Of a file: a union takes a byte for each of its rows while it is made."""
 
 
@@ -278,7 +278,7 @@ class ColumnIndex:
             return ()
 
         def load() -> tuple[tuple[RowPositions, ...], int]:
-            if len(wanted) <= _MOST_BITMAPS or self.directory.num_rows > _MOST_UNITED_ROWS:
+            if len(wanted) <= _MAX_BITMAPS or self.directory.num_rows > _MAX_UNITED_ROWS:
                 found = tuple(self._read(wanted, metrics))
             else:
                 found = (self._united(wanted, metrics),)
@@ -339,7 +339,7 @@ def _runs(directory: Directory, entries: Sequence[int]) -> list[list[int]]:
     for entry in entries:
         end = int(directory.ends[entry])
         is_near = runs and directory.begin(entry) - int(directory.ends[runs[-1][-1]]) <= _GAP_BYTES
-        if is_near and end - directory.begin(runs[-1][0]) <= _MOST_RUN_BYTES:
+        if is_near and end - directory.begin(runs[-1][0]) <= _MAX_RUN_BYTES:
             runs[-1].append(entry)
         else:
             runs.append([entry])

@@ -20,10 +20,10 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import Type
 from scan_core.split.tasks import FileScanTask, ScanContext
 
-READ_COST, DECODE_COST, MOST_VALUE_COST = 50_000.0, 3.0, 5.0
+READ_COST, DECODE_COST, MAX_VALUE_COST = 50_000.0, 3.0, 5.0
 """Nanoseconds to read a column chunk, to decode a value, and at most to evaluate one: costly expressions are evaluated
 once per distinct value, and a column with an index has few of them."""
-MOST_ROWS = 1 << 25
+MAX_ROWS = 1 << 25
 """Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
 MOST_OF_STAGE_1 = 0.1
 """A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
@@ -138,7 +138,7 @@ class _Chooser:
         if choice is None:
             return None
         cost = choice.true.cost + (choice.unknown.cost if nulls else 0.0)
-        if cost > self._cost_of_values(node) or max(choice.true.rows_read, choice.unknown.rows_read) > MOST_ROWS:
+        if cost > self._cost_of_values(node) or max(choice.true.rows_read, choice.unknown.rows_read) > MAX_ROWS:
             self.declined[node] = choice
             return None
         if (node, nulls) not in self._read:
@@ -178,7 +178,7 @@ class _Chooser:
 
     def _cost_of_values(self, node: BoundExpr) -> float:
         share = min(1.0, self._share_left * _FAR_APART)
-        return READ_COST + self.num_rows * share * (DECODE_COST + min(cost_of(node), MOST_VALUE_COST))
+        return READ_COST + self.num_rows * share * (DECODE_COST + min(cost_of(node), MAX_VALUE_COST))
 
 
 def _candidates(node: BoundExpr) -> list[BoundExpr]:

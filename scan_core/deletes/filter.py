@@ -31,18 +31,18 @@ from scan_core.rows.roaring import RowPositions, surviving
 from scan_core.rows.selection import All, RowSelection, intersect
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
-MOST_VALUES = 256
+MAX_VALUES = 256
 """Maximum number of values: looking up more in a Bloom filter takes longer than probing a row group."""
-_MOST_STORED = 4_096
-_MOST_SLOTS = 1 << 20
+_MAX_STORED = 4_096
+_MAX_SLOTS = 1 << 20
 
 
 def _of_table(index: DenseIndex, lower: int, upper: int, threshold: int) -> list[Any] | None:
     begin, end = max(lower - index.lower, 0), min(upper - index.lower + 1, len(index.ranks) - 1)
-    if end - begin > _MOST_SLOTS:
+    if end - begin > _MAX_SLOTS:
         return None
     places = np.flatnonzero(index.ranks[begin : max(end, begin)] > threshold)
-    return (places + (index.lower + begin)).tolist() if len(places) <= MOST_VALUES else None
+    return (places + (index.lower + begin)).tolist() if len(places) <= MAX_VALUES else None
 
 
 def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None:
@@ -53,13 +53,13 @@ def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None
         return []
     begin = np.searchsorted(summary.buckets, np.uint64(max(low, 0)))
     end = np.searchsorted(summary.buckets, np.uint64(high), side="right")
-    if end - begin > MOST_VALUES:
+    if end - begin > MAX_VALUES:
         return None
     return [int(bucket) + summary.base - SIGN_BIT for bucket in summary.buckets[begin:end].tolist()]
 
 
 def _of_strings(column: BytesColumn, kind: pa.DataType, lower: Any, upper: Any) -> list[Any] | None:
-    if column.num_rows > _MOST_STORED:
+    if column.num_rows > _MAX_STORED:
         return None
     if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
         return None
@@ -69,7 +69,7 @@ def _of_strings(column: BytesColumn, kind: pa.DataType, lower: Any, upper: Any) 
     except UnicodeDecodeError:
         return None
     known = [v for v in values if (lower is None or v >= lower) and (upper is None or v <= upper)]
-    return known if len(known) <= MOST_VALUES else None
+    return known if len(known) <= MAX_VALUES else None
 
 
 @dataclass(frozen=True, slots=True)

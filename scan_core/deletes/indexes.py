@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from scan_core.joins.key_set import KeyLookup
 
 
-_MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64
+_MAX_PARTS, _MIN_ROWS_PER_PART = 10_000, 64
 """More parts of fewer rows would take hours: no keys or paths are that long."""
 _FILES_PER_THREAD = 8
 """Fewer small files than this are read faster by one thread than handed to two."""
@@ -150,7 +150,7 @@ def read_in_parts(
     if windows is None:
         yield reader.read(group, indices, All(group.num_rows))
         return
-    if len(windows) > _MOST_PARTS and group.num_rows < _LEAST_ROWS_PER_PART * len(windows):
+    if len(windows) > _MAX_PARTS and group.num_rows < _MIN_ROWS_PER_PART * len(windows):
         raise MemoryLimitError(
             f"{path}: row group {group.index}: its {group.num_rows} rows of deletes are so wide that {len(windows)} parts would "
             "have to be read; raise memory_limit_bytes"
@@ -459,7 +459,7 @@ _GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable
 os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)
 
 
-_LEAST_RATIO = 8
+_MIN_RATIO = 8
 """Delete keys per key of the join: with fewer, an index that later scans find in the cache is worth more."""
 
 
@@ -505,7 +505,7 @@ def narrowing_of(
     rows = sum(file.record_count for file in group.files)
     for filter_ in context.runtime_filters:
         keys = filter_.newest() if filter_.is_exact else None
-        if not isinstance(keys, KeySet) or keys.num_keys * _LEAST_RATIO > rows:
+        if not isinstance(keys, KeySet) or keys.num_keys * _MIN_RATIO > rows:
             continue
         if not all(f.field_id in group.key_ids for f in filter_.fields):
             continue

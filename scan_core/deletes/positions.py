@@ -29,9 +29,9 @@ POSITION_ID = 2147483545
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _DV_FRAME_BYTES = 12
 """Length, magic and checksum around the bitmap."""
-_LEAST_VECTOR_BYTES = 64 * 1024
+_MIN_VECTOR_BYTES = 64 * 1024
 """Allowed in every vector: some writers store empty bitmaps between others."""
-_MOST_BYTES_PER_POSITION = 8_224
+_MAX_BYTES_PER_POSITION = 8_224
 """One alone in a bit set of 65,536, with what stands around it."""
 _VECTOR_SHARE = 4
 """Of the memory limit for a single vector: its bytes, its containers, and their rows as flags."""
@@ -71,12 +71,12 @@ def read_deletion_vector(
             f"{delete_file.path}: deletion vector without content_offset or content_size_in_bytes"
         )
     source = f"{delete_file.path}: deletion vector at {offset}"
-    if size > _LEAST_VECTOR_BYTES + _MOST_BYTES_PER_POSITION * delete_file.record_count:
+    if size > _MIN_VECTOR_BYTES + _MAX_BYTES_PER_POSITION * delete_file.record_count:
         raise MalformedTableError(
             f"{source}: {size} bytes (content_size_in_bytes) are more than {delete_file.record_count} positions "
             "(record_count) can take"
         )
-    most = max(memory_limit_bytes // _VECTOR_SHARE, _LEAST_VECTOR_BYTES)
+    most = max(memory_limit_bytes // _VECTOR_SHARE, _MIN_VECTOR_BYTES)
     if size > most:
         raise MemoryLimitError(f"{source}: {size} bytes, and at most {most} are read; raise memory_limit_bytes")
     blob = read_bytes(delete_file.path, io, offset, size)

@@ -243,7 +243,7 @@ def _on_numbers(operation: np.ufunc) -> Kernel:
     return kernel
 
 
-_LEAST_ROUNDED = 1e-20
+_MIN_ROUNDED = 1e-20
 """Rounding to at most 15 digits leaves nothing of smaller numbers."""
 _WHOLE_FROM = 2.0**53
 
@@ -274,7 +274,7 @@ def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type
     with np.errstate(invalid="ignore"):
         has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
     # Spark takes the digits of the shortest text of the number
-    text = pa.array(np.where(has_fraction & (np.abs(values) > _LEAST_ROUNDED), values, 0).astype(values.dtype)).cast(
+    text = pa.array(np.where(has_fraction & (np.abs(values) > _MIN_ROUNDED), values, 0).astype(values.dtype)).cast(
         pa.string()
     )
     exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")

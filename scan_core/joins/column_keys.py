@@ -20,7 +20,7 @@ from scan_core.model.statistics import ColumnStatistics
 from scan_core.prune.domains import domain_from_statistics
 from scan_core.prune.verdicts import Match
 
-MOST_VALUES = 4_096
+MAX_VALUES = 4_096
 """Above this, single values are not kept in addition to the summary: testing each would cost more than it excludes."""
 
 
@@ -108,7 +108,7 @@ def column_keys(field: KeyField, keys: pa.Array, summary: KeySummary) -> ColumnK
     distinct = keys.unique()
     ordered = distinct.take(pc.array_sort_indices(distinct))
     ends = engine_values(ordered.take(pa.array([0, len(ordered) - 1])))
-    values = engine_values(ordered) if len(ordered) <= MOST_VALUES else None
+    values = engine_values(ordered) if len(ordered) <= MAX_VALUES else None
     numbers = None
     if is_integer_like(ordered.type) and not pt.is_decimal(ordered.type):
         numbers = signed_values(ordered).astype(np.int64)
@@ -134,7 +134,7 @@ def engine_array(values: list[Any], column_type: Type) -> pa.Array:
     return pa.array(values, pa.int64()).cast(kind) if pt.is_temporal(kind) else pa.array(values, kind)
 
 
-MOST_RANGES = 16
+MAX_RANGES = 16
 """More describe the other side better, but every file and page is compared with each."""
 
 
@@ -165,7 +165,7 @@ class KeyRanges:
         return Match.MAYBE if self.may_hold(statistics_of(self.field.field_id)) else Match.NEVER
 
 
-def merge_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) -> tuple[tuple[Any, Any], ...]:
+def merge_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MAX_RANGES) -> tuple[tuple[Any, Any], ...]:
     """Merge ranges until at most the given number remains, closing the narrowest gaps first; ascending and disjoint."""
     found: list[tuple[Any, Any]] = []
     for low, high in sorted(ranges):

@@ -165,7 +165,7 @@ _LOOKUPS: BoundedCache[tuple[KeySet, bool, int], KeyLookup] = BoundedCache(lambd
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)
 
 
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MILLISECONDS_PER_DAY = 86_400_000
 _FLOAT_EXACT = 1 << 53

@@ -67,9 +67,9 @@ class RuntimeFilter:
 
 BUILD_COST, ROW_COST, SAVED_COST = 60.0, 8.0, 40.0
 """Nanoseconds to index a key, to look a row up, and what a row costs further on (decoding, handing over, joining)."""
-MOST_SHARE = 0.9
+MAX_SHARE = 0.9
 """Above this share of rows with a key, looking rows up costs more than handing all of them to the join."""
-MOST_TESTED_SHARE = 0.5
+MAX_TESTED_SHARE = 0.5
 """Above this, every row group probably contains a key, so Bloom filters and dictionaries are not read."""
 
 FileStatisticsOf = Callable[[DataFile], Callable[[int], ColumnStatistics | None]]
@@ -96,12 +96,12 @@ def decide(
     if not isinstance(keys, KeySet):
         return FilterDecision(run, tuple(off.items()))
     share = expected_share(keys.lookup(options), files, statistics_of)
-    if share is not None and share > MOST_TESTED_SHARE:
+    if share is not None and share > MAX_TESTED_SHARE:
         reason = f"{_percent(share)} of the rows are expected to have a key"
         off |= dict.fromkeys((Level.BLOOM_FILTERS, Level.DICTIONARIES), reason)
     if not filter_.is_exact and share is not None:
         rows = sum(f.record_count for f in files)
-        if share > MOST_SHARE:
+        if share > MAX_SHARE:
             off[Level.ROWS] = (
                 f"{_percent(share)} of the rows are expected to have a key, and the join is repeated on the result"
             )

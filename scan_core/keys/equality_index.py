@@ -203,7 +203,7 @@ _BUILD_SHARE = 2
 """Loading and building may take this part; beyond it keys go through spill files."""
 _PARTITION_SHARE = 8
 """One partition may take this part while it is built."""
-_LEAST_PARTITION_BYTES = 4 * 1024**2
+_MIN_PARTITION_BYTES = 4 * 1024**2
 """Smaller partitions save no memory worth their files."""
 
 
@@ -291,5 +291,5 @@ def build_index_streamed(
         dense = build_dense_streamed(read(), key_types[0], sequence_numbers, memory_limit_bytes // _DENSE_SHARE)
         if dense is not None:
             return dense
-    partitions = -(-expected_bytes // max(memory_limit_bytes // _PARTITION_SHARE, _LEAST_PARTITION_BYTES))
+    partitions = -(-expected_bytes // max(memory_limit_bytes // _PARTITION_SHARE, _MIN_PARTITION_BYTES))
     return build_partitioned(read(), key_types, sequence_numbers, partitions, use_numba=use_numba)

@@ -25,8 +25,8 @@ BLOCK_ROWS = 2048
 """Rows that `kernels.py` handles at a time; it needs scratch space for them."""
 _FILTER_BLOCK_ROWS = 16_384
 """The same for NumPy, whose calls cost more: intermediate arrays stay in the L2 cache."""
-_MOST_LEVELS = 32
-_LEAST_PARTITIONED = 100_000
+_MAX_LEVELS = 32
+_MIN_PARTITIONED = 100_000
 """Tables of fewer hashes stay in the L2 cache while they are built."""
 _EMPTY = 0xFFFFFFFF
 _WORD_BITS = 64
@@ -129,8 +129,8 @@ def build_hash_table(hashes: Words, kernels: Kernels | None = None) -> BuiltTabl
     levels: list[tuple[int, int, int]] = []
     first_word = first_entry = 0
     while not levels or build.num_waiting:
-        if len(levels) == _MOST_LEVELS:
-            raise ValueError(f"{build.num_waiting} hashes without a bit of their own in {_MOST_LEVELS} levels")
+        if len(levels) == _MAX_LEVELS:
+            raise ValueError(f"{build.num_waiting} hashes without a bit of their own in {_MAX_LEVELS} levels")
         multiplier = splitmix(len(levels)) | 1 if levels else 1
         shift = _WORD_BITS - max(round(math.log2(max(build.num_waiting * BITS_PER_HASH, 1))), 6)
         bits, counts = build.place(multiplier, shift, first_entry)
@@ -159,7 +159,7 @@ class _CompiledBuild:
         self._kernels = kernels
         self._hashes = hashes
         self._rows = np.arange(len(hashes), dtype=np.uint32)
-        if len(hashes) >= _LEAST_PARTITIONED:
+        if len(hashes) >= _MIN_PARTITIONED:
             self._hashes = np.empty_like(hashes)
             kernels["partition"](hashes, len(hashes), np.zeros(257, np.uint64), self._hashes, self._rows)
         self._table = np.empty(len(hashes), np.uint64)

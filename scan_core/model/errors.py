@@ -10,7 +10,7 @@ import re
 from io import TextIOBase
 from typing import Any, TextIO
 
-LEAST_CHARACTERS = 4
+MIN_CHARACTERS = 4
 """Shorter values would also be replaced inside other words; where the place identifies a value, length does not matter."""
 
 _IN_URL = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/'\"]*@")
@@ -29,7 +29,7 @@ def remember_passwords(text: str) -> None:
 
 
 def _remember(value: str, shown: str) -> None:
-    if len(value) >= LEAST_CHARACTERS and value not in _known:
+    if len(value) >= MIN_CHARACTERS and value not in _known:
         if not _known:
             _hide_in_logs()
         _known[value] = shown

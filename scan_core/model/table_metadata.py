@@ -13,7 +13,7 @@ from scan_core.model.schema import NestedField, Schema, Type
 from scan_core.model.snapshot import PartitionSpec, Snapshot
 from scan_core.model.transforms import partition_types
 
-_MOST_LISTED = 12
+_MAX_LISTED = 12
 """Snapshots named in an error message."""
 
 
@@ -163,8 +163,8 @@ class TableMetadata:
 
     def _known_ids(self) -> str:
         newest = sorted(self.snapshots.values(), key=lambda s: s.timestamp_ms, reverse=True)
-        listed = [f"{s.snapshot_id} ({_instant(s.timestamp_ms)})" for s in newest[:_MOST_LISTED]]
-        more = [f"and {len(newest) - _MOST_LISTED} older"] if len(newest) > _MOST_LISTED else []
+        listed = [f"{s.snapshot_id} ({_instant(s.timestamp_ms)})" for s in newest[:_MAX_LISTED]]
+        more = [f"and {len(newest) - _MAX_LISTED} older"] if len(newest) > _MAX_LISTED else []
         return ", ".join(listed + more) or "none"
 
 

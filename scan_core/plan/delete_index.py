@@ -47,7 +47,7 @@ def _malformed(delete_file: DeleteFile, field_id: int, reason: str) -> Malformed
     return MalformedTableError(f"{delete_file.path}: equality_ids (135) names field {field_id}, {reason}")
 
 
-LEAST_FILES = 64
+MIN_FILES = 64
 """Delete files of a bundle: their keys are loaded in a few milliseconds, and a task that names them stays small."""
 
 
@@ -80,7 +80,7 @@ def _by_column(deletes: KeyBounds, data: KeyBounds) -> tuple[Indices, Indices] |
     is_delete = order < len(deletes.known)
     chains = np.cumsum(begins)
     files = np.bincount(chains, weights=is_delete).cumsum() - 1
-    bundles = np.maximum(files, 0).astype(np.int64) // LEAST_FILES
+    bundles = np.maximum(files, 0).astype(np.int64) // MIN_FILES
     of_row = np.empty(len(order), np.int64)
     of_row[order] = np.unique(bundles[chains], return_inverse=True)[1]
     return of_row[: len(deletes.known)], of_row[len(deletes.known) :]
@@ -154,7 +154,7 @@ def assign_equality_deletes(
     combinations = _Combinations(result.combination_of)
     matcher = _Matcher(data, deletes, field_paths, prune=prune)
     has_one_key = len(set(key_ids.values())) == 1  # covering groups must be whole
-    may_split = {g for g, members in by_group.items() if prune and has_one_key and len(members) > 2 * LEAST_FILES}
+    may_split = {g for g, members in by_group.items() if prune and has_one_key and len(members) > 2 * MIN_FILES}
     for (scope, ids), members in by_group.items():
         chosen = np.array(members, np.int64)
         indices = data.indices(scope)

@@ -74,8 +74,8 @@ def _value(canonical: Any, transform: str, type_: Type) -> str:
     return f"X'{value.hex()}'" if isinstance(value, bytes) else str(value)
 
 
-_MOST_PARTITIONS = 8
-_MOST_GROUPS = 20
+_MAX_PARTITIONS = 8
+_MAX_GROUPS = 20
 
 
 def explain_plan(
@@ -130,12 +130,12 @@ def _filter(context: ScanContext) -> Iterator[str]:
 
 def _partitions(context: ScanContext, index: DeleteFileIndex) -> Iterator[str]:
     counts = Counter({p: len(files) for p, files in index.tasks.data_files.partitions.items() if p[1]})
-    for (spec_id, partition), count in counts.most_common(_MOST_PARTITIONS):
+    for (spec_id, partition), count in counts.most_common(_MAX_PARTITIONS):
         spec = context.specs[spec_id]
         values = partition_text(spec, partition, context.field_paths)
         yield f"    partition {values} (spec {spec_id}): {_count(count, 'file')}"
-    if len(counts) > _MOST_PARTITIONS:
-        yield f"    and {_count(len(counts) - _MOST_PARTITIONS, 'more partition')}"
+    if len(counts) > _MAX_PARTITIONS:
+        yield f"    and {_count(len(counts) - _MAX_PARTITIONS, 'more partition')}"
 
 
 def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> Iterator[str]:
@@ -150,10 +150,10 @@ def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> 
     touched: Counter[int] = Counter()
     for groups, number in zip(matched.combinations, numbers, strict=True):
         touched.update({id(group): number for group in groups})
-    for group in index.groups[:_MOST_GROUPS]:
+    for group in index.groups[:_MAX_GROUPS]:
         yield f"    {_group(context, group)}: may touch {_count(touched[id(group)], 'data file')}"
-    if len(index.groups) > _MOST_GROUPS:
-        yield f"    and {_count(len(index.groups) - _MOST_GROUPS, 'more equality-delete group')}"
+    if len(index.groups) > _MAX_GROUPS:
+        yield f"    and {_count(len(index.groups) - _MAX_GROUPS, 'more equality-delete group')}"
     positioned = len(matched.position_files)
     if positioned:
         yield f"    position deletes by path and row position: touch {_count(positioned, 'data file')}"
@@ -218,10 +218,10 @@ def _bytes(size: int) -> str:
     return f"{number:.1f} TiB"
 
 
-_LEAST_ROWS = 10_000
+_MIN_ROWS = 10_000
 """Fewer rows are filtered in less time than an index is opened."""
-_MOST_DISTINCT = 10_000
-_LEAST_SAVED = 0.25
+_MAX_DISTINCT = 10_000
+_MIN_SAVED = 0.25
 """Share of the rows that an index would exclude before values are read."""
 
 
@@ -232,7 +232,7 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     """
     if context.predicate is None or not context.options.switches.use_bitmap_indexes:
         return
-    if sum(task.data_file.record_count for task in tasks) < _LEAST_ROWS:
+    if sum(task.data_file.record_count for task in tasks) < _MIN_ROWS:
         return
     largest = max(tasks, key=lambda task: task.data_file.record_count)
     plain = replace(largest, equality_deletes=(), position_deletes=(), deletion_vector=None, dead_row_bits=None)
@@ -268,7 +268,7 @@ def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContex
     possible = to_mask(conjunct.pages(group).rows(Match.MAYBE, Match.ALWAYS))
     passed = int((judge(conjunct.expr, {field_id: values}, group.num_rows).passed & possible).sum())
     saved = (int(possible.sum()) - passed) / max(group.num_rows, 1)
-    if num_distinct > _MOST_DISTINCT or saved < _LEAST_SAVED:
+    if num_distinct > _MAX_DISTINCT or saved < _MIN_SAVED:
         return
     name = ".".join(f.name for f in context.field_paths[field_id])
     yield (
@@ -278,7 +278,7 @@ def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContex
     )
 
 
-_MOST_FILES = 16
+_MAX_FILES = 16
 """Indexed files whose directories are read to explain: the others are like them, or cost as much to look at."""
 
 
@@ -298,7 +298,7 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
         return
     conjuncts = context.predicate.conjuncts
     groups: dict[object, _Group] = {}
-    for task in indexed[:_MOST_FILES]:
+    for task in indexed[:_MAX_FILES]:
         stages = split_stages(conjuncts, task, context, ScanMetrics())
         key = (tuple(stages.answered), tuple(map(_mixed_key, stages.mixed.items())), stages.refused)
         group = groups.setdefault(key, _Group(stages))
@@ -309,8 +309,8 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     yield f"  bitmap indexes: {len(indexed)} of {len(tasks)} data files have one on a column of the filter"
     for group in groups.values():
         yield from _group_lines(conjuncts, group)
-    if len(indexed) > _MOST_FILES:
-        yield f"    {len(indexed) - _MOST_FILES} more indexed files are looked at when they are read"
+    if len(indexed) > _MAX_FILES:
+        yield f"    {len(indexed) - _MAX_FILES} more indexed files are looked at when they are read"
     if len(indexed) < len(tasks):
         yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: stage 2 alone, every part on values"
 
@@ -366,7 +366,7 @@ def _mixed_key(item: tuple[int, object]) -> object:
     return index, frozenset(parts) if isinstance(parts, dict) else parts
 
 
-_MOST_RANGES = 4
+_MAX_RANGES = 4
 
 
 def explain_filters(context: ScanContext) -> Iterator[str]:
@@ -398,8 +398,8 @@ def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
     if isinstance(keys, KeyRanges):
         if keys.ranges is None:
             return "ranges of a column without known values"
-        shown = ", ".join(f"{low!r} to {high!r}" for low, high in keys.ranges[:_MOST_RANGES])
-        more = f" and {len(keys.ranges) - _MOST_RANGES} more" if len(keys.ranges) > _MOST_RANGES else ""
+        shown = ", ".join(f"{low!r} to {high!r}" for low, high in keys.ranges[:_MAX_RANGES])
+        more = f" and {len(keys.ranges) - _MAX_RANGES} more" if len(keys.ranges) > _MAX_RANGES else ""
         number = f"{len(keys.ranges)} range{'s' * (len(keys.ranges) != 1)}"
         return f"{number} by the statistics of the other side: {shown}{more}"
     return f"{_count(keys.num_keys, 'distinct key')}, {_forms(keys, keys.lookup(context.options))}"

@@ -20,7 +20,7 @@ from scan_core.plan.file_pruner import PlanTrace, file_statistics
 from scan_core.prune.verdicts import Match
 from scan_core.split.tasks import ScanContext
 
-MOST_TUPLES = 100_000
+MAX_TUPLES = 100_000
 """Beyond, partitions are as many as keys, and bounds of files tell as much."""
 _TIMES = frozenset({"year", "month", "day", "hour"})
 _UNTELLING = frozenset({"void", "unknown"})
@@ -103,7 +103,7 @@ def _tuples(
     for label, (transform, _) in zip(labels, transforms, strict=True):
         if transform.kind in _TIMES:
             parts += [_a_step_later(part, label) for part in parts]
-    if sum(part.num_rows for part in parts) > MOST_TUPLES:
+    if sum(part.num_rows for part in parts) > MAX_TUPLES:
         return None
     return frozenset(
         values
@@ -126,7 +126,7 @@ def _a_step_later(part: pa.Table, label: str) -> pa.Table:
 
 def _distinct(array: pa.Array, transform: Transform) -> list[Any] | None:
     distinct = array.unique()
-    if len(distinct) > MOST_TUPLES:
+    if len(distinct) > MAX_TUPLES:
         return None
     values = engine_values(distinct)
     if transform.kind in _TIMES:

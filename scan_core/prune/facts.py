@@ -25,11 +25,11 @@ from scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, tr
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})
 INTEGRAL = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_MOST_DECIMAL_BYTES = 32
+_MAX_DECIMAL_BYTES = 32
 _INT64 = np.iinfo(np.int64)
-_MOST_ROWS = 1 << 60
+_MAX_ROWS = 1 << 60
 """Sums of counts up to it fit into 64 bits."""
-_MOST_TESTS = 64
+_MAX_TESTS = 64
 """A longer IN list on a bucketed column is tested file by file."""
 
 
@@ -144,9 +144,9 @@ def counts_of(columns: EntryColumns, rows: Numbers, field_id: int) -> Counts:
     records = columns.record_counts[rows]
     nulls, nans, values = (_found(columns, slot, rows, field_id) for slot in (NULLS, NANS, VALUES))
     has_nulls, has_nans, has_values = (part.lengths >= 0 for part in (nulls, nans, values))
-    is_odd = records > _MOST_ROWS
+    is_odd = records > _MAX_ROWS
     for part in (nulls, nans, values):
-        is_odd |= np.abs(part.starts) > _MOST_ROWS
+        is_odd |= np.abs(part.starts) > _MAX_ROWS
     missing = np.maximum(records - values.starts, 0)
     return Counts(
         Count(nulls.starts + missing, has_nulls & has_values),
@@ -199,7 +199,7 @@ def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType
 def _decimals(data: Any, spans: Spans) -> Bounds:
     """Big-endian and as short as may be, of at most eight bytes."""
     starts, lengths = spans
-    known = (lengths > 0) & (lengths <= _MOST_DECIMAL_BYTES)
+    known = (lengths > 0) & (lengths <= _MAX_DECIMAL_BYTES)
     is_odd = known & (lengths > 8)
     known &= ~is_odd
     values = np.zeros(len(starts), np.int64)
@@ -306,7 +306,7 @@ class DomainColumn:
         ends = np.fromiter(all_ends, np.int64, len(uppers))
         hit = self.may_be_value & (starts < ends)
         if self.excludes is not None:
-            if len(members) > _MOST_TESTS:
+            if len(members) > _MAX_TESTS:
                 raise NoColumnError("a long list on a bucketed column")
             possible = ends - starts > MAX_MEMBERS_TESTED
             for index, value in enumerate(members):

@@ -67,10 +67,10 @@ def _same_family(source: pa.DataType, target: pa.DataType) -> bool:
 
 ExclusionTest = Callable[[Any], bool]
 
-_MOST_STRETCHES = 4_096
+_MAX_STRETCHES = 4_096
 """Above this number, checking bounds costs more than reading the pages."""
 SAMPLED_PARTS = 16
-_LEAST_SAMPLED_STRETCHES = 64
+_MIN_SAMPLED_STRETCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Stretches:
         Data that lie in order or in clusters exclude some of them; of values scattered at random none are excluded.
         """
         step = max(len(self.known) // SAMPLED_PARTS, 1)
-        is_long = len(self.known) >= _LEAST_SAMPLED_STRETCHES
+        is_long = len(self.known) >= _MIN_SAMPLED_STRETCHES
         if is_long and all(match(known) is not Match.NEVER for known in self.known[step // 2 :: step]):
             return PageMatches.unknown(self.edges[-1])
         return self.match(match)
@@ -187,7 +187,7 @@ def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> 
         whole: statistics of the row group, for columns without page index.
     """
     edges = sorted({int(edge) for found in pages.values() for edge in found.edges})
-    if not 2 < len(edges) <= _MOST_STRETCHES:
+    if not 2 < len(edges) <= _MAX_STRETCHES:
         return None
     begins = np.array(edges[:-1])
     page_of = {i: (np.searchsorted(found.edges, begins, side="right") - 1).tolist() for i, found in pages.items()}

@@ -36,11 +36,11 @@ Hashes = npt.NDArray[np.uint64]
 
 INTERSECTED_FROM = 50_000
 """Minimum number of keys at which the intersection of Bloom filters is tested first."""
-MOST_HASHED = 2_000_000
+MAX_HASHED = 2_000_000
 """Maximum number of keys that are looked up one by one."""
 _BLOCK = 16_384
 _INT32, _INT64, _BYTE_ARRAY, _FIXED = 1, 2, 6, 7
-_MOST_BYTES = 64 * 1024**2
+_MAX_BYTES = 64 * 1024**2
 """Cache size of hashes, and of filters: enough for a few joins."""
 
 
@@ -57,7 +57,7 @@ def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
         return None
     if len(hashes) >= INTERSECTED_FROM and not _intersect(test.filter_, _filter_like(test, hashes, keys, digest)):
         return False
-    if len(hashes) > MOST_HASHED:
+    if len(hashes) > MAX_HASHED:
         return True
     return _any_in(test.filter_, hashes)
 
@@ -105,14 +105,14 @@ def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) 
 def _hashes(keys: pa.Array, test: BloomTest, digest: str) -> Hashes | None:
     """Hashes of a key set in the file's encoding, computed once."""
     key = digest, str(keys.type), test.physical_type, str(test.file_type)
-    return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MOST_BYTES)
+    return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MAX_BYTES)
 
 
 def _filter_like(test: BloomTest, hashes: Hashes, keys: pa.Array, digest: str) -> BloomFilter:
     """The keys as a Bloom filter with the size of another, built once per size."""
     num_blocks = len(test.filter_.blocks)
     key = digest, str(keys.type), test.physical_type, str(test.file_type), num_blocks
-    return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MOST_BYTES)
+    return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MAX_BYTES)
 
 
 _HASHES: BoundedCache[tuple[str, str, int, str], Hashes | None] = BoundedCache(lambda h: 0 if h is None else h.nbytes)
@@ -123,9 +123,9 @@ os.register_at_fork(after_in_child=_FILTERS.forget_threads)
 
 ValueTest = Callable[[Any], bool]
 
-MOST_KEYS = 1_000
+MAX_KEYS = 1_000
 """Maximum number of bitmaps: the union of more costs more than reading values."""
-MOST_TESTED = 256
+MAX_TESTED = 256
 """Maximum number of keys within the bounds that are looked up one by one: each takes microseconds."""
 
 
@@ -292,7 +292,7 @@ def _excludes_all(
         return None
     known = domain_from_statistics(statistics, column.field.type)
     within = column.between(known.lower, known.upper)
-    if within is not None and len(within) <= MOST_TESTED:
+    if within is not None and len(within) <= MAX_TESTED:
         return all(map(test, within))
     if isinstance(test, BloomTest):
         may_hold = may_hold_any(test, lookup.keys.columns[number], f"{lookup.keys.digest}/{number}")
@@ -313,7 +313,7 @@ def _answer_by_bitmaps(
     """The rows with a key by the bitmap index of the column; nothing if it has no index, or values cost less."""
     field, values = lookup.columns[0].field, lookup.columns[0].values
     has_index = any(blob.field_id == field.field_id and not blob.is_list for blob in task.bitmap_indexes)
-    if len(sources) != 1 or not has_index or values is None or not 0 < len(values) <= MOST_KEYS:
+    if len(sources) != 1 or not has_index or values is None or not 0 < len(values) <= MAX_KEYS:
         return ()
     if lookup.columns[0].has_nan or not isinstance(sources[0], FromFile):
         return ()

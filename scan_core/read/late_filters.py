@@ -15,13 +15,13 @@ from threading import Lock
 
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder
 
-LEAST_REMOVED = 10_000
+MIN_REMOVED = 10_000
 """Rows removed late in a table that are worth a file."""
 _SECONDS_BETWEEN = 5.0
 _FOLDER = "filters"
-_MOST_TABLES = 1_000
-_MOST_COLUMNS = 256
-_MOST_BYTES = 64 * 1024
+_MAX_TABLES = 1_000
+_MAX_COLUMNS = 256
+_MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class _Recorder:
             counted = self._counts.setdefault(table, defaultdict(lambda: [0, 0]))[field_id]
             counted[0] += rows
             counted[1] += removed
-            due = counted[1] >= LEAST_REMOVED and time.monotonic() - self._stored_at >= _SECONDS_BETWEEN
+            due = counted[1] >= MIN_REMOVED and time.monotonic() - self._stored_at >= _SECONDS_BETWEEN
         if due:
             self.store()
 
     def store(self) -> None:
         with self._lock:
-            worth = [t for t, c in self._counts.items() if sum(removed for _, removed in c.values()) >= LEAST_REMOVED]
+            worth = [t for t, c in self._counts.items() if sum(removed for _, removed in c.values()) >= MIN_REMOVED]
             waiting = {table: self._counts.pop(table) for table in worth}
             self._stored_at = time.monotonic()
         folder = _folder() if waiting else None
@@ -70,7 +70,7 @@ class _Recorder:
                 _merge(folder, table, counts)
             except (OSError, UnsafeFileError):
                 return  # a scan does not fail for want of a note
-        folder.keep_latest(_MOST_TABLES)
+        folder.keep_latest(_MAX_TABLES)
 
     def forget(self) -> None:
         """In a fork: its parent stores what there is."""
@@ -93,7 +93,7 @@ def late_filters(table: str) -> list[LateFilter]:
     _RECORDER.store()
     folder = _folder()
     counts = {} if folder is None else _read(folder, _name(table), table)
-    found = [LateFilter(i, rows, removed) for i, (rows, removed) in counts.items() if removed >= LEAST_REMOVED]
+    found = [LateFilter(i, rows, removed) for i, (rows, removed) in counts.items() if removed >= MIN_REMOVED]
     return sorted(found, key=lambda f: (-f.removed, f.field_id))
 
 
@@ -114,7 +114,7 @@ def _merge(folder: PrivateFolder, table: str, counts: dict[int, list[int]]) -> N
     for field_id, (rows, removed) in counts.items():
         before = known.get(field_id, (0, 0))
         known[field_id] = before[0] + rows, before[1] + removed
-    kept = sorted(known.items(), key=lambda item: -item[1][1])[:_MOST_COLUMNS]
+    kept = sorted(known.items(), key=lambda item: -item[1][1])[:_MAX_COLUMNS]
     with folder.replace(_name(table)) as file:
         file.write(json.dumps({"table": table, "columns": {str(i): list(c) for i, c in kept}}).encode())
 
@@ -123,7 +123,7 @@ def _read(folder: PrivateFolder, name: str, table: str) -> dict[int, tuple[int, 
     """Counts by field id; none where the file is missing or not as we write it."""
     try:
         with folder.read(name) as file:
-            content = json.loads(file.read(_MOST_BYTES))
+            content = json.loads(file.read(_MAX_BYTES))
         if content["table"] != table:
             return {}
         return {int(i): (int(rows), int(removed)) for i, (rows, removed) in content["columns"].items()}

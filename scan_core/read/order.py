@@ -24,12 +24,12 @@ _COPY_COST = 24.0
 """Cost of filtering a column, per remaining row, in the units of `first_guess`."""
 _COPY_COLLECTION_COST = 150.0
 """Cost of filtering a list or map: its elements are copied too, which is slower than searching the child arrays."""
-_LEAST_ROWS = 256
+_MIN_ROWS = 256
 """Measurements over fewer rows only show the precision of the clock."""
 
 TRIED_ROWS = 500_000
 """Rows after which a level has shown what it is worth."""
-LEAST_SHARE = {
+MIN_SHARE = {
     Level.ROW_GROUPS: 0.0,  # statistics are in memory already
     Level.BLOOM_FILTERS: 0.02,
     Level.DICTIONARIES: 0.02,
@@ -129,7 +129,7 @@ class Adaptivity:
 
     def record(self, step: Costed, started: float, rows_in: int, rows_out: int) -> None:
         """Remember what a step cost since `started`, a reading of `perf_counter`, and how many rows it let through."""
-        if not self._adaptive or rows_in < _LEAST_ROWS:
+        if not self._adaptive or rows_in < _MIN_ROWS:
             return
         seconds = perf_counter() - started
         measured = self._measured.setdefault(step.key, _Measured())
@@ -178,7 +178,7 @@ class Worth:
         tally.excluded += excluded
         if tally.tried < self.tried.get(level, TRIED_ROWS):
             return False
-        was_off, tally.is_off = tally.is_off, tally.excluded < LEAST_SHARE[level] * tally.tried
+        was_off, tally.is_off = tally.is_off, tally.excluded < MIN_SHARE[level] * tally.tried
         is_new = tally.is_off and not was_off
         tally.switched_off += is_new
         tally.tried, tally.excluded = tally.tried * _FORGET, tally.excluded * _FORGET

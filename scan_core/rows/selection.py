@@ -271,7 +271,7 @@ BLOCK_ROWS = 16_384
 """About a page: taking single rows of every page would read them all."""
 _BLOCKS_FROM_ROWS = 64 * BLOCK_ROWS
 """A smaller file is read sooner than its blocks would be a fair sample of it."""
-_MOST_STRIDE = 64
+_MAX_STRIDE = 64
 """A sample of fewer blocks than one in that many would say too much of single places of the table."""
 _BITS = 64
 
@@ -306,7 +306,7 @@ class RowSample:
             return All(num_rows)
         if self.fraction == 0.0 or num_rows == 0:
             return nothing(num_rows)
-        stride = int(min(math.sqrt(1.0 / self.fraction), _MOST_STRIDE)) if file_rows >= _BLOCKS_FROM_ROWS else 1
+        stride = int(min(math.sqrt(1.0 / self.fraction), _MAX_STRIDE)) if file_rows >= _BLOCKS_FROM_ROWS else 1
         key = self._key(data_file)
         threshold = np.uint64(min(int(self.fraction * stride * 2.0**_BITS), 2**_BITS - 1))
         mask = np.zeros(num_rows, np.bool_)

@@ -61,7 +61,7 @@ NATIVE_FILE_COST = 10e6
 MAX_LISTED = 10
 """Maximum number of keys that Spark pushes to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
 MAX_RANGES = 4
-_LEAST_GAP = 1 / 16
+_MIN_GAP = 1 / 16
 """Minimum gap as a share of the key range: a smaller gap excludes too little to be worth testing in every row."""
 _SCATTERED = 1.5
 """Sum of the files' value ranges divided by their combined range; above this, values are scattered over files."""
@@ -177,7 +177,7 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
     values = np.sort(found.to_numpy(zero_copy_only=False))
     gaps = np.diff(values.astype(np.float64))
     widest = np.argsort(gaps)[-(MAX_RANGES - 1) :]
-    cuts = np.sort(widest[gaps[widest] > _LEAST_GAP * (float(high) - float(low))])
+    cuts = np.sort(widest[gaps[widest] > _MIN_GAP * (float(high) - float(low))])
     firsts, lasts = [0, *(cuts + 1).tolist()], [*cuts.tolist(), len(values) - 1]
     return [(int(values[a]), int(values[b])) for a, b in zip(firsts, lasts, strict=True)]
 

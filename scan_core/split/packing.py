@@ -150,7 +150,7 @@ _SHARED: BoundedCache[bytes, list[Any]] = BoundedCache()
 os.register_at_fork(after_in_child=_SHARED.forget_threads)
 
 
-LEAST_SHARES = 3
+MIN_SHARES = 3
 """A third of a row group is read by page; of larger parts whole columns are decoded."""
 
 
@@ -167,6 +167,6 @@ def share_row_groups(splits: Iterable[Split], split_bytes: int) -> Iterator[Spli
         if others or not is_large or not split.context.options.switches.split_row_groups:
             yield split
             continue
-        of = max(LEAST_SHARES, -(-task.length // split_bytes))
+        of = max(MIN_SHARES, -(-task.length // split_bytes))
         for number in range(of):
             yield Split(split.context, (replace(task, row_share=(number, of)),))

@@ -148,10 +148,10 @@ def by_duckdb(rows: pa.Table, names: list[str], keys: pa.Table) -> list[int]:
 def small_limits(stack: ExitStack) -> None:
     """Few keys are many."""
     for module, name in (
-        (column_keys, "MOST_VALUES"),
-        (key_filter, "MOST_TESTED"),
+        (column_keys, "MAX_VALUES"),
+        (key_filter, "MAX_TESTED"),
         (key_filter, "INTERSECTED_FROM"),
-        (runtime_pruning, "MOST_TUPLES"),
+        (runtime_pruning, "MAX_TUPLES"),
         (order, "TRIED_ROWS"),
     ):
         stack.enter_context(patch.object(module, name, 1))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.decode.column_types import InferenceOptions, infer
-from pipelines.decode.image import LEAST_COLUMNS, decoded_by_rows, placeholder_patterns, typed
+from pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, placeholder_patterns, typed
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.jsonscan.double_kernels import parse_doubles
 from pipelines.jsonscan.members import scan_objects
@@ -67,7 +67,7 @@ def test_any_values_are_the_same_by_rows_and_by_columns(rows: list[dict[str, Any
 
 
 def test_usual_values_are_ready_and_odd_columns_are_left_to_their_decoders() -> None:
-    text = {f"b{n}": "x" * n for n in range(LEAST_COLUMNS)}
+    text = {f"b{n}": "x" * n for n in range(MIN_COLUMNS)}
     rows = [{"a": 1, **text, "c": 1.5, "d": 2, "e": 1}, {"a": None, "b1": "é\n", "c": -0.0, "e": "odd"}]
     members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())))
     types = {name: infer(members.column(name), InferenceOptions()) for name in members.names}

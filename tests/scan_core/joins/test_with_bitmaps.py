@@ -39,7 +39,7 @@ def test_few_keys_are_answered_by_the_index(scan: Scan, monkeypatch: pytest.Monk
         off = joined.with_options(ScanOptions.of(use_bitmap_indexes=False))
         assert off.count() == len(expected)
         assert off.metrics.bitmap_indexes_used == 0
-        monkeypatch.setattr(key_filter, "MOST_KEYS", 1)
+        monkeypatch.setattr(key_filter, "MAX_KEYS", 1)
         assert joined.count() == len(expected)
 
 

@@ -13,7 +13,7 @@ from scan_core.io.location import FileIOConfig
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
 from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
-from scan_core.plan.delete_index import LEAST_FILES, build_delete_index, key_clusters
+from scan_core.plan.delete_index import MIN_FILES, build_delete_index, key_clusters
 from scan_core.plan.file_set import KeyBounds, disjoint
 from scan_core.plan.splits import make_splits
 from scan_core.split.tasks import ScanContext
@@ -80,7 +80,7 @@ def test_a_task_carries_the_deletes_of_its_own_keys() -> None:
     assert len(named) == count
     for number, task in enumerate(index.tasks):
         (group,) = task.equality_deletes
-        assert len(group.files) <= 2 * LEAST_FILES
+        assert len(group.files) <= 2 * MIN_FILES
         assert deletes[number] in group.files
     splits = make_splits(index.tasks, CONTEXT, 128 * 1024**2)
     sizes = [len(pickle.dumps(split)) for split in splits]
