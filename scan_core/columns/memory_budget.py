@@ -12,6 +12,8 @@ from scan_core.rows.selection import RowSelection, from_ranges, intersect, row_c
 _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
 that are queued, and the delete index."""
+_FIXED_BYTES = 8 * 1024**2
+"""What a worker needs however little it decodes: pages out of compression, buffers of allocators and threads."""
 _LARGEST_SHARE = 4
 """Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
 _LEAST_LARGEST_BYTES = 64 * 1024**2
@@ -48,7 +50,8 @@ class MemoryBudget:
     """
 
     def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
-        self._bytes = max((options.memory_limit_bytes - reserved_bytes) // (_SHARE * options.parallelism), 1)
+        usable = (options.memory_limit_bytes - reserved_bytes) // options.parallelism
+        self._bytes = max(max(usable - _FIXED_BYTES, usable // 2) // _SHARE, 1)
         self.limits = DecodingLimits.of(options.memory_limit_bytes, self._bytes)
         self._batch_rows = options.batch_rows
         self._growth = 1.0

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
+import pyarrow as pa
+
 from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
 from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
@@ -217,6 +219,7 @@ class TaskReader:
         if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
             for window in windows:
                 yield columns.undecoded(window), _within(window, group.num_rows)
+                pa.default_memory_pool().release_unused()  # Arrow's allocator keeps some 20 MB in every thread
             return
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)

@@ -342,14 +342,18 @@ class ChunkStreams:
         with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
             stream = self._streams.get(column)
             if stream is None or stream.position > window.start:
-                stream = self._streams[column] = _Stream(self._open(row_group, column, batch_rows or len(window)))
+                stream = self._streams[column] = _Stream(
+                    self._open(row_group, column, batch_rows or len(window), is_frugal=batch_rows is not None)
+                )
             steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
             found = check_codes(descended(stream.read(window), steps))
             if window.stop == row_group.num_rows:
                 del self._streams[column]
+            if batch_rows is not None:
+                pa.default_memory_pool().release_unused()
             return found
 
-    def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
+    def _open(self, row_group: RowGroup, column: int, num_rows: int, *, is_frugal: bool) -> Iterator[pa.RecordBatch]:
         is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.columns.leaves[column]
         dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
@@ -361,6 +365,7 @@ class ChunkStreams:
             dictionary,
             buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
             verifies=self._layout.verifies,
+            is_frugal=is_frugal,
         )
         batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
         return batches

@@ -118,34 +118,44 @@ class DecodedSizes:
         if not self._is_remote:  # there each page might be a request: they are looked at once the chunk was fetched
             self.check(row_group, leaves, limits)
         per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
-        measured: Costs | None = None
         per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
         with self._source.held(self._dictionary_ranges(row_group, leaves, limits)):
             repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
         if per_row * row_group.num_rows + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
             return None
+        measured: list[int] = []
         for leaf, size in repeated.items():
             is_text = _width(self._types[leaf]) is None
             if size <= row_group.num_rows * (limits.target_bytes // _MEASURED_ROWS) or not is_text:
                 per_row += size / row_group.num_rows  # a bound that is good enough: windows stay large
+            else:
+                measured.append(leaf)
+        if measured:
+            return self._cut(row_group, leaves, self._costs(row_group, measured, int(per_row), limits), rows, limits)
+        size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(_LEAST_BYTES / per_row)), 1)
+        if per_row > limits.most_bytes:
+            self._refuse(row_group, leaves, rows.start, int(per_row), limits)
+        return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+
+    def _cut(
+        self, row_group: RowGroup, leaves: Sequence[int], parts: Iterator[Costs], rows: range, limits: DecodingLimits
+    ) -> list[range]:
+        """Windows as large as the target allows, by the bytes of each row, which are never held for all rows."""
+        windows, begin, room, position = [], rows.start, limits.target_bytes, 0
+        for part in parts:
+            first, position = max(position, rows.start), position + len(part)
+            costs = part[max(rows.start - (position - len(part)), 0) : max(rows.stop - (position - len(part)), 0)]
+            if not len(costs):
                 continue
-            found = self._measured(row_group, leaf, limits)
-            measured = found if measured is None else measured + found
-        if measured is None:
-            size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(_LEAST_BYTES / per_row)), 1)
-            if per_row > limits.most_bytes:
-                self._refuse(row_group, leaves, rows.start, int(per_row), limits)
-            return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
-        costs = measured[rows.start : rows.stop] + np.int64(per_row)
-        if len(costs) and (most := int(costs.max())) > limits.most_bytes:
-            self._refuse(row_group, leaves, rows.start + int(costs.argmax()), most, limits)
-        ends, windows, start = np.cumsum(costs), [], 0
-        while start < len(costs):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(ends, before + limits.target_bytes, "right")), start + 1)
-            windows.append(range(rows.start + start, rows.start + stop))
-            start = stop
-        return windows
+            if (most := int(costs.max())) > limits.most_bytes:
+                self._refuse(row_group, leaves, first + int(costs.argmax()), most, limits)
+            ends, used = np.cumsum(costs), 0
+            while (fitting := int(np.searchsorted(ends, used + room, "right"))) < len(costs):
+                stop = max(first + fitting, begin + 1)  # a row that does not fit is read alone
+                windows.append(range(begin, stop))
+                begin, room, used = stop, limits.target_bytes, int(ends[stop - first - 1]) if stop > first else 0
+            room -= int(ends[-1]) - used
+        return [*windows, range(begin, rows.stop)] if begin < rows.stop else windows
 
     def _refuse(
         self, row_group: RowGroup, leaves: Sequence[int], row: int, num_bytes: int, limits: DecodingLimits
@@ -302,22 +312,36 @@ class DecodedSizes:
             values = _as_plain_page(chunk, header[2], details[1], data[begin : begin + size])
             return int(_lengths(values).max())
 
-    def _measured(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> Costs:
+    def _costs(
+        self, row_group: RowGroup, leaves: Sequence[int], per_row: int, limits: DecodingLimits
+    ) -> Iterator[Costs]:
+        """Bytes that these leaf columns take in every row, and `per_row` more, for some rows after the other."""
+        values = sum(self._chunk(row_group, leaf).num_values for leaf in leaves) // max(row_group.num_rows, 1)
+        num_rows = max(min(_MEASURED_ROWS, limits.target_bytes // max(values * 2 * _OFFSET_BYTES, 1)), 1)
+        streams = [self._measured(row_group, leaf, num_rows) for leaf in leaves]
+        parts = [np.zeros(0, np.int64) for _ in leaves]
+        while True:
+            parts = [part if len(part) else next(more, part) for part, more in zip(parts, streams, strict=True)]
+            if not (common := min(map(len, parts))):
+                return
+            yield sum((part[:common] for part in parts), np.full(common, per_row, np.int64))
+            parts = [part[common:] for part in parts]
+
+    def _measured(self, row_group: RowGroup, leaf: int, num_rows: int) -> Iterator[Costs]:
         """Bytes that the values of one leaf column take in every row, by their codes."""
-        chunk = self._chunk(row_group, leaf)
-        per_row = max(chunk.num_values * 2 * _OFFSET_BYTES // max(row_group.num_rows, 1), 1)
-        num_rows = max(min(_MEASURED_ROWS, limits.target_bytes // per_row), 1)
-        reader = open_decoder(self._source.for_arrow(), self._layout.metadata, (leaf,), buffer_bytes=256 * 1024)
+        source, metadata = self._source.for_arrow(), self._layout.metadata
+        reader = open_decoder(source, metadata, (leaf,), buffer_bytes=256 * 1024, is_frugal=True)
+        found = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
-            batches = reader.iter_batches(num_rows, [row_group.index], [leaf], False)
-            parts = [row_bytes(batch.column(0)) for batch in batches]
-            found: Costs = np.concatenate([np.zeros(0, np.int64), *parts])
-        if len(found) != row_group.num_rows:
+            for batch in reader.iter_batches(num_rows, [row_group.index], [leaf], False):
+                costs = row_bytes(batch.column(0))
+                found += len(costs)
+                yield costs
+        if found != row_group.num_rows:
             raise MalformedTableError(
-                f"{self._path}: row group {row_group.index}: column {self._name(leaf)} has {len(found)} of "
+                f"{self._path}: row group {row_group.index}: column {self._name(leaf)} has {found} of "
                 f"{row_group.num_rows} rows"
             )
-        return found
 
     def _walked(self, row_group: RowGroup, leaf: int) -> ChunkPages:
         """Facts from the page headers of a chunk, which are compared with the footer."""

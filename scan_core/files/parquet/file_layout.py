@@ -219,13 +219,15 @@ def open_decoder(
     *,
     buffer_bytes: int = 0,
     verifies: bool = True,
+    is_frugal: bool = False,
 ) -> Any:
     """A decoder of the file, reading these leaf columns as dictionaries.
 
     With `buffer_bytes` chunks are not fetched as a whole but by so much at a time. `verifies`: pages that have a
-    checksum are compared with it.
+    checksum are compared with it. `is_frugal`: memory is given back as soon as it is free, which is slower: Arrow's own
+    allocator keeps some 30 MB for itself, more than a window of rows under a tight limit.
     """
-    reader = ParquetReader()
+    reader = ParquetReader(memory_pool=pa.system_memory_pool() if is_frugal else None)
     reader.open(
         source,
         metadata=metadata,

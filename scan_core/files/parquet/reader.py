@@ -150,7 +150,8 @@ class ParquetFileReader:
         self._limits = limits
         found = self._sizes.windows(row_group, leaves, rows, limits)
         if found:
-            self._windows[row_group.index] = min(map(len, found))
+            # the last window holds what is left: it may be far smaller than any batch has to be
+            self._windows[row_group.index] = min(map(len, found[:-1]), default=len(found[0]))
         return found
 
     def member(self, way: tuple[int, ...]) -> int | None:

@@ -84,6 +84,73 @@ def test_columns_of_one_row_group_are_freed_before_the_next_is_decoded(
     assert {group for group, _ in decoded} == {0, 1, 2}
 
 
+NESTED: dict[str, Any] = {
+    "list": {
+        "type": "list",
+        "element-id": 3,
+        "element-required": False,
+        "element": {
+            "type": "struct",
+            "fields": [
+                {"id": 4, "name": "a", "required": False, "type": "long"},
+                {"id": 5, "name": "b", "required": False, "type": "string"},
+            ],
+        },
+    },
+    "map": {
+        "type": "map",
+        "key-id": 4,
+        "key": "string",
+        "value-id": 5,
+        "value": "long",
+        "value-required": False,
+    },
+}
+
+
+def nested_table(path: Path, kind: str, rows: int) -> TableBuilder:
+    """Rows with 0 to 16 elements each, of which texts repeat."""
+    random = np.random.default_rng(1)
+    offsets = pa.array(np.append(0, np.cumsum(random.integers(0, 17, rows))).astype(np.int32))
+    count = offsets[-1].as_py()
+    numbers = pa.array(random.integers(0, 1 << 40, count))
+    texts = pa.array([f"some text {i:03}" for i in range(1000)]).take(pa.array(random.integers(0, 1000, count)))
+    if kind == "list":
+        values = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([numbers, texts], ["a", "b"]))
+    else:
+        values = pa.MapArray.from_arrays(offsets, texts, numbers)
+    table = TableBuilder(path, (Column(1, "id", "long"), Column(2, "v", NESTED[kind])))
+    table.commit(table.data({"id": np.arange(rows), "v": values}))
+    return table
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "sum(b.num_rows for b in scan.to_batches())",
+        "scan.select('id').where('cardinality(v) >= 0').count()",
+    ],
+)
+@pytest.mark.parametrize(("kind", "limit"), [("list", 16), ("list", 32), ("map", 16), ("map", 32)])
+def test_a_scan_of_nested_columns_keeps_to_its_limit(tmp_path: Path, kind: str, limit: int, read: str) -> None:
+    metadata = nested_table(tmp_path / "large", kind, 400_000).metadata_path
+    small = nested_table(tmp_path / "small", kind, 100).metadata_path
+    code = f"""{PEAK_BYTES}
+import scan_core
+from scan_core import ScanOptions
+scan = scan_core.open_table({str(small)!r}).scan().with_options(ScanOptions(memory_limit_bytes=1, parallelism=1))
+{read}
+options = ScanOptions(memory_limit_bytes={limit * MIB}, parallelism=1)
+scan = scan_core.open_table({str(metadata)!r}).scan().with_options(options)
+before = peak_bytes()
+print({read}, peak_bytes() - before)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rows, growth = map(int, result.stdout.split())
+    assert rows == 400_000
+    assert growth <= 1.25 * limit * MIB + limit * MIB / 8
+
+
 def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
     metadata = table_of(tmp_path, 400_000).metadata_path
     code = f"""{PEAK_BYTES}
