@@ -17,6 +17,7 @@ $(READY): pyproject.toml constraints.txt .ci/find-python
 	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV) || { echo "Python's venv module is missing: on Debian or Ubuntu install python3-venv"; exit 1; }
 	@echo "Installing into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m compileall -q scan_core pipelines checks assets pyspark_nevermore
 	@$(BIN)/python -m pipelines.cli.compile_kernels
 	@touch $@
 

@@ -17,7 +17,7 @@ from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 
-EXAMPLES = 40
+EXAMPLES = 25
 MANY_EXAMPLES = 1500
 OPTIONS = [
     ScanOptions(),

@@ -15,7 +15,7 @@ from tests.fuzz.case import _judge_refusal, make_case, run_case
 from tests.fuzz.subjects import Subject, build_subjects
 from tests.support.memory import PEAK_BYTES
 
-PARTS, INPUTS = 2, 1000
+PARTS, INPUTS = 2, 600
 
 
 @pytest.fixture(scope="module")

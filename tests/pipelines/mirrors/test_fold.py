@@ -99,7 +99,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Row], list[Change]]:
     return list(start.values()), changes
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories())
 def test_rule_26_fold_and_write_equals_one_change_after_the_other(history: tuple[list[Row], list[Change]]) -> None:
     start, changes = history

@@ -35,9 +35,9 @@ def test_pieces_cover_all_rows_once_and_fit() -> None:
     pieces = budget.pieces(1_000_000, 100 * MIB)
     assert [row for piece in pieces for row in (piece.start, piece.stop)][1:-1:2] == [p.start for p in pieces[1:]]
     assert (pieces[0].start, pieces[-1].stop) == (0, 1_000_000)
-    assert len(pieces) == 13
+    assert len(pieces) == 15
     budget.record(10 * MIB, 30 * MIB)
-    assert len(budget.pieces(1_000_000, 100 * MIB)) == 38
+    assert len(budget.pieces(1_000_000, 100 * MIB)) == 43
     assert [selected_count(part) for part, _ in halves(All(10_001))] == [5_000, 5_001]
     assert [window for _, window in halves(All(10_001))] == [range(5_000), range(5_000, 10_001)]
     assert halves(All(100)) == []
@@ -131,6 +131,7 @@ def nested_table(path: Path, kind: str, rows: int) -> TableBuilder:
         "scan.select('id').where('cardinality(v) >= 0').count()",
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "limit"), [("list", 16), ("list", 32), ("map", 16), ("map", 32)])
 def test_a_scan_of_nested_columns_keeps_to_its_limit(tmp_path: Path, kind: str, limit: int, read: str) -> None:
     metadata = nested_table(tmp_path / "large", kind, 400_000).metadata_path
@@ -151,6 +152,7 @@ print({read}, peak_bytes() - before)
     assert growth <= 1.25 * limit * MIB + limit * MIB / 8
 
 
+@pytest.mark.slow
 def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
     metadata = table_of(tmp_path, 400_000).metadata_path
     code = f"""{PEAK_BYTES}

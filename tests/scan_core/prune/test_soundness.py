@@ -23,7 +23,7 @@ from scan_core.prune.verdicts import Match, combined, match_conjuncts
 from tests.support.bound_bytes import encode_bound
 from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
 
-_SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 _LEAVES = {1: "i", 2: "l", 3: "f", 4: "d", 5: "dec", 6: "s", 7: "dt", 8: "ts", 9: "b", 18: "s2"}
 _TRANSFORMS = {
     "i": ["identity", "bucket[4]", "truncate[3]", "void"],
