@@ -365,7 +365,7 @@ class ChunkStreams:
             dictionary,
             buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
             verifies=self._layout.verifies,
-            is_frugal=is_frugal,
+            is_frugal=is_frugal and any(map(self._layout.is_repeated, leaves)),
         )
         batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
         return batches

@@ -93,7 +93,7 @@ class DecodedSizes:
         """
         for leaf in leaves:
             may_be_large = (
-                self._layout.footer.leaves[leaf].max_repetition_level > 0  # a page may have any number of values
+                self._layout.is_repeated(leaf)  # a page may have any number of values
                 or _most_plain_bytes(self._chunk(row_group, leaf)) > limits.most_bytes
                 # on an object store, windows were cut by what the footer states: now that is compared with the pages
                 or (self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False))
@@ -171,7 +171,7 @@ class DecodedSizes:
         return self._layout.footer.row_groups[row_group.index].chunks[leaf]
 
     def _plain_bytes(self, chunk: Chunk, leaf: int) -> int:
-        levels = _LEVEL_BYTES if self._layout.footer.leaves[leaf].max_repetition_level else 0
+        levels = _LEVEL_BYTES if self._layout.is_repeated(leaf) else 0
         width = _width(self._types[leaf])
         if width is None:
             return chunk.uncompressed_bytes + chunk.num_values * (levels + _OFFSET_BYTES)
@@ -330,7 +330,9 @@ class DecodedSizes:
     def _measured(self, row_group: RowGroup, leaf: int, num_rows: int) -> Iterator[Costs]:
         """Bytes that the values of one leaf column take in every row, by their codes."""
         source, metadata = self._source.for_arrow(), self._layout.metadata
-        reader = open_decoder(source, metadata, (leaf,), buffer_bytes=256 * 1024, is_frugal=True)
+        reader = open_decoder(
+            source, metadata, (leaf,), buffer_bytes=256 * 1024, is_frugal=self._layout.is_repeated(leaf)
+        )
         found = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
             for batch in reader.iter_batches(num_rows, [row_group.index], [leaf], False):

@@ -146,6 +146,10 @@ class ParquetLayout:
         """The column chunk of a primitive column; of a nested one the first."""
         return self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
 
+    def is_repeated(self, leaf: int) -> bool:
+        """Whether a row has any number of its values: it is below a list or map."""
+        return self.footer.leaves[leaf].max_repetition_level > 0
+
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.
 
@@ -224,8 +228,9 @@ def open_decoder(
     """A decoder of the file, reading these leaf columns as dictionaries.
 
     With `buffer_bytes` chunks are not fetched as a whole but by so much at a time. `verifies`: pages that have a
-    checksum are compared with it. `is_frugal`: memory is given back as soon as it is free, which is slower: Arrow's own
-    allocator keeps some 30 MB for itself, more than a window of rows under a tight limit.
+    checksum are compared with it. `is_frugal`: memory is given back as soon as it is free, which is slower: of the many
+    buffers of lists and maps Arrow's own allocator keeps some 30 MB for itself, more than a window of rows under a tight
+    limit. (Of single large values it keeps less than the system's.)
     """
     reader = ParquetReader(memory_pool=pa.system_memory_pool() if is_frugal else None)
     reader.open(

@@ -72,8 +72,8 @@ def config_with(place: tuple[str, ...], name: str, value: Any) -> dict[str, Any]
     source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": {}}
     document: dict[str, Any] = {
         "catalog": {"type": "sql"},
-        "tables": {"shop.products": {"key": ["id"], "source": source}},
-        "published": {"shop.made": {"sql": "select id from shop.products", "options": {}}},
+        "tables": {"shop.products": {"key": ["id"], "source": source, "index": {}}},
+        "published": {"shop.made": {"sql": "select id from shop.products", "options": {}, "index": {}}},
         "spark": {},
     }
     names = {"tables": "shop.products", "published": "shop.made"}
