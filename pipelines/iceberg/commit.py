@@ -18,7 +18,7 @@ from pipelines.errors import CommitConflictError, CommitUnknownError
 from pipelines.iceberg import storage
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
-from pipelines.iceberg.manifests import ManifestEntry, Selection, SnapshotManifests, manifest_list_bytes
+from pipelines.iceberg.manifests import ManifestEntry, NamedFiles, Selection, SnapshotManifests, manifest_list_bytes
 from pipelines.iceberg.metadata_swap import supports, swap_snapshot
 from pipelines.iceberg.positions import ancestors
 from pipelines.iceberg.schema_evolution import schema_document
@@ -324,11 +324,12 @@ class RowDelta:
         Args:
             added: new files, under specs of this table.
             properties: entries for the snapshot's summary, such as positions.
-            remove: selects the live files to remove from the table.
-            operation: operation of the snapshot; None derives it from the files.
+            remove: selects the live data and delete files to remove from the table.
+            operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
 
         Raises:
-            CommitConflictError: the table has changed since this commit was started; nothing of it is visible.
+            CommitConflictError: the table has changed since this commit was started, or a file that `remove` names is not
+                live; nothing of it is visible.
             CommitUnknownError: it is unknown whether the commit happened.
         """
         snapshot, committed = self._snapshot(added, properties, remove, operation)
@@ -382,6 +383,9 @@ class RowDelta:
             self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number, self._written
         )
         carried = manifests.carried(base, remove)
+        if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
+            self.storage.remove(self._written)
+            raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
         records = [*manifests.added(added), *carried.records]
         entering = [_added_file(f) for f in added]
         leaving = [_removed_file(spec_id, entry) for spec_id, entry in carried.removed]

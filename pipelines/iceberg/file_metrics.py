@@ -103,7 +103,9 @@ class WrittenFile:
     """A Parquet file that is not committed yet.
 
     `partition` holds one value per field of the spec, in the physical form of manifests: days and microseconds as
-    integers, decimals as unscaled integers, uuid as 16 bytes.
+    integers, decimals as unscaled integers, uuid as 16 bytes. `data_sequence_number` is None for the number of the commit; a
+    rewritten file has that of the snapshot that was read (rule 30). `referenced_data_file` is the data file that position
+    deletes are for, if there is only one.
     """
 
     path: str
@@ -115,6 +117,8 @@ class WrittenFile:
     metrics: FileMetrics = field(repr=False)
     equality_ids: tuple[int, ...] = ()
     sort_order_id: int | None = None
+    data_sequence_number: int | None = None
+    referenced_data_file: str | None = None
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 Record = dict[str, Any]
+FileName = tuple[str, int | None]
+"""Path of a data or delete file, and the offset of a deletion vector, as several share a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +247,18 @@ class ManifestEntry:
         """Path of the data or delete file, as the manifest writes it."""
         return str(self.data_file["file_path"])
 
+    @property
+    def name(self) -> "FileName":
+        """What distinguishes the file in its snapshot."""
+        return self.path, self.data_file.get("content_offset")
+
     def with_status(self, status: EntryStatus, snapshot_id: int | None) -> "ManifestEntry":
         """The entry for another manifest, with the same sequence numbers."""
         return replace(self, status=status, snapshot_id=snapshot_id)
 
 
 def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) -> ManifestEntry:
-    """The ADDED entry of a new file; it inherits its sequence numbers from the manifest list."""
+    """The ADDED entry of a new file; what it does not state of its sequence numbers, it inherits from the manifest list."""
     metrics = file.metrics
     record: Record = {
         "content": int(file.content),
@@ -263,11 +270,12 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
         "split_offsets": list(metrics.split_offsets) or None,
         "equality_ids": list(file.equality_ids) or None,
         "sort_order_id": file.sort_order_id,
+        "referenced_data_file": file.referenced_data_file,
     }
     for name in METRIC_MAPS:
         pairs: Mapping[int, Any] = getattr(metrics, name)
         record[name] = [{"key": k, "value": v} for k, v in sorted(pairs.items())] or None
-    return ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, record)
+    return ManifestEntry(EntryStatus.ADDED, snapshot_id, file.data_sequence_number, None, record)
 
 
 def manifest_bytes(
@@ -527,6 +535,17 @@ def _tier(entries: int) -> int:
 
 Selection = Callable[[ManifestEntry, PartitionSpec], bool]
 """Selects live files to remove, by manifest entry and spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """Selects live data and delete files by name. A commit that removes them fails if one of them is not live any more."""
+
+    names: frozenset[FileName]
+
+    def __call__(self, entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+        """Whether the file is one of them."""
+        return entry.name in self.names
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ POSITION_PROPERTIES = (
     ORDER_BY,
 )
 """Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
+_PLACES = frozenset({POSITION, POSITION_FILE})
+"""Two places of one value: a snapshot has one of them."""
 
 MAX_INLINE = 4096
 """Maximum characters of a position in a summary: metadata files repeat every summary."""
@@ -90,3 +92,16 @@ def newest_property(table: ReadableTable, name: str) -> str | None:
         if (value := summary_properties(snapshot).get(name)) is not None:
             return str(value)
     return None
+
+
+def carried_positions(table: ReadableTable) -> dict[str, str]:
+    """Summary properties for a snapshot of maintenance: the positions that the table has reached (rule 29)."""
+    missing, found = set(POSITION_PROPERTIES), dict[str, str]()
+    for snapshot in ancestors(table):
+        summary = summary_properties(snapshot)
+        for name in missing.intersection(summary):
+            found[name] = summary[name]
+            missing -= _PLACES if name in _PLACES else {name}
+        if not missing:
+            break
+    return found

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -5,9 +6,19 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+import scan_core
 from pipelines.errors import CommitConflictError
 from pipelines.iceberg.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
-from pipelines.iceberg.positions import ancestors, newest_property
+from pipelines.iceberg.manifests import NamedFiles
+from pipelines.iceberg.positions import (
+    LAST_ORDINAL,
+    LOG_ORDINAL,
+    POSITION,
+    POSITION_FILE,
+    ancestors,
+    carried_positions,
+    newest_property,
+)
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
@@ -247,3 +258,42 @@ def test_snapshot_times_rise_with_every_commit(tmp_path: Path) -> None:
         RowDelta(reloaded(catalog)).commit([], {})
     times = [s.timestamp_ms for s in reloaded(catalog).metadata.snapshots]
     assert times == sorted(set(times))
+
+
+def test_rule_30_a_rewrite_states_the_sequence_number_of_the_snapshot_that_it_read(tmp_path: Path) -> None:
+    catalog, table = table_with(tmp_path)
+    read = table.current_snapshot().sequence_number
+    old = {(task.file.file_path, None) for task in table.scan().plan_files()}
+    keys = RowDelta(table)
+    deletes = write_deletes(pa.table({"id": [2]}), keys.target, keys.default_spec, (1,))
+    keys.commit(deletes, {LOG_ORDINAL: "7"})  # arrives while files are rewritten
+    delta = RowDelta(reloaded(catalog))
+    rows = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"], "part": pa.array([0, 1, None], pa.int32())})
+    files = [replace(f, data_sequence_number=read) for f in write_rows(rows, delta.target, delta.default_spec)]
+    committed = delta.commit(
+        files, carried_positions(delta.table), remove=NamedFiles(frozenset(old)), operation="replace"
+    )
+    table = reloaded(catalog)
+    assert (committed.operation, table.current_snapshot().summary["deleted-data-files"]) == ("replace", "1")
+    assert newest_property(table, LOG_ORDINAL) == table.current_snapshot().summary[LOG_ORDINAL] == "7"
+    (manifest,) = [m for m in manifests(table) if m["content"] == 0 and m["added_files_count"]]
+    assert (manifest["sequence_number"], manifest["min_sequence_number"]) == (committed.sequence_number, read)
+    assert [r["id"] for r in rows_of(table)] == [1, 3]
+    assert scan_core.open_table(table).scan().count() == 2
+
+
+def test_a_rewrite_of_files_that_are_gone_is_a_conflict_and_leaves_nothing(tmp_path: Path) -> None:
+    catalog, table = table_with(tmp_path)
+    gone = frozenset({(table.location() + "/data/gone.parquet", None)})
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CommitConflictError, match="another writer removed .*gone.parquet from shop.t"):
+        RowDelta(table).commit([], {}, remove=NamedFiles(gone), operation="replace")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert reloaded(catalog).metadata.current_snapshot_id == table.metadata.current_snapshot_id
+
+
+def test_rule_29_maintenance_copies_the_newest_position_in_whichever_place(tmp_path: Path) -> None:
+    catalog, table = table_with(tmp_path)
+    for properties in ({POSITION: "old", LAST_ORDINAL: "1"}, {POSITION_FILE: "file"}, {}):
+        RowDelta(reloaded(catalog)).commit([], properties, operation="append")
+    assert carried_positions(reloaded(catalog)) == {POSITION_FILE: "file", LAST_ORDINAL: "1"}
