@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pipelines.config.document import ConfigDocument, config_messages, config_template, unknown_key
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.config.values import (
+    AutoOrOff,
     Bytes,
     Cron,
     Day,
@@ -96,6 +97,22 @@ class IndexConfig(Section):
         return self
 
 
+DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
+"""Two of Iceberg's default splits."""
+
+
+class MaintenanceConfig(Section):
+    """Maintenance that `nevermore run` and Dagster do on their own.
+
+    Attributes:
+        compact: `auto` rewrites small files and files with many dead rows once scans lose a noticeable part of their time by them; `off` leaves that to `nevermore compact`.
+        target_file_size: size of the files that compaction writes.
+    """
+
+    compact: AutoOrOff = "auto"
+    target_file_size: Bytes = DEFAULT_TARGET_FILE_BYTES
+
+
 class TableConfig(Section):
     """One mirror: where its events come from and how they become rows.
 
@@ -122,6 +139,7 @@ class TableConfig(Section):
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
+        maintenance: maintenance that is done without being asked for.
         compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
             and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
         commit_rows: commit after this many changes.
@@ -153,6 +171,7 @@ class TableConfig(Section):
     sort_by: Names = ()
     bloom_filters: bool = False
     index: IndexConfig | None = None
+    maintenance: MaintenanceConfig = MaintenanceConfig()
     compact_log: bool = True
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
@@ -215,8 +234,6 @@ def partition_field(text: str) -> tuple[str, str]:
     raise ValueError(f"{text!r}: transforms are identity, bucket, truncate, year, month, day, hour")
 
 
-DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
-"""Two of Iceberg's default splits."""
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 """Determines the memory of a task while it writes."""
 
@@ -580,6 +597,7 @@ __all__ = [
     "Config",
     "FilesSource",
     "IndexConfig",
+    "MaintenanceConfig",
     "PublishedConfig",
     "PublishedOptions",
     "SparkConfig",
@@ -597,6 +615,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("tables", "*"): TableConfig,
     ("tables", "*", "source"): FilesSource,
     ("tables", "*", "index"): IndexConfig,
+    ("tables", "*", "maintenance"): MaintenanceConfig,
     ("published", "*"): PublishedConfig,
     ("published", "*", "index"): IndexConfig,
     ("published", "*", "options"): PublishedOptions,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import date
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -117,6 +117,11 @@ def _cron(value: str) -> str:
     return value
 
 
+def _word(value: Any) -> Any:
+    """YAML reads `off` as false."""
+    return "off" if value is False else value
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -129,6 +134,7 @@ Unsupported = Annotated[None, BeforeValidator(_refused)]
 """Type of keys that are planned: every value is refused."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
+AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
 Day = Annotated[str, BeforeValidator(_day)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
 Cron = Annotated[str, AfterValidator(_cron)]

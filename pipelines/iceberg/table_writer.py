@@ -219,6 +219,7 @@ class FileLayout:
         page_rows: maximum number of rows of a page.
         compression: Parquet codec.
         bloom_filters: columns with Bloom filters.
+        sample_dictionaries: write no Parquet dictionary for columns whose values rarely repeat in the first rows of a file.
     """
 
     target_file_bytes: int
@@ -227,6 +228,7 @@ class FileLayout:
     page_rows: int
     compression: str
     bloom_filters: tuple[str, ...] = ()
+    sample_dictionaries: bool = False
 
 
 @dataclass(slots=True)
@@ -322,7 +324,7 @@ class RollingWriter:
             self._target.storage.open_output(path),
             part.rows.schema,
             compression=self._layout.compression,
-            use_dictionary=True,
+            use_dictionary=dictionary_columns(part.rows) if self._layout.sample_dictionaries else True,
             max_rows_per_page=self._layout.page_rows,
             bloom_filter_options=bloom_filters(
                 [self._target.schema.find(name) for name in self._layout.bloom_filters],

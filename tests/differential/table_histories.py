@@ -208,7 +208,12 @@ KEY_TYPES = [t for t in DOMAINS if t != "decimal(12,2)"]
 
 
 def draw_table(
-    draw: Callable[..., Any], folder: Path, *, most_steps: int = 7, formats: list[str] | None = None
+    draw: Callable[..., Any],
+    folder: Path,
+    *,
+    most_steps: int = 7,
+    formats: list[str] | None = None,
+    version: int | None = None,
 ) -> History:
     """A random table in `folder`."""
     first, second, third = (draw(st.sampled_from(KEY_TYPES)) for _ in range(3))
@@ -220,7 +225,7 @@ def draw_table(
         Column(4, "s", struct(Column(5, "x", inner), Column(6, "y", "string"))),
     ]
     partitions = draw(st.sampled_from([[], [], [Partition("b", 2)], [Partition("b", 2), Partition("n", 3)]]))
-    version = draw(st.sampled_from([2, 2, 3]))
+    version = version or draw(st.sampled_from([2, 2, 3]))
     table = TableBuilder(folder, columns, version=version, partitions=partitions)
     history = History(table, draw, formats or FORMATS)
     for _ in range(draw(st.integers(1, most_steps))):

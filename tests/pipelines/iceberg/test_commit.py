@@ -286,14 +286,14 @@ def test_a_rewrite_of_files_that_are_gone_is_a_conflict_and_leaves_nothing(tmp_p
     catalog, table = table_with(tmp_path)
     gone = frozenset({(table.location() + "/data/gone.parquet", None)})
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(CommitConflictError, match="another writer removed .*gone.parquet from shop.t"):
+    with pytest.raises(CommitConflictError, match=r"another writer removed .*gone\.parquet from shop\.t"):
         RowDelta(table).commit([], {}, remove=NamedFiles(gone), operation="replace")
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
     assert reloaded(catalog).metadata.current_snapshot_id == table.metadata.current_snapshot_id
 
 
 def test_rule_29_maintenance_copies_the_newest_position_in_whichever_place(tmp_path: Path) -> None:
-    catalog, table = table_with(tmp_path)
+    catalog, _ = table_with(tmp_path)
     for properties in ({POSITION: "old", LAST_ORDINAL: "1"}, {POSITION_FILE: "file"}, {}):
         RowDelta(reloaded(catalog)).commit([], properties, operation="append")
     assert carried_positions(reloaded(catalog)) == {POSITION_FILE: "file", LAST_ORDINAL: "1"}

@@ -1,0 +1,132 @@
+"""The commands that keep tables fast: `nevermore compact`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.cli.arguments import (
+    DEFAULT_CONFIG,
+    AsJson,
+    OptionalConfig,
+    is_identifier,
+    open_for_change,
+    split_names,
+)
+from pipelines.cli.terminal import byte_progress, print_json, print_result
+from pipelines.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipelines.config.project import Config
+    from pipelines.iceberg.index_upkeep import IndexUpdate
+
+
+def compact(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE",
+            help="Tables of the catalog: `catalog.namespace.table`, or `namespace.table` of the config.",
+            show_default=False,
+        ),
+    ],
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort", metavar="A,B", help="Rewrite all files with rows sorted by these columns.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Rewrite all files, whether it pays or not.")] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", metavar="SQL", help="Only data files that may contain matching rows.", show_default=False
+        ),
+    ] = None,
+    target_size: Annotated[
+        str | None,
+        typer.Option(
+            "--target-size",
+            metavar="SIZE",
+            help="Size of new files, such as 128MiB; default: that of the config or table, else 256MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be rewritten; change nothing.")] = False,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite small data files and files with many dead rows, and drop delete files that nothing needs any more.
+
+    Files are rewritten where scans lose more than 5 % of their time by them. No row changes, so incremental publications
+    have nothing to do. It can run beside ingests, publications and readers: deletes that arrive meanwhile apply to the new
+    files, and large tables are committed in parts. Old files stay for readers of older snapshots.
+
+    Examples: `nevermore compact shop.orders`, `nevermore compact shop.orders --sort customer_id --where "day >= '2026-01-01'"`
+    """
+    from pipelines.maintain.compact import CompactSettings
+    from pipelines.maintain.compact import compact as rewrite
+
+    settings = _config(tables, config)
+    asked: dict[str, Any] = {
+        "sort_by": None if sort is None else tuple(split_names(sort)),
+        "rewrite_all": everything or sort is not None,
+        "where": where,
+        "target_file_bytes": None if target_size is None else _size(target_size),
+        "is_dry": dry_run,
+    }
+    done = []
+    for name in tables:
+        table = open_for_change(name, config)
+        if isinstance(table, str):
+            raise ConfigError(
+                f"{name} is a path: name the table as in its catalog, because a rewrite is committed there"
+            )
+        with byte_progress(f"Compacting {name}") as show:
+            report = rewrite(table, CompactSettings.of(table, settings, **asked), show)
+        indexes = None if dry_run or not report.commits else _keep_indexes(name, table, settings)
+        extra = {} if indexes is None else indexes.as_metadata()
+        done.append(report.as_dict() | extra)
+        if not as_json:
+            kept = () if indexes is None else (*indexes.lines, *indexes.warnings)
+            print_result(None, (*report.lines, *(f"  {line}" for line in kept)), as_json=False)
+    if as_json:
+        print_json(done)
+
+
+def _config(tables: list[str], config: "Path | None") -> "Config | None":
+    """The project's config with the tables that its patterns have found; None without one."""
+    from pipelines.config.project import load
+    from pipelines.iceberg.catalog import open_to_look
+    from pipelines.ingest.table_patterns import expanded
+
+    if not any(is_identifier(name) for name in tables) or (config is None and not DEFAULT_CONFIG.exists()):
+        return None
+    settings = load(config or DEFAULT_CONFIG)
+    return expanded(settings, open_to_look(settings)) if settings.patterns else settings
+
+
+def _keep_indexes(name: str, table: Any, settings: "Config | None") -> "IndexUpdate | None":
+    from pipelines.iceberg.bitmap_indexes import CatalogTarget
+    from pipelines.iceberg.index_upkeep import keep_indexes, keep_mirror_indexes
+
+    if settings is None:
+        return None
+    if (mirror := settings.tables.get(name)) is not None:
+        return keep_mirror_indexes(table, mirror)
+    published = settings.published.get(name)
+    if published is None or published.index is None:
+        return None
+    return keep_indexes(CatalogTarget(table), published.index, settings.scan_options)
+
+
+def _size(text: str) -> int:
+    from pydantic import TypeAdapter, ValidationError
+
+    from pipelines.config.values import Bytes
+
+    try:
+        return int(TypeAdapter(Bytes).validate_python(text))
+    except ValidationError as error:
+        raise ConfigError(f"--target-size: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error

@@ -1,0 +1,818 @@
+"""Compaction: rewrites small data files and files with many dead rows, and drops delete files that nothing needs.
+
+A rewrite applies every delete of the snapshot that it reads, and its files get the sequence number of that snapshot, so
+that later deletes still apply and re-inserted rows stay (rule 30). What to rewrite is decided by the seconds that every
+scan loses, not by numbers of files. Rows are streamed; finished groups of files are committed while others are rewritten.
+"""
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.changes.change_run import spread
+from pipelines.config.project import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    DEFAULT_ROW_GROUP_BYTES,
+    DEFAULT_TARGET_FILE_BYTES,
+    Config,
+)
+from pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.loaded_table import check_writable, open_current, refresh
+from pipelines.iceberg.manifests import FileName, NamedFiles
+from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
+from pipelines.iceberg.positions import ancestors, carried_positions
+from pipelines.iceberg.row_shape import check_order, in_order, parquet_schema
+from pipelines.iceberg.table_writer import FileLayout, RollingWriter
+from pipelines.mirrors.table_shape import KEY
+from scan_core import (
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileScanTask,
+    PartitionSpec,
+    Rows,
+    ScanContext,
+    ScanMetrics,
+    ScanOptions,
+    ScanPlan,
+    Schema,
+    Split,
+    Table,
+    read_split,
+    resolve_deletes,
+    run_splits,
+)
+from scan_core.io import parse_location
+from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Table as CatalogTable
+
+READ_SECONDS = 1 / 150e6
+"""Seconds to scan a stored byte of a data file on one core, all columns; `benchmarks/compact.py` measures these figures."""
+OPEN_SECONDS = 0.0008
+"""Seconds to open a local data file."""
+REMOTE_OPEN_SECONDS = 0.03
+"""Seconds to open a file of an object store: two requests."""
+DELETE_SECONDS = 0.0006
+"""Seconds to load a local delete file, without its keys."""
+KEY_SECONDS = 120e-9
+"""Seconds to load a deleted key."""
+PROBE_SECONDS = 12e-9
+"""Seconds to look up the key of a row of a data file to which an equality delete may apply."""
+
+MIN_GAIN = 0.05
+"""A rewrite that was asked for must save at least this part of the seconds that a scan of the files takes."""
+MIN_AUTO_GAIN = 0.25
+"""The same for a rewrite that nobody asked for: rewriting a byte costs as much as reading it several times."""
+MIN_AUTO_SECONDS = 0.02
+"""Seconds that nobody notices: below them nothing is rewritten unasked."""
+FAN_IN = 8
+"""Files of about one size that are merged unasked: each byte is rewritten once for each power of it up to the target."""
+SMALL_SHARE = 0.75
+"""Files below this part of the target size are merged with others."""
+GROUP_FILES = 4
+"""Target files in a group, which is rewritten as a whole."""
+COMMIT_BYTES = 1024**3
+"""Stored bytes that are rewritten before a commit, so that an interruption loses no more."""
+MAX_ROUNDS = 3
+"""How often files that another writer has changed meanwhile are planned again."""
+SORT_SHARE = 8
+"""Divides the memory limit for rows that are sorted; the others are for reading, copies and the writer."""
+_SAMPLES = 64
+"""Rows of each part that determine where sorted parts begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactSettings:
+    """What to rewrite, and how.
+
+    Attributes:
+        target_file_bytes: size of new files.
+        sort_by: columns by which rows are sorted, within each partition if `rewrite_all`, otherwise within each group of files.
+        rewrite_all: rewrite all files, whether it pays or not.
+        is_automatic: rewrite only what pays soon, and only if scans lose much at all.
+        where: only data files that may contain rows that match.
+        bloom_columns: columns with Bloom filters in new files.
+        compression: Parquet codec of new files.
+        key: columns whose bounds are stored in full length.
+        memory_limit_bytes: maximum memory for reading, sorting and writing.
+        max_seconds: no group is begun after this time.
+        is_dry: report what would be rewritten, and change nothing.
+    """
+
+    target_file_bytes: int = DEFAULT_TARGET_FILE_BYTES
+    sort_by: tuple[str, ...] = ()
+    rewrite_all: bool = False
+    is_automatic: bool = False
+    where: str | None = None
+    bloom_columns: tuple[str, ...] = ()
+    compression: str = "zstd"
+    key: tuple[str, ...] = ()
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    max_seconds: float | None = None
+    is_dry: bool = False
+
+    @classmethod
+    def of(cls, table: "CatalogTable", config: Config | None = None, **asked: Any) -> "CompactSettings":
+        """The settings for a table: as asked for, else as its config says, else as its Iceberg properties say."""
+        properties = table.metadata.properties
+        key = tuple(filter(None, properties.get(KEY, "").split(",")))
+        found: dict[str, Any] = {"key": key, "bloom_columns": tuple(_bloom_columns(properties))}
+        if (size := properties.get("write.target-file-size-bytes", "")).isdecimal():
+            found["target_file_bytes"] = max(int(size), 1)
+        if (codec := properties.get("write.parquet.compression-codec", "")) in _CODECS:
+            found["compression"] = codec
+        name = ".".join(table.name())
+        mirror = None if config is None else config.tables.get(name)
+        published = None if config is None else config.published.get(name)
+        if mirror is not None:
+            found |= {"sort_by": mirror.sort_by, "memory_limit_bytes": mirror.memory_limit_bytes}
+            found["target_file_bytes"] = mirror.maintenance.target_file_size
+            indexed = () if mirror.index is None else mirror.index.bloom
+            found["bloom_columns"] = tuple(dict.fromkeys((*(key if mirror.bloom_filters else ()), *indexed)))
+        elif published is not None:
+            options = published.options
+            found |= {"sort_by": published.sort_by, "compression": options.compression}
+            found |= {"bloom_columns": options.bloom_filters, "target_file_bytes": options.target_file_bytes}
+        return cls(**(found | {name: value for name, value in asked.items() if value is not None}))
+
+
+@dataclass(slots=True)
+class CompactReport:
+    """What was rewritten. Mutable while it runs.
+
+    Attributes:
+        table: name of the table.
+        snapshot_id: the current snapshot after it; None for an empty table.
+        commits: number of snapshots.
+        files_before: data files that were replaced.
+        files_after: data files that replaced them; planned ones of a dry run.
+        bytes_before: their stored bytes.
+        bytes_after: the same of the new ones; those of live rows in a dry run.
+        rows: rows of the new files.
+        dead_rows_removed: deleted rows of the old files.
+        delete_files_dropped: delete files that no data file needs any more.
+        replanned: files that another writer changed meanwhile, and that were planned again.
+        given_up: files that other writers kept changing.
+        debt_seconds: seconds that a scan loses by estimate, before; on one core.
+        scan_seconds: estimated seconds of the same scan if everything was compacted.
+        seconds: time taken.
+        is_dry: whether nothing was changed.
+    """
+
+    table: str
+    snapshot_id: int | None = None
+    commits: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    dead_rows_removed: int = 0
+    delete_files_dropped: int = 0
+    replanned: int = 0
+    given_up: int = 0
+    debt_seconds: float = 0.0
+    scan_seconds: float = 0.0
+    seconds: float = 0.0
+    is_dry: bool = False
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything was, or in a dry run would be, changed."""
+        return bool(self.files_before or self.delete_files_dropped)
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        loses = f"scans lose about {self.debt_seconds:.3g} s of {self.debt_seconds + self.scan_seconds:.3g} s"
+        if not self.has_changed:
+            yield f"{self.table}: nothing to compact; {loses}"
+        else:
+            verb = "would rewrite" if self.is_dry else "rewrote"
+            about = "about " if self.is_dry else ""
+            yield (
+                f"{self.table}: {verb} {self.files_before:,} data files of {self.bytes_before:,} bytes as {about}"
+                f"{self.files_after:,} of {about}{self.bytes_after:,}; {self.dead_rows_removed:,} dead rows removed, "
+                f"{self.delete_files_dropped:,} delete files dropped"
+            )
+            yield f"  before: {loses}; {self.commits:,} commits in {self.seconds:.1f} s, snapshot {self.snapshot_id}"
+        if self.replanned:
+            yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
+        if self.given_up:
+            yield f"  {self.given_up:,} files were left as they are, because other writers kept changing them"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dictionary for JSON."""
+        return asdict(self)
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with the bytes rewritten, the bytes to rewrite, and what is rewritten."""
+
+
+_CODECS = frozenset({"zstd", "snappy", "gzip", "lz4"})
+_BLOOM_PROPERTY = "write.parquet.bloom-filter-enabled.column."
+
+
+def _bloom_columns(properties: Mapping[str, str]) -> Iterator[str]:
+    for name, value in properties.items():
+        if name.startswith(_BLOOM_PROPERTY) and value.lower() == "true":
+            yield name.removeprefix(_BLOOM_PROPERTY)
+
+
+def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress | None = None) -> CompactReport:
+    """Rewrite what costs scans more than the rewrite, and commit it as `replace` snapshots. No row changes.
+
+    Args:
+        table: table of a catalog; updated to show the last snapshot.
+        settings: what to rewrite, and how.
+        progress: called after each file that was read.
+
+    Raises:
+        SourceError: the table has a format version that is not written.
+        SchemaConflictError: the columns to sort by do not exist, or a row does not fit the table's schema.
+        CommitUnknownError: it is unknown whether a commit has happened.
+        MalformedTableError: a data or delete file breaks its specification.
+        MissingFileError: a file is gone.
+    """
+    if table.format_version != 2:
+        name, version = ".".join(table.name()), table.format_version
+        reason = "rewriting would lose the identity of its rows" if version > 2 else "it has no sequence numbers"
+        raise SourceError(
+            f"{name} has format version {version} and cannot be compacted: {reason}; use Spark's rewrite_data_files"
+        )
+    check_writable(table)
+    began = time.monotonic()
+    report = CompactReport(".".join(table.name()), is_dry=settings.is_dry)
+    run = _Run(table, settings, report, progress or (lambda _done, _total, _file: None), began)
+    left: frozenset[str] | None = None
+    for _ in range(MAX_ROUNDS):
+        left = run.round(left)
+        if not left:
+            break
+        report.replanned += len(left)
+    report.given_up = len(left or ())
+    report.snapshot_id = table.metadata.current_snapshot_id
+    report.seconds = time.monotonic() - began
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class FileDebt:
+    """A data file, and what scans lose by its dead rows and by the deletes that apply to it."""
+
+    task: FileScanTask
+    dead_rows: int
+    delete_seconds: float
+
+    @property
+    def size(self) -> int:
+        """Stored bytes."""
+        return self.task.data_file.file_size_bytes
+
+    @property
+    def live_bytes(self) -> float:
+        """Stored bytes of live rows."""
+        rows = self.task.data_file.record_count
+        return self.size * (1 - min(self.dead_rows, rows) / rows) if rows else 0.0
+
+    @property
+    def lost_seconds(self) -> float:
+        """Seconds that a scan of all columns loses by deletes."""
+        return (self.size - self.live_bytes) * READ_SECONDS + self.delete_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What opening files of a table costs."""
+
+    open_seconds: float = OPEN_SECONDS
+    delete_seconds: float = DELETE_SECONDS
+
+    @classmethod
+    def at(cls, location: str) -> "Costs":
+        """The costs of local files, or of those of an object store."""
+        return cls() if parse_location(location).is_local else cls(REMOTE_OPEN_SECONDS, REMOTE_OPEN_SECONDS)
+
+    def saved_seconds(self, files: Sequence[FileDebt], target_bytes: int) -> float:
+        """Seconds that each scan saves once these files are rewritten together."""
+        fewer = len(files) - ceil(sum(f.live_bytes for f in files) / target_bytes)
+        return fewer * self.open_seconds + sum(f.lost_seconds for f in files)
+
+    def scan_seconds(self, files: Sequence[FileDebt], target_bytes: int) -> float:
+        """Seconds of a scan of these files once they are rewritten."""
+        live = sum(f.live_bytes for f in files)
+        return live * READ_SECONDS + ceil(live / target_bytes) * self.open_seconds
+
+
+def debts_of(
+    plan: ScanPlan, costs: Costs, dead_rows: Callable[[Sequence[FileScanTask]], Sequence[int]]
+) -> list[FileDebt]:
+    """What scans lose by each data file of a plan; `dead_rows` counts those of files with deletes."""
+    tasks = list(plan.tasks)
+    touched = [task for task in tasks if task.has_deletes]
+    dead = dict(zip((t.data_file.path for t in touched), dead_rows(touched), strict=True))
+    users: dict[int, int] = defaultdict(int)
+    load: dict[int, float] = {}
+    for task in touched:
+        for group in task.equality_deletes:
+            users[id(group)] += 1
+            if id(group) not in load:
+                load[id(group)] = sum(costs.delete_seconds + f.record_count * KEY_SECONDS for f in group.files)
+        for file in _position_deletes(task):
+            users[id(file)] += 1
+            load[id(file)] = costs.delete_seconds + file.record_count * KEY_SECONDS
+    found = []
+    for task in tasks:
+        deletes = [*task.equality_deletes, *_position_deletes(task)]
+        # Each delete is loaded once per scan: its cost is divided among the files that need it.
+        seconds = sum(load[id(one)] / users[id(one)] for one in deletes)
+        if task.equality_deletes:
+            seconds += task.data_file.record_count * PROBE_SECONDS
+        found.append(FileDebt(task, dead.get(task.data_file.path, 0), seconds))
+    return found
+
+
+def choose_groups(
+    debts: Sequence[FileDebt], spec: PartitionSpec, costs: Costs, settings: CompactSettings
+) -> list[list[FileDebt]]:
+    """Files to rewrite together: those of one partition, or of any partitions of older specs."""
+    by_partition: dict[Any, list[FileDebt]] = defaultdict(list)
+    for debt in debts:
+        file = debt.task.data_file
+        by_partition[file.partition if file.spec_id == spec.spec_id else None].append(debt)
+    groups = []
+    for members in by_partition.values():
+        members.sort(key=lambda debt: debt.task.data_file.data_sequence_number)
+        chosen = _candidates(members, costs, settings)
+        most = settings.target_file_bytes * (GROUP_FILES if not settings.is_automatic else 1)
+        bins = [chosen] if settings.rewrite_all and settings.sort_by else list(_bins(chosen, most))
+        groups += [files for files in bins if files and (settings.rewrite_all or _pays(files, costs, settings))]
+    return groups
+
+
+def _candidates(members: Sequence[FileDebt], costs: Costs, settings: CompactSettings) -> list[FileDebt]:
+    """The files of a partition that are worth a rewrite, in their order."""
+    if settings.rewrite_all:
+        return list(members)
+    small = [f for f in members if f.size < SMALL_SHARE * settings.target_file_bytes]
+    if settings.is_automatic:
+        small = _full_tiers(small)
+    wanted = {id(f) for f in small}
+    for debt in members:
+        if _pays([debt], costs, settings):
+            wanted.add(id(debt))
+    return [f for f in members if id(f) in wanted]
+
+
+def _full_tiers(small: Sequence[FileDebt]) -> list[FileDebt]:
+    """The files of the smallest sizes as far as there are enough of each for one of the next size.
+
+    A tier holds files of sizes within a factor of `FAN_IN`. Merging only full tiers rewrites each byte once per tier.
+    """
+    tiers: dict[int, list[FileDebt]] = defaultdict(list)
+    for debt in small:
+        tiers[int(np.log2(max(debt.size, 1)) / np.log2(FAN_IN))].append(debt)
+    chosen: list[FileDebt] = []
+    for tier in sorted(tiers):
+        # What the lower tiers become counts as one file of this one.
+        becomes = bool(chosen) and sum(f.size for f in chosen) >= FAN_IN**tier
+        if len(tiers[tier]) + becomes >= FAN_IN:
+            chosen += tiers[tier]
+    return chosen
+
+
+def _bins(files: Sequence[FileDebt], most_bytes: int) -> Iterator[list[FileDebt]]:
+    held: list[FileDebt] = []
+    size = 0
+    for file in files:
+        if held and size + file.size > most_bytes:
+            yield held
+            held, size = [], 0
+        held.append(file)
+        size += file.size
+    if held:
+        yield held
+
+
+def _pays(files: Sequence[FileDebt], costs: Costs, settings: CompactSettings) -> bool:
+    share = MIN_AUTO_GAIN if settings.is_automatic else MIN_GAIN
+    target = settings.target_file_bytes
+    saved = costs.saved_seconds(files, target)
+    return saved > 0 and saved >= share * costs.scan_seconds(files, target)
+
+
+def needless_deletes(
+    plan: ScanPlan, deletes: Sequence[DeleteFile], replaced: Collection[str], sequence_number: int
+) -> frozenset[FileName]:
+    """Names of the delete files that no data file needs once some data files are replaced.
+
+    Args:
+        plan: all data files of the snapshot.
+        deletes: all delete files of the snapshot.
+        replaced: data files that leave, whose deletes were applied.
+        sequence_number: that of the files that replace them; newer deletes stay.
+    """
+    data, matched = plan.index.tasks.data_files, plan.index.tasks.deletes
+    stays = np.array([path not in replaced for path in data.paths()], np.bool_)
+    needed: set[FileName] = set()
+    released: set[FileName] = set()
+    for index, files in [*matched.position_files.items(), *((i, (v,)) for i, v in matched.vectors.items())]:
+        (needed if stays[index] else released).update(_name(file) for file in files)
+    oldest: dict[Any, int] = {}
+
+    def oldest_in(scope: Any) -> int:
+        if scope not in oldest:
+            files = data.indices(scope)
+            oldest[scope] = int(data.sequence_numbers[files[stays[files]]].min(initial=np.iinfo(np.int64).max))
+        return oldest[scope]
+
+    found = set()
+    for file in deletes:
+        if file.data_sequence_number > sequence_number:
+            continue
+        scope = file.spec_id, file.partition
+        if file.content is DeleteContent.EQUALITY:
+            is_global = plan.context.specs[file.spec_id].is_unpartitioned
+            if oldest_in(None if is_global else scope) >= file.data_sequence_number:
+                found.add(_name(file))
+        elif oldest_in(scope) > file.data_sequence_number or _name(file) in released - needed:
+            found.add(_name(file))
+    return frozenset(found)
+
+
+def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: bool) -> bool:
+    """Whether data files that were rewritten from one snapshot may be replaced in a later one.
+
+    They must be live, and no position delete may have come for them. New equality deletes apply to the new files as well,
+    because these are not newer than the snapshot that was read; but if the files move to another partition spec, not those
+    of single partitions.
+    """
+    before, after = read.tasks_of(paths), now.tasks_of(paths)
+    for path in paths:
+        if path not in after or not _same_file(before[path].data_file, after[path].data_file):
+            return False
+        known = {_name(file) for file in _position_deletes(before[path])}
+        if any(_name(file) not in known for file in _position_deletes(after[path])):
+            return False
+    return not moves or not any(
+        file.content is DeleteContent.EQUALITY
+        and file.data_sequence_number > read.sequence_number
+        and not now.plan.context.specs[file.spec_id].is_unpartitioned
+        for file in now.deletes
+    )
+
+
+def _same_file(one: DataFile, other: DataFile) -> bool:
+    return one.data_sequence_number == other.data_sequence_number and one.spec_id == other.spec_id
+
+
+def _name(file: DeleteFile) -> FileName:
+    return file.path, file.content_offset
+
+
+def _position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
+    return task.position_deletes if task.deletion_vector is None else (task.deletion_vector,)
+
+
+def _most_dead_rows(task: FileScanTask) -> int:
+    keys = sum(file.record_count for group in task.equality_deletes for file in group.files)
+    return min(task.data_file.record_count, keys + sum(file.record_count for file in _position_deletes(task)))
+
+
+def _dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> list[int]:
+    """Number of dead rows of each of these files; reads the columns of keys."""
+
+    def count(split: Split, metrics: ScanMetrics) -> Iterator[int]:
+        yield sum(int(flags.sum()) for flags in resolve_deletes(split.tasks[0], context, metrics))
+
+    splits = [Split(context, (task,)) for task in tasks]
+    return list(run_splits(splits, count, ScanMetrics(), context.options.parallelism))
+
+
+def sorted_rows(
+    batches: Iterator[pa.RecordBatch],
+    names: Sequence[str],
+    limit_bytes: int,
+    keys: Callable[[], Iterator[pa.RecordBatch]],
+) -> Iterator[pa.Table]:
+    """Rows in order of some columns, in tables of about `limit_bytes`; more than that are sorted by parts, through files.
+
+    Args:
+        batches: the rows.
+        names: the columns.
+        limit_bytes: Arrow bytes of rows that are sorted at once.
+        keys: reads only the columns, of the same rows in the same order.
+    """
+    held: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        held.append(pa.Table.from_batches([batch]))
+        size += batch.nbytes
+        if size > limit_bytes:
+            break
+    else:
+        if held:
+            yield in_order(pa.concat_tables(held), names)
+        return
+    row_bytes = max(1, size // sum(table.num_rows for table in held))
+    bounds = _bounds(keys(), names, max(1, limit_bytes // row_bytes))
+    rest = (pa.Table.from_batches([batch]) for batch in batches)
+    parts = spread(chain(_drained(held), rest), _part_of(names, bounds), bounds.num_rows + 1)
+    for part in parts:
+        yield in_order(part, names)
+
+
+def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, which are not held longer than needed."""
+    tables.reverse()
+    while tables:
+        yield tables.pop()
+
+
+def _bounds(batches: Iterator[pa.RecordBatch], names: Sequence[str], part_rows: int) -> pa.Table:
+    """The keys at which parts of about `part_rows` rows begin, by a sample."""
+    step = max(1, part_rows // _SAMPLES)
+    sampled, seen = [], 0
+    for batch in batches:
+        rows = _numbered(pa.Table.from_batches([batch]), names, seen)
+        sampled.append(rows.take(pa.array(np.arange(-seen % step, rows.num_rows, step))))
+        seen += rows.num_rows
+    found = pa.concat_tables(sampled)
+    found = found.take(pc.sort_indices(found, [(name, "ascending") for name in found.column_names]))
+    return found.take(pa.array(np.arange(_SAMPLES, found.num_rows, _SAMPLES)))
+
+
+def _part_of(names: Sequence[str], bounds: pa.Table) -> Callable[[pa.Table], Rows]:
+    """Tells the part of each row: the number of bounds that are not above it."""
+    seen = 0
+
+    def part_of(rows: pa.Table) -> Rows:
+        nonlocal seen
+        both = pa.concat_tables([bounds, _numbered(rows, names, seen)])
+        seen += rows.num_rows
+        order = np.asarray(pc.sort_indices(both, [(name, "ascending") for name in both.column_names]))
+        parts = np.empty(len(order), np.int64)
+        parts[order] = np.cumsum(order < bounds.num_rows)
+        return parts[bounds.num_rows :]
+
+    return part_of
+
+
+def _numbered(rows: pa.Table, names: Sequence[str], first: int) -> pa.Table:
+    """The columns to sort by, and the number of the row, so that equal rows are divided among parts, too."""
+    columns = [rows.column(name) for name in names]
+    numbers = pa.array(np.arange(first, first + rows.num_rows))
+    return pa.table([*columns, numbers], names=[*(f"c{i}" for i in range(len(names))), "number"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files that were rewritten, and what became of them; `moves` tells whether they had another partition spec."""
+
+    files: Sequence[FileDebt]
+    written: tuple[WrittenFile, ...]
+    dead_rows: int
+    moves: bool
+
+    @property
+    def size(self) -> int:
+        return sum(f.size for f in self.files)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(f.task.data_file.path for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A snapshot of the table with all its files."""
+
+    snapshot_id: int
+    sequence_number: int
+    plan: ScanPlan
+    deletes: Sequence[DeleteFile]
+
+    @classmethod
+    def of(cls, opened: Table, options: ScanOptions) -> "State | None":
+        """The current snapshot; None for an empty table."""
+        plan = opened.scan().with_options(options).plan()
+        if plan.snapshot is None:
+            return None
+        manifests = snapshot_manifests(plan.snapshot, plan.context.io)
+        listed = [m for m in manifests if m.content != DATA_MANIFEST]
+        found = read_delete_manifests(listed, opened.metadata, plan.context.io)
+        deletes = [file for files in found for file in files]
+        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, plan, deletes)
+
+    def tasks_of(self, paths: Collection[str]) -> dict[str, FileScanTask]:
+        """The data files with these paths that are live."""
+        places = [i for i, path in enumerate(self.plan.index.tasks.data_files.paths()) if path in paths]
+        return {task.data_file.path: task for task in map(self.plan.index.tasks.__getitem__, places)}
+
+
+@dataclass(slots=True)
+class _Run:
+    """One compaction of a table."""
+
+    table: "CatalogTable"
+    settings: CompactSettings
+    report: CompactReport
+    progress: Progress
+    began: float
+    done_bytes: int = 0
+    total_bytes: int = 0
+    lost: set[str] = field(default_factory=set)
+
+    @property
+    def options(self) -> ScanOptions:
+        # Rows that a rewrite leaves out are gone for good: the deletes decide, not an index of what they once did.
+        return ScanOptions.of(
+            memory_limit_bytes=self.settings.memory_limit_bytes // 2, use_dead_row_bits=False, record_filters=False
+        )
+
+    def round(self, only: Collection[str] | None) -> frozenset[str]:
+        """Rewrite what pays, of all files or of some; return those that another writer has changed meanwhile."""
+        refresh(self.table)
+        opened = open_current(self.table)
+        state = State.of(opened, self.options)
+        if state is None:
+            return frozenset()
+        delta = RowDelta(self.table)
+        check_order(parquet_schema(delta.schema).empty_table(), self.settings.sort_by, delta.schema)
+        groups = self._groups(opened, state, delta.default_spec, only)
+        self.lost = set()
+        if self.settings.is_dry:
+            self._report_dry(state, groups)
+            return frozenset()
+        self.total_bytes = self.done_bytes + sum(f.size for files in groups for f in files)
+        ready: list[_Group] = []
+        try:
+            for files in groups:
+                if self._is_late():
+                    break
+                ready.append(self._rewrite(files, state, delta))
+                if sum(group.size for group in ready) >= COMMIT_BYTES:
+                    self._commit(ready, state)
+                    ready = []
+            if ready or only is None:
+                self._commit(ready, state)
+        except CommitUnknownError:
+            raise  # the files may be part of the table
+        except BaseException:
+            delta.discard([file for group in ready for file in group.written])
+            raise
+        return frozenset(self.lost)
+
+    def _is_late(self) -> bool:
+        limit = self.settings.max_seconds
+        return limit is not None and time.monotonic() - self.began > limit
+
+    def _groups(
+        self, opened: Table, state: State, spec: PartitionSpec, only: Collection[str] | None
+    ) -> list[list[FileDebt]]:
+        settings, costs = self.settings, Costs.at(opened.location)
+        plan = state.plan
+        if settings.is_automatic:
+            # Resolving deletes reads keys; first see whether it could matter if every key removed a row.
+            most = debts_of(plan, costs, lambda tasks: [_most_dead_rows(t) for t in tasks])
+            if not self._is_indebted(most, costs):
+                return []
+        debts = debts_of(plan, costs, lambda tasks: _dead_rows(tasks, plan.context))
+        is_indebted = self._is_indebted(debts, costs)
+        if settings.is_automatic and not is_indebted:
+            return []
+        if only is not None:
+            debts = [debt for debt in debts if debt.task.data_file.path in only]
+        if settings.where is not None:
+            matching = opened.scan().with_options(self.options).where(settings.where).plan()
+            paths = {task.data_file.path for task in matching.tasks}
+            debts = [debt for debt in debts if debt.task.data_file.path in paths]
+        groups = choose_groups(debts, spec, costs, settings)
+        target = settings.target_file_bytes
+        groups.sort(key=lambda files: -costs.saved_seconds(files, target) / max(sum(f.size for f in files), 1))
+        return groups
+
+    def _is_indebted(self, debts: Sequence[FileDebt], costs: Costs) -> bool:
+        """Whether scans lose a noticeable part of their time."""
+        target = self.settings.target_file_bytes
+        scan, lost = costs.scan_seconds(debts, target), costs.saved_seconds(debts, target)
+        if not self.report.scan_seconds:
+            self.report.scan_seconds, self.report.debt_seconds = scan, max(lost, 0.0)
+        return lost > max(MIN_AUTO_SECONDS, MIN_AUTO_GAIN * scan)
+
+    def _report_dry(self, state: State, groups: Sequence[Sequence[FileDebt]]) -> None:
+        report, target = self.report, self.settings.target_file_bytes
+        for files in groups:
+            live = sum(f.live_bytes for f in files)
+            report.files_before += len(files)
+            report.bytes_before += sum(f.size for f in files)
+            report.files_after += ceil(live / target)
+            report.bytes_after += round(live)
+            report.dead_rows_removed += sum(f.dead_rows for f in files)
+            report.rows += sum(f.task.data_file.record_count - f.dead_rows for f in files)
+        replaced = frozenset(f.task.data_file.path for files in groups for f in files)
+        report.delete_files_dropped = len(needless_deletes(state.plan, state.deletes, replaced, state.sequence_number))
+
+    def _rewrite(self, files: Sequence[FileDebt], state: State, delta: RowDelta) -> _Group:
+        """Write the live rows of a group to new files, which are not committed yet."""
+        settings, metrics = self.settings, ScanMetrics()
+        layout = FileLayout(
+            target_file_bytes=settings.target_file_bytes,
+            row_group_bytes=min(DEFAULT_ROW_GROUP_BYTES, settings.memory_limit_bytes // SORT_SHARE),
+            row_group_rows=DEFAULT_ROW_GROUP_ROWS,
+            page_rows=DEFAULT_PAGE_ROWS,
+            compression=settings.compression,
+            bloom_filters=tuple(name for name in settings.bloom_columns if name in delta.schema.names),
+            sample_dictionaries=True,
+        )
+        keys = [delta.schema.find(name).field_id for name in settings.key if name in delta.schema.names]
+        prefix = f"compact-{uuid.uuid4().hex[:8]}"
+        with (
+            RollingWriter(delta.target, delta.default_spec, layout, prefix, keys) as writer,
+            closing(self._live_rows(files, state.plan.context, metrics)) as batches,
+        ):
+            rows: Iterator[pa.Table | pa.RecordBatch] = batches
+            if settings.sort_by:
+                limit = settings.memory_limit_bytes // SORT_SHARE
+                read_keys = partial(self._keys, files, state.plan.context, delta.schema)
+                rows = sorted_rows(batches, settings.sort_by, limit, read_keys)
+            writer.write(rows)
+        written = tuple(replace(f, data_sequence_number=state.sequence_number) for f in writer.files)
+        if sum(f.record_count for f in written) != metrics.rows_out:
+            delta.discard(written)
+            raise PipelineError(f"{self.report.table}: {metrics.rows_out} rows were read, but others written")
+        dead = metrics.rows_removed_by_equality_deletes + metrics.rows_removed_by_position_deletes
+        moves = any(f.task.data_file.spec_id != delta.default_spec.spec_id for f in files)
+        return _Group(files, written, dead, moves)
+
+    def _keys(self, files: Sequence[FileDebt], context: ScanContext, schema: Schema) -> Iterator[pa.RecordBatch]:
+        ids = tuple(schema.find(name).field_id for name in self.settings.sort_by)
+        context = replace(context, projection=schema.select(ids))
+        splits = [Split(context, (debt.task,)) for debt in files]
+        return run_splits(splits, read_split, ScanMetrics(), context.options.parallelism)
+
+    def _live_rows(
+        self, files: Sequence[FileDebt], context: ScanContext, metrics: ScanMetrics
+    ) -> Generator[pa.RecordBatch, None, None]:
+        splits = [Split(context, (debt.task,)) for debt in files]
+
+        def read(split: Split, own: ScanMetrics) -> Iterator[pa.RecordBatch]:
+            yield from read_split(split, own)
+            self.done_bytes += split.tasks[0].data_file.file_size_bytes
+            self.progress(self.done_bytes, self.total_bytes, self.report.table)
+
+        yield from run_splits(splits, read, metrics, context.options.parallelism)
+
+    def _commit(self, groups: Sequence[_Group], read: State) -> None:
+        """Replace the old files of these groups by the new ones, unless another writer has changed them."""
+
+        def attempt() -> tuple[list[_Group], int]:
+            refresh(self.table)
+            delta = RowDelta(self.table)
+            now = State.of(open_current(self.table), self.options)
+            known = now is not None and read.snapshot_id in {s.snapshot_id for s in ancestors(self.table)}
+            if now is None or not known:  # rolled back, or the snapshots in between have expired
+                return [], 0
+            intact = [g for g in groups if is_intact(g.paths, read, now, moves=g.moves)]
+            replaced = frozenset(path for group in intact for path in group.paths)
+            dropped = needless_deletes(now.plan, now.deletes, replaced, read.sequence_number)
+            if replaced or dropped:
+                delta.commit(
+                    [file for group in intact for file in group.written],
+                    carried_positions(self.table),
+                    remove=NamedFiles(frozenset((path, None) for path in replaced) | dropped),
+                    operation="replace",
+                )
+            return intact, len(dropped)
+
+        intact, num_dropped = retry_conflicts(attempt)
+        report = self.report
+        report.commits += bool(intact or num_dropped)
+        report.delete_files_dropped += num_dropped
+        for group in intact:
+            report.files_before += len(group.files)
+            report.bytes_before += group.size
+            report.files_after += len(group.written)
+            report.bytes_after += sum(f.file_size_bytes for f in group.written)
+            report.rows += sum(f.record_count for f in group.written)
+            report.dead_rows_removed += group.dead_rows
+        kept = {id(group) for group in intact}
+        changed = [group for group in groups if id(group) not in kept]
+        self.lost.update(path for group in changed for path in group.paths)
+        RowDelta(self.table).discard([file for group in changed for file in group.written])

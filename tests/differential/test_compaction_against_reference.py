@@ -1,0 +1,63 @@
+"""Random tables are the same to the DuckDB reference after a compaction: every key, every delete, every evolution."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import scan_core
+from checks.reference.expected_rows import live_rows
+from pipelines.maintain.compact import CompactSettings, compact
+from scan_core import ScanOptions
+from tests.differential.table_histories import draw_table
+from tests.differential.test_scan_against_reference import assert_equal
+from tests.pipelines.iceberg_tables import catalog_in, reloaded
+
+quick = settings(
+    max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+thorough = settings(quick, max_examples=1000, derandomize=False, print_blob=True)
+
+
+def check_history(draw: Callable[..., Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        history = draw_table(draw, Path(folder) / "t", most_steps=8, version=2)
+        before = live_rows(history.table.metadata_path)
+        catalog = catalog_in(Path(folder))
+        catalog.create_namespace("shop")
+        catalog.register_table("shop.t", str(history.table.metadata_path))
+        first = history.table.snapshots[-1]["snapshot-id"] if history.table.snapshots else None
+        everything = draw(st.booleans())
+        report = compact(reloaded(catalog), CompactSettings(rewrite_all=everything))
+        table = reloaded(catalog)
+        path = table.metadata_location.removeprefix("file://")
+        assert_equal(live_rows(path), before)
+        for options in (ScanOptions(), ScanOptions.without_optimisations()):
+            scan = scan_core.open_table(table).scan().with_options(options)
+            assert_equal(scan.to_table(), before)
+        if first is not None:
+            changed = scan_core.open_table(table).scan().changes(first)
+            assert changed.to_table().num_rows == 0
+        if everything and first is not None:
+            assert report.rows == before.num_rows
+            plan = scan_core.open_table(table).scan().plan()
+            assert not any(task.has_deletes for task in plan.tasks)
+            assert {task.data_file.spec_id for task in plan.tasks} <= {table.spec().spec_id}
+        assert not compact(table, CompactSettings()).has_changed
+
+
+@quick
+@given(st.data())
+def test_compacted_histories_equal_the_reference(data: st.DataObject) -> None:
+    check_history(data.draw)
+
+
+@pytest.mark.slow
+@thorough
+@given(st.data())
+def test_many_compacted_histories_equal_the_reference(data: st.DataObject) -> None:
+    check_history(data.draw)
