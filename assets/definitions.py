@@ -7,7 +7,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.jobs import check_job, check_schedule, ingest_job, ingest_schedule, jobs_by_time, publish_schedules
+from assets.jobs import (
+    check_job,
+    check_schedule,
+    compact_job,
+    compact_schedule,
+    ingest_job,
+    ingest_schedule,
+    jobs_by_time,
+    publish_schedules,
+)
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from checks.asset_checks import mirror_asset_checks
@@ -164,13 +173,15 @@ def project_definitions(config: Config) -> dg.Definitions:
     ]
     mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
     check_all = check_job(mirror_checks)
+    compact_all = compact_job([*config.tables])
     return dg.Definitions(
         assets=assets,
         asset_checks=mirror_checks,
-        jobs=[ingest_job, check_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
+        jobs=[ingest_job, check_all, compact_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
         schedules=[
             ingest_schedule(config.ingest_schedule),
             check_schedule(check_all),
+            compact_schedule(compact_all),
             *publish_schedules(config.published),
         ],
         sensors=[publish_after_ingest(refresh)] if refresh else [],

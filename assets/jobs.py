@@ -3,20 +3,23 @@
 A schedule runs by default only where the config names a time.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, published_key
+from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, published_key, table_pool
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
+from pipelines.maintain.compact import compact_mirror
 
 INGEST_JOB = "ingest_job"
 DAILY_JOB = "daily_job"
 PUBLISH_JOB = "publish_job"
 CHECK_JOB = "check_job"
+COMPACT_JOB = "compact_job"
 JOBS_BY_UNIT: Mapping[Unit, str] = {
     "hour": "hourly_job",
     "day": DAILY_JOB,
@@ -41,6 +44,30 @@ def check_job(checks: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobD
     )
 
 
+def compact_job(tables: Sequence[str]) -> dg.JobDefinition:
+    """Compacts the mirrors of which scans have become slow; each waits until nothing else writes it."""
+
+    def compact_one(table: str) -> dg.OpDefinition:
+        @dg.op(name="compact_" + re.sub(r"\W", "_", table), pool=table_pool(table), description=f"Compact {table}.")
+        def compact_table(context: dg.OpExecutionContext, project: Project) -> None:
+            report = compact_mirror(project.config(), table)
+            for line in [f"{table}: nothing that may be compacted"] if report is None else report.lines:
+                context.log.info(line)
+            if report is not None:
+                context.add_output_metadata(
+                    report.as_dict() | {"snapshot_id": str(report.snapshot_id), "indexes": list(report.indexes)}
+                )
+
+        return compact_table
+
+    @dg.job(name=COMPACT_JOB, description="Rewrite small files and files with many dead rows where scans are slow.")
+    def compact_all() -> None:
+        for table in tables:
+            compact_one(table)()
+
+    return compact_all
+
+
 def jobs_by_time(published: Mapping[str, PublishedConfig]) -> Iterator[UnresolvedAssetJobDefinition]:
     """A job for each unit of time by which published tables are partitioned, over all tables of that unit."""
     for unit, job in JOBS_BY_UNIT.items():
@@ -60,6 +87,7 @@ def tables_by(unit: Unit, published: Mapping[str, PublishedConfig]) -> list[str]
 
 DEFAULT_INGEST_CRON = "*/5 * * * *"
 CHECK_CRON = "0 4 * * *"
+COMPACT_CRON = "30 * * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
 """Some time after the end of a partition, because events arrive late: for days, two hours after midnight."""
 
@@ -84,6 +112,17 @@ def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
         cron_schedule=CHECK_CRON,
         execution_timezone="UTC",
         description="Compare all rows of all mirrors every night.",
+    )
+
+
+def compact_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Looks every hour which mirrors need a compaction, as `maintenance` in the config allows."""
+    return dg.ScheduleDefinition(
+        name="compact_schedule",
+        job=job,
+        cron_schedule=COMPACT_CRON,
+        execution_timezone="UTC",
+        description="Compact mirrors of which scans have become slow.",
     )
 
 

@@ -17,6 +17,7 @@ from pipelines.cli.terminal import ShowProgress, counted, print_json, print_resu
 if TYPE_CHECKING:
     from pipelines.config.project import Config
     from pipelines.ingest.report import IngestReport, TableReport
+    from pipelines.maintain.compact import CompactReport
 
 
 def init(
@@ -198,25 +199,48 @@ def run(
         ),
     ] = DEFAULT_HEARTBEAT_SECONDS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON line for each round that applied events, and heartbeats.")
+        bool,
+        typer.Option(
+            "--json", help="Print a JSON line for each round that applied events, compactions and heartbeats."
+        ),
     ] = False,
 ) -> None:
-    """Apply change events as they arrive. SIGINT or SIGTERM stops it after the current commit, with exit code 0."""
+    """Apply change events as they arrive, and compact mirrors when scans of them have become slow.
+
+    SIGINT or SIGTERM stops it after the current commit, with exit code 0.
+    """
     from pipelines.config.project import load
     from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
+    from pipelines.maintain.compact import Upkeep
 
     settings = load(config)
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()
+    upkeep = Upkeep(settings)
+
+    def then_compact(
+        report_round: "Callable[[IngestReport], None]", report_compaction: "Callable[[CompactReport | str], None]"
+    ) -> "Callable[[IngestReport], None]":
+        def after_round(report: "IngestReport") -> None:
+            report_round(report)
+            for done in upkeep.after_commits(t.table for t in report.tables if t.mirror_commits and not stop.is_set()):
+                report_compaction(done)
+
+        return after_round
+
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if as_json:
             with _JsonLines(heartbeat) as lines:
-                run_continuously(settings, stop, lines.report_round, tables or None, interval)
+                run_continuously(
+                    settings, stop, then_compact(lines.report_round, lines.report_compaction), tables or None, interval
+                )
         else:
             with progress("Reading new events; the first run compiles decoders") as show:
-                run_continuously(settings, stop, _report_text(show), tables or None, interval)
+                run_continuously(
+                    settings, stop, then_compact(_report_text(show), _print_compaction), tables or None, interval
+                )
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -248,6 +272,10 @@ class _JsonLines:
             self._write(report.as_dict())
             self._news.set()
 
+    def report_compaction(self, done: "CompactReport | str") -> None:
+        self._write({"warning": done} if isinstance(done, str) else {"compacted": done.as_dict()})
+        self._news.set()
+
     def _beat(self) -> None:
         while not self._ended:
             if self._news.wait(self._heartbeat_seconds):
@@ -260,6 +288,11 @@ class _JsonLines:
         with self._writing:
             print_json(document)
             sys.stdout.flush()
+
+
+def _print_compaction(done: "CompactReport | str") -> None:
+    for line in [done] if isinstance(done, str) else done.lines:
+        typer.echo(line, err=True)
 
 
 def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":

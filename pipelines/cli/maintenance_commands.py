@@ -85,12 +85,11 @@ def compact(
             )
         with byte_progress(f"Compacting {name}") as show:
             report = rewrite(table, CompactSettings.of(table, settings, **asked), show)
-        indexes = None if dry_run or not report.commits else _keep_indexes(name, table, settings)
-        extra = {} if indexes is None else indexes.as_metadata()
-        done.append(report.as_dict() | extra)
+        if report.commits and (indexes := _keep_indexes(name, table, settings)) is not None:
+            report.indexes = (*indexes.lines, *indexes.warnings)
+        done.append(report.as_dict())
         if not as_json:
-            kept = () if indexes is None else (*indexes.lines, *indexes.warnings)
-            print_result(None, (*report.lines, *(f"  {line}" for line in kept)), as_json=False)
+            print_result(None, report.lines, as_json=False)
     if as_json:
         print_json(done)
 

@@ -5,10 +5,11 @@ that later deletes still apply and re-inserted rows stay (rule 30). What to rewr
 scan loses, not by numbers of files. Rows are streamed; finished groups of files are committed while others are rewritten.
 """
 
+import logging
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -28,9 +29,11 @@ from pipelines.config.project import (
     Config,
 )
 from pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.loaded_table import check_writable, open_current, refresh
+from pipelines.iceberg.index_upkeep import keep_mirror_indexes
+from pipelines.iceberg.loaded_table import open_current, refresh
 from pipelines.iceberg.manifests import FileName, NamedFiles
 from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
 from pipelines.iceberg.positions import ancestors, carried_positions
@@ -60,6 +63,10 @@ from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_ma
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Table as CatalogTable
+
+WRITTEN_VERSION = 2
+"""Format version of the tables that are compacted: version 1 has no sequence numbers, version 3 has the identity of rows."""
+_log = logging.getLogger(__name__)
 
 READ_SECONDS = 1 / 150e6
 """Seconds to scan a stored byte of a data file on one core, all columns; `benchmarks/compact.py` measures these figures."""
@@ -92,6 +99,8 @@ MAX_ROUNDS = 3
 """How often files that another writer has changed meanwhile are planned again."""
 SORT_SHARE = 8
 """Divides the memory limit for rows that are sorted; the others are for reading, copies and the writer."""
+SORTED_BATCH_ROWS = 8_192
+"""The writer ends files between batches."""
 _SAMPLES = 64
 """Rows of each part that determine where sorted parts begin."""
 
@@ -172,6 +181,7 @@ class CompactReport:
         scan_seconds: estimated seconds of the same scan if everything was compacted.
         seconds: time taken.
         is_dry: whether nothing was changed.
+        indexes: what was done for the indexes of the table.
     """
 
     table: str
@@ -190,6 +200,7 @@ class CompactReport:
     scan_seconds: float = 0.0
     seconds: float = 0.0
     is_dry: bool = False
+    indexes: tuple[str, ...] = ()
 
     @property
     def has_changed(self) -> bool:
@@ -215,6 +226,7 @@ class CompactReport:
             yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
         if self.given_up:
             yield f"  {self.given_up:,} files were left as they are, because other writers kept changing them"
+        yield from (f"  {line}" for line in self.indexes)
 
     def as_dict(self) -> dict[str, Any]:
         """As a dictionary for JSON."""
@@ -250,13 +262,16 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
         MalformedTableError: a data or delete file breaks its specification.
         MissingFileError: a file is gone.
     """
-    if table.format_version != 2:
+    if table.format_version != WRITTEN_VERSION:
         name, version = ".".join(table.name()), table.format_version
-        reason = "rewriting would lose the identity of its rows" if version > 2 else "it has no sequence numbers"
+        reason = (
+            "rewriting would lose the identity of its rows"
+            if version > WRITTEN_VERSION
+            else "it has no sequence numbers"
+        )
         raise SourceError(
             f"{name} has format version {version} and cannot be compacted: {reason}; use Spark's rewrite_data_files"
         )
-    check_writable(table)
     began = time.monotonic()
     report = CompactReport(".".join(table.name()), is_dry=settings.is_dry)
     run = _Run(table, settings, report, progress or (lambda _done, _total, _file: None), began)
@@ -270,6 +285,60 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
     report.snapshot_id = table.metadata.current_snapshot_id
     report.seconds = time.monotonic() - began
     return report
+
+
+def compact_mirror(config: Config, name: str, max_seconds: float | None = None) -> CompactReport | None:
+    """Compact a mirror as its config says, then update its indexes; None if there is nothing that may be compacted.
+
+    Args:
+        config: config of the project.
+        name: a mirror.
+        max_seconds: nothing further is begun after this time.
+
+    Raises:
+        PipelineError: see `compact`.
+    """
+    entry = config.table(name)
+    if entry.maintenance.compact == "off":
+        return None
+    table = find_table(open_catalog(config), name)
+    if table is None or table.format_version != WRITTEN_VERSION:
+        return None
+    settings = CompactSettings.of(table, config, is_automatic=True, max_seconds=max_seconds)
+    report = compact(table, settings)
+    if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:
+        report.indexes = (*update.lines, *update.warnings)
+    return report
+
+
+MAX_TIME_SHARE = 0.2
+"""Part of the time of a continuous run that may go into compaction."""
+
+
+class Upkeep:
+    """Compacts mirrors between the rounds of a continuous run, in a bounded part of its time. A failure stops nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._began = time.monotonic()
+        self._spent = 0.0
+
+    def after_commits(self, tables: Iterable[str]) -> Iterator[CompactReport | str]:
+        """Compact those of these mirrors that need it; yield what was done, or why it failed."""
+        for name in tables:
+            began = time.monotonic()
+            left = MAX_TIME_SHARE * (began - self._began) - self._spent
+            if left <= 0:
+                return
+            try:
+                report = compact_mirror(self._config, name, left)
+                if report is not None and report.has_changed:
+                    yield report
+            except Exception as error:  # noqa: BLE001 - the changes are applied, whatever happens to the layout of the files
+                _log.warning("%s was not compacted", name, exc_info=error)
+                yield f"{name}: was not compacted: {error}"
+            finally:
+                self._spent += time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -734,7 +803,9 @@ class _Run:
         settings, metrics = self.settings, ScanMetrics()
         layout = FileLayout(
             target_file_bytes=settings.target_file_bytes,
-            row_group_bytes=min(DEFAULT_ROW_GROUP_BYTES, settings.memory_limit_bytes // SORT_SHARE),
+            row_group_bytes=min(
+                DEFAULT_ROW_GROUP_BYTES, settings.memory_limit_bytes // SORT_SHARE, settings.target_file_bytes
+            ),
             row_group_rows=DEFAULT_ROW_GROUP_ROWS,
             page_rows=DEFAULT_PAGE_ROWS,
             compression=settings.compression,
@@ -751,7 +822,8 @@ class _Run:
             if settings.sort_by:
                 limit = settings.memory_limit_bytes // SORT_SHARE
                 read_keys = partial(self._keys, files, state.plan.context, delta.schema)
-                rows = sorted_rows(batches, settings.sort_by, limit, read_keys)
+                parts = sorted_rows(batches, settings.sort_by, limit, read_keys)
+                rows = chain.from_iterable(part.to_batches(SORTED_BATCH_ROWS) for part in parts)
             writer.write(rows)
         written = tuple(replace(f, data_sequence_number=state.sequence_number) for f in writer.files)
         if sum(f.record_count for f in written) != metrics.rows_out:

@@ -11,13 +11,15 @@ import pytest
 import yaml
 
 from assets import definitions
-from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, last_key
+from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, last_key
 from assets.published import SENSOR
 from pipelines.config.publish_partition import Unit
 from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain import compact as compaction
 from tests.conftest import REPOSITORY
-from tests.support.shop_project import ShopProject
+from tests.support.shop_project import ShopProject, event, order
 
 
 @pytest.fixture
@@ -192,7 +194,16 @@ def test_each_unit_of_time_has_its_job_and_schedule_and_one_job_publishes_after_
     defs = _with_more(project)
     dg.Definitions.validate_loadable(defs)
     names = {job.name for job in defs.jobs or []}
-    assert names == {INGEST_JOB, CHECK_JOB, "hourly_job", DAILY_JOB, "monthly_job", "yearly_job", PUBLISH_JOB}
+    assert names == {
+        INGEST_JOB,
+        CHECK_JOB,
+        COMPACT_JOB,
+        "hourly_job",
+        DAILY_JOB,
+        "monthly_job",
+        "yearly_job",
+        PUBLISH_JOB,
+    }
     schedules = {s.name: s.cron_schedule for s in defs.schedules or []}
     assert schedules["hourly_schedule"] == "10 * * * *"
     steps = {node.name for node in defs.resolve_job_def(PUBLISH_JOB).nodes}
@@ -224,3 +235,35 @@ def test_the_config_says_when_to_ingest(cron: str | None, status: str, project: 
         project.path.write_text(f'ingest_schedule: "{cron}"\n{project.path.read_text()}')
     schedule = project.definitions.resolve_schedule_def("ingest_schedule")
     assert (schedule.cron_schedule, schedule.default_status.name) == (cron or "*/5 * * * *", status)
+
+
+def test_the_compact_job_rewrites_mirrors_that_need_it_and_their_checks_stay_green(
+    project: ShopProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MIN_AUTO_SECONDS", 0.0)
+    document = yaml.safe_load(project.path.read_text())
+    document["tables"]["shop.customers"]["maintenance"] = {"compact": "off"}
+    project.path.write_text(yaml.safe_dump(document))
+    project.land_people()
+    for number in range(1, 11):
+        rows = [order(i, 10.0 * number + i, 1 + i % 2) for i in range(number, number + 4)]
+        project.land("orders", f"{number}.jsonl", [event("u", "orders", before=row, after=row) for row in rows])
+        run_once(project.config)
+    defs = project.definitions
+    compact_schedule = defs.resolve_schedule_def("compact_schedule")
+    assert (compact_schedule.cron_schedule, compact_schedule.default_status) == (
+        "30 * * * *",
+        dg.DefaultScheduleStatus.STOPPED,
+    )
+    job = defs.resolve_job_def(COMPACT_JOB)
+    assert {node.name: node.definition.pool for node in job.nodes}["compact_shop_orders"] == "table_shop_orders"  # type: ignore[attr-defined]
+    assert job.execute_in_process().success
+    table = find_table(open_catalog(project.config), "shop.orders")
+    assert table is not None
+    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    assert (summary.operation.value, summary["total-data-files"], summary["total-records"]) == ("replace", "1", "13")  # type: ignore[union-attr, index]
+    untouched = find_table(open_catalog(project.config), "shop.customers")
+    assert untouched is not None
+    assert untouched.current_snapshot().summary.operation.value != "replace"  # type: ignore[union-attr]
+    checked = defs.resolve_job_def(CHECK_JOB).execute_in_process()
+    assert all(one.passed for one in checked.get_asset_check_evaluations())

@@ -1,18 +1,38 @@
 """Compaction: the same rows in fewer files, whatever arrives meanwhile, and never a deleted row again."""
 
+import json
+import multiprocessing
+import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import scan_core
-from pipelines.iceberg.commit import RowDelta
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
+from pipelines.errors import PipelineError, SchemaConflictError, SourceError
+from pipelines.iceberg import storage
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from pipelines.maintain import compact as module
-from pipelines.maintain.compact import CompactReport, CompactSettings, compact
+from pipelines.maintain.compact import CompactReport, CompactSettings, compact, compact_mirror
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
+from tests.pipelines.maintain.test_adoption_of_others import copied
+from tests.pipelines.project import Project, event, product
+from tests.support.fixture_tables import FixtureTable, fixture_tables
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 EVERYTHING = CompactSettings(rewrite_all=True)
 COLUMNS = {"id": "long", "city": "string", "x": "double"}
@@ -109,3 +129,469 @@ def between(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], time
         original(self, groups, read)
 
     monkeypatch.setattr(module._Run, "_commit", commit)
+
+
+def delete_positions(catalog: Any, positions: dict[str, list[int]]) -> None:
+    """A commit of one position-delete file for these data files, as Spark makes it."""
+    table = reloaded(catalog)
+    delta = RowDelta(table)
+    pairs = [(path, place) for path in sorted(positions) for place in positions[path]]
+    schema = pa.schema(
+        [
+            pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": str(number)})
+            for name, kind, number in (("file_path", pa.string(), 2147483546), ("pos", pa.int64(), 2147483545))
+        ]
+    )
+    path = f"{delta.target.data_location}/{len(pairs)}-{table.metadata.last_sequence_number}-deletes.parquet"
+    local = path.removeprefix("file://")
+    pq.write_table(pa.table([[p for p, _ in pairs], [n for _, n in pairs]], schema=schema), local)
+    size = Path(local).stat().st_size
+    file = WrittenFile(path, FileContent.POSITION_DELETES, 0, (), len(pairs), size, FileMetrics())
+    delta.commit([file], {})
+
+
+def test_position_deletes_that_arrive_meanwhile_make_it_plan_again(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_table(catalog, COLUMNS)
+    for start in range(0, 40, 10):
+        append(catalog, range(start, start + 10))
+    paths = [file.path for file in files_of(catalog)[0]]
+    delete_positions(catalog, {paths[0]: [1, 2]})
+    between(monkeypatch, lambda: delete_positions(catalog, {paths[0]: [3], paths[1]: [0]}))
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert (report.commits, report.replanned, report.given_up) == (1, 4, 0)
+    assert (report.files_before, report.files_after, report.dead_rows_removed) == (4, 1, 4)
+    assert report.delete_files_dropped == 2
+    assert len(rows_of(reloaded(catalog))) == 36
+    assert files_of(catalog)[1] == []
+
+
+def test_a_position_delete_file_stays_while_one_of_its_data_files_does(catalog: Any) -> None:
+    new_table(catalog, COLUMNS)
+    append(catalog, range(10))
+    append(catalog, range(100, 110))
+    paths = {file.lower_bounds[1][0]: file.path for file in files_of(catalog)[0]}
+    delete_positions(catalog, {paths[0]: [1], paths[100]: [2]})
+    append(catalog, [200])
+    report = compacted(catalog, CompactSettings(rewrite_all=True, where="id < 50"))
+    assert (report.files_before, report.delete_files_dropped) == (1, 0)
+    report = compacted(catalog, CompactSettings(rewrite_all=True, where="id > 50"))
+    assert (report.files_before, report.delete_files_dropped) == (2, 1)
+
+
+def test_files_that_another_writer_keeps_changing_are_given_up(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_table(catalog, COLUMNS)
+    for start in range(0, 40, 10):
+        append(catalog, range(start, start + 10))
+    paths = [file.path for file in files_of(catalog)[0]]
+    places = iter(range(10))
+    between(monkeypatch, lambda: delete_positions(catalog, {paths[0]: [next(places)]}), times=9)
+    before = set(Path(reloaded(catalog).location().removeprefix("file://")).rglob("compact-*"))
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert (report.given_up, report.files_before) == (4, 0)
+    assert len(rows_of(reloaded(catalog))) == 37
+    assert "4 files were left as they are" in "\n".join(report.lines)
+    after = set(Path(reloaded(catalog).location().removeprefix("file://")).rglob("compact-*"))
+    assert before == after == set()  # nothing is left behind
+
+
+@pytest.mark.parametrize("back", ["truncate", "rollback"])
+def test_rows_that_left_meanwhile_do_not_return(catalog: Any, monkeypatch: pytest.MonkeyPatch, back: str) -> None:
+    new_table(catalog, COLUMNS)
+    for start in range(0, 40, 10):
+        append(catalog, range(start, start + 10))
+    first = reloaded(catalog).metadata.current_snapshot_id
+    upsert(catalog, [], deleted=[3])
+
+    def meanwhile() -> None:
+        if back == "truncate":
+            RowDelta(reloaded(catalog)).commit([], {}, remove=everything)
+        else:
+            reloaded(catalog).manage_snapshots().rollback_to_snapshot(first).commit()
+
+    between(monkeypatch, meanwhile)
+    compact(reloaded(catalog), EVERYTHING)
+    found = [row["id"] for row in rows_of(reloaded(catalog))]
+    assert found == ([] if back == "truncate" else list(range(40)))
+
+
+def test_finished_partitions_are_committed_while_others_are_rewritten(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_table(catalog, COLUMNS, ("identity", "city"))
+    for version in range(4):
+        upsert(catalog, range(30), "part ", deleted=[version])
+    monkeypatch.setattr(module, "COMMIT_BYTES", 1)
+    done: list[tuple[int, int]] = []
+    table = reloaded(catalog)
+    before = rows_of(table)
+    report = compact(table, CompactSettings(), lambda now, total, _name: done.append((now, total)))
+    assert (report.commits, report.files_before, report.files_after) == (3, 12, 3)
+    assert done[-1][0] == done[-1][1] == report.bytes_before
+    assert report.snapshot_id == reloaded(catalog).metadata.current_snapshot_id
+    assert rows_of(reloaded(catalog)) == before
+    partitions = {task.data_file.partition for task in scan_core.open_table(reloaded(catalog)).scan().plan().tasks}
+    assert partitions == {("part 0",), ("part 1",), ("part 2",)}
+    assert files_of(catalog)[1] == []
+
+
+def test_files_of_an_older_spec_move_to_the_current_one_and_partial_deletes_meanwhile_make_it_plan_again(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(catalog, COLUMNS, ("identity", "city"))
+    append(catalog, range(12))
+    with reloaded(catalog).update_spec() as change:
+        change.remove_field("city")
+        change.add_field("id", "bucket[2]")
+    append(catalog, range(12, 24))
+    old = table.spec().spec_id
+
+    def meanwhile() -> None:
+        delta = RowDelta(reloaded(catalog))
+        keys = pa.table({"id": pa.array([0], pa.int64()), "city": ["a0"]})
+        delta.commit(write_deletes(keys, delta.target, delta.specs[old], (1,)), {})
+
+    between(monkeypatch, meanwhile)
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert report.replanned == 3
+    assert [row["id"] for row in rows_of(reloaded(catalog))] == list(range(1, 24))
+    assert [r["id"] for r in scan_core.open_table(reloaded(catalog)).scan().to_table().sort_by("id").to_pylist()] == (
+        list(range(1, 24))
+    )
+    specs = {file.spec_id for file in files_of(catalog)[0]}
+    assert specs == {reloaded(catalog).spec().spec_id}
+
+
+def test_global_deletes_of_a_partitioned_table_stay_while_an_older_file_of_any_partition_does(catalog: Any) -> None:
+    new_table(catalog, COLUMNS, ("identity", "city"))
+    append(catalog, range(30))
+    upsert(catalog, [], deleted=[0, 1])  # unpartitioned: it reaches every partition
+    report = compacted(catalog, CompactSettings(rewrite_all=True, where="city = 'a0'"))
+    assert (report.files_before, report.dead_rows_removed, report.delete_files_dropped) == (1, 1, 0)
+    report = compacted(catalog, CompactSettings(rewrite_all=True, where="city <> 'a0'"))
+    assert (report.files_before, report.dead_rows_removed, report.delete_files_dropped) == (2, 1, 1)
+
+
+def test_evolved_columns_are_rewritten_under_their_ids(catalog: Any) -> None:
+    new_table(catalog, {"id": "int", "city": "string", "x": "float", "gone": "string"})
+    delta = RowDelta(reloaded(catalog))
+    old = pa.table({"id": pa.array(range(6), pa.int32()), "city": ["a"] * 6, "x": [0.5] * 6, "gone": ["b"] * 6})
+    delta.commit(write_rows(old, delta.target, delta.default_spec), {})
+    with reloaded(catalog).update_schema() as change:
+        change.rename_column("city", "town")
+        change.update_column("id", field_type=_type("long"))
+        change.update_column("x", field_type=_type("double"))
+        change.delete_column("gone")
+        change.add_column("gone", _type("int"))
+    delta = RowDelta(reloaded(catalog))
+    new = pa.table({"id": [7, 2**40], "town": ["c", None], "x": [1.25, None], "gone": pa.array([1, None], pa.int32())})
+    delta.commit(write_rows(new, delta.target, delta.default_spec), {})
+    delta = RowDelta(reloaded(catalog))
+    keys = pa.table({"id": pa.array([3, 2**40], pa.int64())})
+    delta.commit(write_deletes(keys, delta.target, delta.default_spec, (1,)), {})
+    report = compacted(catalog)
+    assert (report.rows, report.dead_rows_removed, report.files_after) == (6, 2, 1)
+    assert [(row["town"], row["gone"]) for row in rows_of(reloaded(catalog))] == [("a", None)] * 5 + [("c", 1)]
+
+
+def _type(name: str) -> Any:
+    from pyiceberg.types import DoubleType, IntegerType, LongType
+
+    return {"long": LongType(), "double": DoubleType(), "int": IntegerType()}[name]
+
+
+@pytest.mark.parametrize("limit", [2**30, 2**16])
+def test_sorted_files_follow_each_other_however_little_memory_there_is(catalog: Any, limit: int) -> None:
+    new_table(catalog, COLUMNS)
+    for part in range(6):
+        append(catalog, [i * 7919 % 30_000 for i in range(part * 5_000, part * 5_000 + 5_000)])
+    upsert(catalog, [], deleted=list(range(0, 30_000, 3)))
+    chosen = CompactSettings(
+        rewrite_all=True, sort_by=("city", "x"), memory_limit_bytes=limit, target_file_bytes=40_000
+    )
+    report = compacted(catalog, chosen)
+    assert (report.rows, report.files_before) == (20_000, 6)
+    assert report.files_after > 1
+    found = []
+    for file in files_of(catalog)[0]:
+        read = pq.read_table(file.path.removeprefix("file://"))
+        keys = list(zip(read["city"].to_pylist(), read["x"].to_pylist(), strict=True))
+        assert keys == sorted(keys)
+        found.append((keys[0], keys[-1]))
+    found.sort()
+    assert all(before[1] <= after[0] for before, after in pairwise(found))
+
+
+def test_rows_that_are_all_equal_are_sorted_in_bounded_parts(catalog: Any) -> None:
+    new_table(catalog, COLUMNS)
+    delta = RowDelta(reloaded(catalog))
+    same = pa.table({"id": pa.array(range(30_000)), "city": ["x"] * 30_000, "x": pa.nulls(30_000, pa.float64())})
+    delta.commit(write_rows(same, delta.target, delta.default_spec), {})
+    parts = list(
+        module.sorted_rows(iter(same.to_batches(1_000)), ("city", "x"), 2**16, lambda: iter(same.to_batches(1_000)))
+    )
+    assert sum(part.num_rows for part in parts) == 30_000
+    assert max(part.nbytes for part in parts) < 2 * 2**16
+    assert pa.concat_tables(parts)["id"].to_pylist() == list(range(30_000))
+
+
+def test_mistakes_are_one_message(catalog: Any, tmp_path: Path) -> None:
+    new_table(catalog, COLUMNS)
+    append(catalog, range(3))
+    with pytest.raises(SchemaConflictError, match="cannot be sorted by 'nothing'"):
+        compact(reloaded(catalog), CompactSettings(sort_by=("nothing",)))
+    with pytest.raises(scan_core.PredicateError):
+        compact(reloaded(catalog), CompactSettings(where="id <"))
+    third = TableBuilder(tmp_path / "third", [Column(1, "id", "long")], version=3)
+    third.commit(third.data({"id": [1]}))
+    catalog.register_table("shop.third", str(third.metadata_path))
+    with pytest.raises(SourceError, match=r"shop\.third has format version 3 and cannot be compacted: rewriting would"):
+        compact(reloaded(catalog, "shop.third"), EVERYTHING)
+
+
+def test_an_empty_table_and_one_of_dead_rows_only(catalog: Any) -> None:
+    new_table(catalog, COLUMNS)
+    assert not compact(reloaded(catalog), EVERYTHING).has_changed
+    append(catalog, range(3))
+    upsert(catalog, [], deleted=[0, 1, 2])
+    report = compacted(catalog)
+    assert (report.files_before, report.files_after, report.dead_rows_removed) == (1, 0, 3)
+    assert files_of(catalog) == ([], [])
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_dry_run_reports_what_the_run_then_does(catalog: Any, dead: int) -> None:
+    new_table(catalog, COLUMNS)
+    for start in range(0, 50, 10):
+        append(catalog, range(start, start + 10))
+    upsert(catalog, [], deleted=list(range(dead)))
+    before = reloaded(catalog).metadata_location
+    dry = compact(reloaded(catalog), CompactSettings(is_dry=True))
+    assert reloaded(catalog).metadata_location == before
+    done = compacted(catalog, CompactSettings())
+    for name in ("files_before", "files_after", "bytes_before", "dead_rows_removed", "delete_files_dropped", "rows"):
+        assert getattr(dry, name) == getattr(done, name), name
+    assert "would rewrite 5 data files" in "\n".join(dry.lines)
+
+
+def test_needless_deletes_leave_though_nothing_is_rewritten(catalog: Any) -> None:
+    new_table(catalog, COLUMNS)
+    upsert(catalog, range(5))  # deletes of keys that no older file can have
+    report = compacted(catalog, CompactSettings())
+    assert (report.files_before, report.delete_files_dropped, report.commits) == (0, 1, 1)
+    assert files_of(catalog)[1] == []
+
+
+# Tables of other writers
+
+
+MOVED = {"pos_and_eq"}
+"""Its position deletes name data files by their old paths."""
+JAVA = [
+    name
+    for name, table in fixture_tables().items()
+    if name not in MOVED and json.loads(Path(table.metadata).read_text())["format-version"] == 2
+]
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_tables_of_other_writers_have_the_same_rows_afterwards(tmp_path: Path, name: str) -> None:
+    fixture: FixtureTable = fixture_tables()[name]
+    folder = copied(fixture.folder / name, tmp_path / "t", fixture.facts["location"])
+    catalog = catalog_in(tmp_path)
+    catalog.create_namespace("shop")
+    catalog.register_table("shop.t", str(folder / fixture.facts["metadata"]))
+    before = scan_core.open_table(reloaded(catalog)).scan().to_table()
+    report = compact(reloaded(catalog), EVERYTHING)
+    table = reloaded(catalog)
+    after = live_rows(table.metadata_location.removeprefix("file://"))
+    assert report.rows == after.num_rows == before.num_rows
+    assert sorted(map(repr, after.to_pylist())) == sorted(map(repr, before.to_pylist()))
+    again = scan_core.open_table(table).scan()
+    assert sorted(map(repr, again.to_table().to_pylist())) == sorted(map(repr, before.to_pylist()))
+    assert not any(task.has_deletes for task in again.plan().tasks)
+
+
+# Beside ingests, and killed
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest"])
+
+
+def rewrite_and_crash(config: str, point: str) -> None:
+    """A compaction of a mirror that the system ends at a point."""
+    import os
+
+    os.environ[storage.VARIABLE] = point
+    table = find_table(open_catalog(load(config)), "shop.products")
+    assert table is not None
+    compact(table, EVERYTHING)
+
+
+def project_with_updates(folder: Path, **table: Any) -> tuple[Project, list[dict[str, Any]]]:
+    """A mirror of ten commits of inserts, updates and deletes, and its rows."""
+    project = Project(folder, {"shop.products": {"key": ["id"], **table}})
+    for number in range(10):
+        first = number * 5
+        lines = [event("c", product(i)) for i in range(first, first + 10)]
+        lines += [event("u", product(first, "updated")), event("d", product(first + 1))]
+        project.land(f"{number}.jsonl", lines)
+        assert project.run().exit_code == 0
+    return project, project.rows()
+
+
+@pytest.mark.parametrize("point", [p for p in get_args(storage.CrashPoint) if p != "before-acknowledgement"])
+def test_a_killed_compaction_changes_no_row_and_the_next_one_finishes(tmp_path: Path, point: str) -> None:
+    project, rows = project_with_updates(tmp_path)
+    process = FORKS.Process(target=rewrite_and_crash, args=(str(tmp_path / "nevermore.yaml"), point))
+    process.start()
+    process.join()
+    assert process.exitcode == storage.EXIT_CODE
+    assert project.rows() == rows
+    compact(project.table("shop.products"), EVERYTHING)
+    assert project.rows() == rows
+    assert len(scan_core.open_table(project.table("shop.products")).scan().plan().tasks) == 1
+    project.land("later.jsonl", [event("u", product(7, "after")), event("d", product(8))])
+    assert project.run().exit_code == 0
+    assert {row["id"]: row["name"] for row in project.rows()} == (
+        {row["id"]: row["name"] for row in rows if row["id"] != 8} | {7: "after"}
+    )
+
+
+def test_a_mirror_goes_on_after_a_compaction_and_its_log_too(tmp_path: Path) -> None:
+    project, rows = project_with_updates(tmp_path)
+    ordinal = project.table("shop.products").current_snapshot().summary[LOG_ORDINAL]
+    for name in ("shop.products", "change_log.shop_products"):
+        report = compact(project.table(name), EVERYTHING)
+        assert report.files_after == 1
+    assert project.table("shop.products").current_snapshot().summary[LOG_ORDINAL] == ordinal
+    assert project.rows() == rows
+    assert all(table.status == "nothing new" for table in project.run().tables)
+    from pipelines.maintain.replay import resync
+
+    config = load(tmp_path / "nevermore.yaml")
+    resync(open_catalog(config), config, "shop.products")
+    assert project.rows() == rows
+
+
+def test_ingests_and_compactions_side_by_side(tmp_path: Path) -> None:
+    project, _ = project_with_updates(tmp_path, commit_rows=3)
+    expected = {row["id"]: row["name"] for row in project.rows()}
+    for number in range(8):
+        names = {i: f"{number}.{i}" for i in range(number, 60, 7)}
+        project.land(f"n{number}.jsonl", [event("u", product(i, name)) for i, name in names.items()])
+        expected |= names
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def keep_compacting() -> None:
+        try:
+            while not stop.is_set():
+                compact(project.table("shop.products"), EVERYTHING)
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            failures.append(error)
+
+    beside = threading.Thread(target=keep_compacting)
+    beside.start()
+    try:
+        report = project.run()
+    finally:
+        stop.set()
+        beside.join()
+    assert (failures, report.exit_code) == ([], 0)
+    assert {row["id"]: row["name"] for row in project.rows()} == expected
+    assert project.table("shop.products").metadata.snapshots
+
+
+def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, rows = project_with_updates(tmp_path, index={"dead_rows": True, "every_rows": 1})
+    config = load(tmp_path / "nevermore.yaml")
+    report = compact_mirror(config, "shop.products")
+    assert report is not None
+    assert report.files_before == 0  # scans of a hundred rows lose nothing that anybody notices
+    monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 0.0)
+    report = compact_mirror(config, "shop.products")
+    assert report is not None
+    assert (report.files_before, report.files_after) == (10, 1)
+    assert project.rows() == rows
+    project.write({"shop.products": {"key": ["id"], "maintenance": {"compact": False}}})
+    assert compact_mirror(load(tmp_path / "nevermore.yaml"), "shop.products") is None
+
+
+def test_a_failure_does_not_stop_a_continuous_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, _ = project_with_updates(tmp_path)
+    upkeep = module.Upkeep(load(tmp_path / "nevermore.yaml"))
+    upkeep._began -= 1000
+    monkeypatch.setattr(module, "compact", lambda *_: (_ for _ in ()).throw(PipelineError("disk on fire")))
+    assert list(upkeep.after_commits(["shop.products"])) == ["shop.products: was not compacted: disk on fire"]
+    assert project.rows()
+    upkeep._spent = 1000.0
+    assert not list(upkeep.after_commits(["shop.products"]))
+
+
+# Random histories
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("upsert"), st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True)),
+    st.tuples(st.just("delete"), st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True)),
+    st.tuples(
+        st.just("compact"),
+        st.sampled_from([EVERYTHING, CompactSettings(), CompactSettings(where="id < 10", rewrite_all=True)]),
+    ),
+    st.tuples(st.just("during"), st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True)),
+)
+
+
+def check_steps(steps: list[tuple[str, Any]], folder: Path) -> None:
+    """Any order of commits and compactions, some of which another commit overtakes."""
+    catalog = catalog_in(folder)
+    new_table(catalog, COLUMNS)
+    expected: dict[int, str] = {}
+    for number, (what, given_) in enumerate(steps):
+        before = reloaded(catalog).metadata.current_snapshot_id
+        if what == "compact":
+            compact(reloaded(catalog), given_)
+            if before is not None:
+                assert scan_core.open_table(reloaded(catalog)).scan().changes(before).to_table().num_rows == 0
+        elif what == "delete":
+            upsert(catalog, [], deleted=given_)
+            expected = {i: name for i, name in expected.items() if i not in given_}
+        else:
+            with pytest.MonkeyPatch.context() as patch:
+                if what == "during":
+                    between(patch, lambda ids=given_, n=number: upsert(catalog, ids, f"{n}-"))  # type: ignore[misc]
+                    compact(reloaded(catalog), EVERYTHING)
+                    if before is None:  # an empty table is not committed to
+                        continue
+                else:
+                    upsert(catalog, given_, f"{number}-")
+            expected |= {i: f"{number}-{i % 3}" for i in given_}
+        assert {row["id"]: row["city"] for row in rows_of(reloaded(catalog))} == expected
+        found = scan_core.open_table(reloaded(catalog)).scan().to_table()
+        assert dict(zip(found["id"].to_pylist(), found["city"].to_pylist(), strict=True)) == expected
+        assert found.num_rows == len(expected) == len(pc.unique(found["id"]))
+
+
+quick = settings(
+    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@quick
+@given(st.lists(STEPS, min_size=2, max_size=8))
+def test_random_histories_with_compactions(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    check_steps(steps, tmp_path_factory.mktemp("history"))
+
+
+@pytest.mark.slow
+@settings(quick, max_examples=1000, derandomize=False, print_blob=True)
+@given(st.lists(STEPS, min_size=2, max_size=12))
+def test_many_random_histories_with_compactions(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    check_steps(steps, tmp_path_factory.mktemp("history"))

@@ -13,6 +13,7 @@ from pipelines.errors import CommitConflictError, ConfigError, PublishError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from pipelines.maintain.compact import CompactSettings, compact
 from pipelines.publish import abandoned_runs
 from pipelines.publish.abandoned_runs import condemn_abandoned, remove_abandoned
 from pipelines.publish.refresh import publish
@@ -331,3 +332,19 @@ def test_a_day_whose_rows_are_all_deleted_is_published_empty_and_said_to_be(
     report = publish(config, NAME, partitions=asked)
     assert report.partitions == report.empty_partitions == ("2026-01-02",)
     assert [day for day, *_ in published(config)] == [dt.date(2026, 1, day) for day in (1, 3, 4)]
+
+
+def test_a_compaction_of_a_mirror_rebuilds_nothing(config: Config) -> None:
+    apply(config, "shop.orders", orders((4, 2, 4, 41)), deleted=[4, 90])
+    publish(config, NAME)
+    before = published(config)
+    table = find_table(open_catalog(config), "shop.orders")
+    assert table is not None
+    assert compact(table, CompactSettings(rewrite_all=True)).files_before == 2
+    report = publish(config, NAME)
+    assert report.is_unchanged or report.partitions == ()
+    assert published(config) == before
+    apply(config, "shop.orders", orders((7, 1, 2, 5)), deleted=[7])
+    compact(table, CompactSettings(rewrite_all=True))
+    assert publish(config, NAME).partitions == ("2026-01-02",)
+    assert_is_what_all_gives(config)
