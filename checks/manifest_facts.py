@@ -343,7 +343,7 @@ class FileFacts:
                     has_field_ids=reader.has_field_ids,
                     context=self._context,
                     file=file,
-                    member=reader.member,
+                    reader=reader,
                 ),
             )
 

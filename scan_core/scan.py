@@ -179,8 +179,8 @@ class ScanRequest:
     def select(self, *names: str | Sequence[str]) -> Self:
         """These columns, in this order: `select("id", "city")` or `select(["id", "city"])`.
 
-        Of a struct, `address.city` reads and gives that member alone. Metadata columns such as `_file` and `_pos` are
-        chosen by name.
+        Of a struct, `address.city` reads and gives that member alone; so do `tags['k']` of a map, `items[0].price` of a
+        list, and `items.price` the members of all elements. Metadata columns such as `_file` and `_pos` are chosen by name.
 
         Raises:
             ColumnNotFoundError: no schema of the table has such a column; names the nearest.
@@ -413,6 +413,7 @@ class ScanRequest:
             options=self.options,
             sample=self.row_sample,
             runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),
+            parts=binding.parts(self.columns),
         )
 
 

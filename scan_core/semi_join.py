@@ -202,7 +202,7 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
             has_field_ids=reader.has_field_ids,
             context=context,
             file=file,
-            member=reader.member,
+            reader=reader,
         )
         statistics = FileStatistics(reader, projection)
         conjuncts = open_conjuncts(context, file, projection, statistics)

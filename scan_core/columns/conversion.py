@@ -1,13 +1,14 @@
 """Arrays of a file converted to arrays of the table; struct members as columns of their own."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import field_id_of
+from scan_core.columns.file_reader import LeafNeeds, field_id_of
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
 
@@ -44,6 +45,8 @@ def compile_conversion(file_field: pa.Field, field: NestedField, context: Conver
         target = arrow_type(field.type)
         return lambda array: pa.nulls(len(array), target)
     match field.type:
+        case StructType(()):
+            return presence  # of values of any type: see `expr/parts.py`
         case StructType(members):
             return _struct(file_type, field, members, context)
         case ListType(element):
@@ -61,6 +64,12 @@ def is_identity(convert: Convert) -> bool:
 
 def _unchanged(array: pa.Array) -> pa.Array:
     return array
+
+
+def presence(array: pa.Array) -> pa.Array:
+    """Structs without members that are NULL where the values are."""
+    validity = pa.array(np.asarray(array.is_valid())).buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(pa.struct([]), len(array), [validity], children=[])
 
 
 def _struct(
@@ -91,9 +100,6 @@ def _struct(
             source[1](array.field(source[0])) if isinstance(source, tuple) else repeat(source, len(array))
             for source in sources
         ]
-        if not children:
-            validity = pa.array(np.asarray(array.is_valid())).buffers()[1] if array.null_count else None
-            return pa.Array.from_buffers(target, len(array), [validity], children=[])
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null() if array.null_count else None)
 
     return convert
@@ -104,10 +110,12 @@ def _list(file_type: pa.DataType, field: NestedField, element: NestedField, cont
         plain = pa.list_(file_type.value_field)
         inner = _list(plain, field, element, context)
         return lambda array: inner(array.cast(plain))
-    if not pt.is_list(file_type):
+    counts_only = element.type == StructType(())
+    if not (pt.is_list(file_type) or (counts_only and pt.is_map(file_type))):
         raise context.fail(field, f"the file has {file_type}, the table {field.type}")
-    _check_id(file_type.value_field, element, context)
-    convert_element = compile_conversion(file_type.value_field, element, context)
+    if not counts_only:
+        _check_id(file_type.value_field, element, context)
+    convert_element = presence if counts_only else compile_conversion(file_type.value_field, element, context)
     target = arrow_type(field.type)
     if target == file_type and is_identity(convert_element):
         return _unchanged
@@ -128,6 +136,8 @@ def _list(file_type: pa.DataType, field: NestedField, element: NestedField, cont
 def _map(
     file_type: pa.DataType, field: NestedField, key: NestedField, value: NestedField, context: ConversionContext
 ) -> Convert:
+    if pt.is_list(file_type) and value.type == StructType(()):
+        return _map_of_keys(file_type.value_type.field(0), field, key, context)
     if not pt.is_map(file_type):
         raise context.fail(field, f"the file has {file_type}, the table {field.type}")
     _check_id(file_type.key_field, key, context)
@@ -141,6 +151,20 @@ def _map(
 
     def convert(array: pa.MapArray) -> pa.Array:
         entries = pa.StructArray.from_arrays([convert_key(array.keys), convert_value(array.items)], fields=fields)
+        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries])
+
+    return convert
+
+
+def _map_of_keys(file_field: pa.Field, field: NestedField, key: NestedField, context: ConversionContext) -> Convert:
+    """A map of which only the keys were read: Arrow has them as a list of structs of one member."""
+    _check_id(file_field, key, context)
+    convert_key = compile_conversion(file_field, key, context)
+    target = arrow_type(field.type)
+
+    def convert(array: pa.ListArray) -> pa.Array:
+        keys = convert_key(array.values.field(0))
+        entries = pa.StructArray.from_arrays([keys, presence(keys)], fields=[target.key_field, target.item_field])
         return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries])
 
     return convert
@@ -267,6 +291,75 @@ def public_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 Way = tuple[int, ...]
+
+
+def leaf_needs(file_type: pa.DataType, kind: Type) -> LeafNeeds:
+    """The leaf columns of a file's column that are needed for values of the table's type `kind`."""
+    found = list(_leaf_needs(file_type, kind, 0))
+    return LeafNeeds(
+        frozenset(i for is_all, leaves in found if is_all for i in leaves),
+        tuple(leaves for is_all, leaves in found if not is_all),
+    )
+
+
+def _leaf_needs(file_type: pa.DataType, kind: Type, start: int) -> Iterator[tuple[bool, range]]:
+    """Ranges of leaf columns: whether all are needed, or any one of them."""
+    whole = range(start, start + _leaf_count(file_type))
+    match kind:
+        case StructType(members) if pt.is_struct(file_type):
+            by_id: dict[int | None, Type] = {f.field_id: f.type for f in members}
+            found = False
+            for index in range(file_type.num_fields):
+                child = file_type.field(index)
+                if (child_kind := by_id.get(field_id_of(child))) is not None:
+                    found = True
+                    yield from _leaf_needs(child.type, child_kind, start)
+                start += _leaf_count(child.type)
+            if not found:
+                yield False, whole
+        case StructType(()):
+            yield False, whole
+        case ListType(element) if pt.is_list(file_type):
+            yield from _leaf_needs(file_type.value_type, element.type, start)
+        case ListType(element) if pt.is_map(file_type) and element.type == StructType(()):
+            yield False, whole
+        case MapType(_, value) if pt.is_map(file_type):
+            keys = _leaf_count(file_type.key_type)
+            yield True, range(start, start + keys)
+            if value.type != StructType(()) or pt.is_nested(file_type.item_type):
+                yield from _leaf_needs(file_type.item_type, value.type, start + keys)
+        case _:
+            yield True, whole
+
+
+def type_of_leaves(file_type: pa.DataType, leaves: AbstractSet[int], start: int = 0) -> pa.DataType | None:
+    """The type that Arrow gives a column, of which `start` is the first leaf column, if only `leaves` are read.
+
+    None where it is not certain.
+    """
+    stop = start + _leaf_count(file_type)
+    if leaves >= set(range(start, stop)):
+        return file_type
+    if not (pt.is_struct(file_type) or pt.is_list(file_type) or pt.is_map(file_type)):
+        return None
+    children = [file_type.field(i) for i in range(file_type.num_fields)]
+    if pt.is_map(file_type):
+        children = [file_type.key_field, file_type.item_field]
+    kept = []
+    for child in children:
+        count = _leaf_count(child.type)
+        if any(start <= leaf < start + count for leaf in leaves):
+            if (kind := type_of_leaves(child.type, leaves, start)) is None:
+                return None
+            kept.append(child.with_type(kind))
+        start += count
+    if pt.is_struct(file_type):
+        return pa.struct(kept)
+    if pt.is_list(file_type):
+        return pa.list_(kept[0])
+    if len(kept) == 2:
+        return pa.map_(*kept)
+    return pa.list_(pa.field("entries", pa.struct(kept), nullable=False))
 
 
 def leaf_ranges(schema: pa.Schema) -> tuple[range, ...]:

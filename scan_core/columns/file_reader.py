@@ -72,6 +72,19 @@ class ReadCounts:
     paged: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class LeafNeeds:
+    """Leaf columns of a column, counted from its first.
+
+    Attributes:
+        all_of: to be read.
+        any_of: for each of these one is to be read, whichever: what matters is where there are values.
+    """
+
+    all_of: frozenset[int]
+    any_of: tuple[range, ...]
+
+
 class FileReader(Protocol):
     """An open file.
 
@@ -117,6 +130,13 @@ class FileReader(Protocol):
         """The column number under which a struct member can be read alone, NULL where a struct above it is.
 
         `way` is a top-level column, then the place of a child in each struct; None if the file has no such column.
+        """
+        return None
+
+    def part(self, column_index: int, needs: LeafNeeds) -> tuple[int, frozenset[int]] | None:
+        """The column number under which a part of a column can be read, and its leaf columns, counted from the column's first.
+
+        None if the column can only be read as a whole.
         """
         return None
 

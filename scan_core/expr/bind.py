@@ -1,6 +1,7 @@
 """Names to field ids, operators to types: from an expression to a bound predicate."""
 
 import datetime as dt
+from dataclasses import replace
 from difflib import get_close_matches
 
 from scan_core.expr.bound import (
@@ -34,12 +35,13 @@ from scan_core.expr.coercion import (
 )
 from scan_core.expr.literals import from_python
 from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
-from scan_core.expr.normalize import Normalization, conjuncts_of
+from scan_core.expr.normalize import Normalization, conjuncts_of, normalize
 from scan_core.expr.parse import point_at
+from scan_core.expr.parts import is_access
 from scan_core.expr.rules import DATE_PARTS, FUNCTIONS, ArgumentError, condition_of, plus_interval, same_type, subscript
 from scan_core.expr.strings import like_parts, regex_matcher
 from scan_core.model.errors import ColumnNotFoundError, PredicateError
-from scan_core.model.schema import MapType, PrimitiveType, Schema, StructType, Type, parse_type
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, parse_type
 
 METADATA_COLUMNS: dict[str, tuple[int, Type]] = {
     "_file": (2147483646, STRING),
@@ -89,6 +91,15 @@ class Names:
                 near = get_close_matches(part, [f.name for f in fields], n=3)
                 hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(f.name for f in fields)}"
                 raise ColumnNotFoundError(f"{'no' if not found else 'ambiguous'} member {part!r}; {hint}")
+            case ListType(NestedField(type=StructType(fields)) as element):
+                kept = [f for f in fields if self._same(f.name, part)]
+                if len(kept) != 1:
+                    hint = f"they have {', '.join(f.name for f in fields)}"
+                    raise ColumnNotFoundError(
+                        f"{'ambiguous' if kept else 'no'} member {part!r} of the elements; {hint}"
+                    )
+                of_member = replace(element, type=kept[0].type, required=element.required and kept[0].required)
+                return Call("list_member", (node, Literal(kept[0].name, STRING)), ListType(of_member))
             case MapType(key) if name_of(key.type) == "string":
                 return subscript("[]", (node, Literal(part, STRING)))
             case _:
@@ -115,6 +126,7 @@ class Names:
         return name == wanted or (not self._case_sensitive and name.lower() == wanted.lower())
 
 
+_ACCESSES = frozenset({"[]", "element_at", "try_element_at", "get", "."})
 _DATES = frozenset({"current_date", "curdate"})
 _MOMENTS = frozenset({"current_timestamp", "now"})
 
@@ -165,6 +177,24 @@ def bind(
         return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound, normalization))
     except RecursionError as error:
         raise PredicateError("the filter nests too deeply") from error
+
+
+def bind_access(text: str, schema: Schema, *, case_sensitive: bool = True) -> BoundExpr | None:
+    """A part of a column: `l[0].a`, `m['k']`, `l.a` (the member `a` of all elements of a list); None if `text` is none.
+
+    Raises:
+        PredicateError: it is the text of one, but the column has no such part.
+    """
+    from scan_core.expr.parse import parse
+
+    try:
+        expression = parse(text)
+    except PredicateError:
+        return None
+    if not isinstance(expression, Name) and not (isinstance(expression, Operation) and expression.name in _ACCESSES):
+        return None
+    bound = normalize(_Binder(schema, text, case_sensitive=case_sensitive).bind(expression))
+    return bound if is_access(bound) else None
 
 
 def span_of(expression: Expr) -> Span | None:

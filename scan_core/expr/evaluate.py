@@ -59,6 +59,20 @@ def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int
     return truth_of(node, _frame(node, columns, num_rows, {}), nulls=True)
 
 
+def values_at(access: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> pa.Array:
+    """The values of an expression.
+
+    Raises:
+        EvaluationError: it fails on a row.
+    """
+    vector = vector_of(access, Frame(columns, num_rows))
+    if vector.failed is not None and vector.failed.any():
+        raise EvaluationError(
+            f"{vector.reason} in: {bound_text(access)}; try_element_at() and get() give NULL where a list has no such element"
+        )
+    return array_from(vector.values, num_rows)
+
+
 def constant_value(node: BoundExpr) -> BoundExpr:
     """A constant expression as a Literal, or as a Failure if it always fails."""
     vector = vector_of(node, Frame({}, 1))

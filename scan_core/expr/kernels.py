@@ -70,7 +70,7 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from scan_core.model.schema import ListType, MapType, PrimitiveType, Type, arrow_type
+from scan_core.model.schema import ListType, MapType, PrimitiveType, StructType, Type, arrow_type
 from scan_core.rows.buffers import Mask, scalar, validity
 
 DIVISION_BY_ZERO = "division by zero"
@@ -326,6 +326,20 @@ def _list_get(*, from_one: bool) -> Kernel:
     return kernel
 
 
+def _list_member(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    array, name = arguments[0], arguments[1].as_py()
+    (kind, *_) = types
+    assert isinstance(kind, ListType)  # noqa: S101  # by binding
+    assert isinstance(kind.element.type, StructType)  # noqa: S101
+    index = [f.name for f in kind.element.type.fields].index(name)
+    values = [member(array.values, index)]
+    return Vector(
+        pa.Array.from_buffers(
+            arrow_type(result), len(array), array.buffers()[:2], array.null_count, array.offset, values
+        )
+    )
+
+
 def _map_get(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
     array, key = arguments
     places, present = _find_keys(array, key, types)
@@ -534,6 +548,7 @@ _KERNELS: Mapping[str, Kernel] = {
     "size": _size,
     "list_get": _list_get(from_one=False),
     "list_element_at": _list_get(from_one=True),
+    "list_member": _list_member,
     "map_get": _map_get,
     "array_contains": _array_contains,
     "map_contains_key": _map_contains_key,

@@ -430,6 +430,8 @@ def _bound(node: BoundExpr) -> tuple[str, int]:  # noqa: C901, PLR0912  # one fl
         case Call(function, arguments):
             if function == "date_trunc":
                 arguments = arguments[::-1]
+            if function == "list_member" and isinstance(member := arguments[1], Literal):
+                return f"{_wrap(_bound(arguments[0]), _NEGATIVE)}.{Name((member.value,))}", _ATOM
             return _operator(_CALL_NAMES.get(function, function), [_bound(a) for a in arguments])
 
 

@@ -45,6 +45,8 @@ class Switches:
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.
         lazy_columns: decode payload columns only where rows survive.
+        read_nested_parts: of lists, maps and structs in Parquet files, read only those leaf columns that filters and result
+            need.
         drop_rows_by_batch: if most rows of a row group survive, drop the others from each batch as it is created, not from
             the whole row group before.
         use_numba: use compiled key kernels where they pay; if off, NumPy only.
@@ -66,6 +68,7 @@ class Switches:
     split_row_groups: bool = True
     share_indexes: bool = True
     lazy_columns: bool = True
+    read_nested_parts: bool = True
     drop_rows_by_batch: bool = True
     use_numba: bool = True
 

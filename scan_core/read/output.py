@@ -47,6 +47,8 @@ class OutputColumns:
         self.sources: list[ValueSource] = [
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS
+            else projection.part(context.parts[field.field_id])
+            if field.field_id in context.parts
             else projection.column(field)
             if len(context.field_paths[field.field_id]) == 1
             else projection.leaf(field.field_id, field.type)

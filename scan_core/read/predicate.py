@@ -11,6 +11,7 @@ from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, w
 from scan_core.expr.evaluate import evaluation_error, judge
 from scan_core.expr.kernels import cost_of
 from scan_core.expr.nodes import BoundPredicate, leaf_ids
+from scan_core.expr.parts import narrowed
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import ListType, MapType, Type
 from scan_core.model.snapshot import DataFile
@@ -80,7 +81,7 @@ class Conjunct(Restriction):
         ((field_id, source),) = self.columns.items()
         types = {n.type for n in walk(self.expr) if isinstance(n, Column | Member) and n.field_id == field_id}
         is_collection = all(isinstance(type_, ListType | MapType) for type_ in types)
-        return field_id if is_collection and isinstance(source, FromFile) else None
+        return source.index if is_collection and isinstance(source, FromFile) else None
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """Decide by bounds; if these leave an equality or IN list undecided, by Bloom filters and dictionaries."""
@@ -135,6 +136,9 @@ def open_conjuncts(
 ) -> list[Conjunct]:
     """The conjuncts of a scan with their columns in one data file; MalformedTableError if a required one is missing."""
     predicate = context.predicate or BoundPredicate("true", ())
+    conjuncts = predicate.conjuncts
+    if context.options.switches.read_nested_parts:
+        conjuncts = tuple(map(narrowed, conjuncts))
     return [
         Conjunct(
             BoundPredicate("", (conjunct,)),
@@ -146,7 +150,7 @@ def open_conjuncts(
             Worth.in_file(),
             context.table,
         )
-        for index, conjunct in enumerate(predicate.conjuncts)
+        for index, conjunct in enumerate(conjuncts)
     ]
 
 

@@ -5,19 +5,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import ConversionContext, Convert, Way, compile_conversion, descended, is_identity
-from scan_core.columns.file_reader import apply_name_mapping, field_id_of
+from scan_core.columns.conversion import (
+    ConversionContext,
+    Convert,
+    Way,
+    compile_conversion,
+    descended,
+    is_identity,
+    leaf_needs,
+    repeat,
+    type_of_leaves,
+)
+from scan_core.columns.file_reader import FileReader, apply_name_mapping, field_id_of
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.model.snapshot import ContentFile
 from scan_core.model.transforms import partition_value
 from scan_core.split.tasks import ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.expr.bound import BoundExpr
 
 
 def partition_scalar(value: Any, value_type: PrimitiveType, path: str) -> pa.Scalar:
@@ -126,7 +139,7 @@ class FileProjection:
         has_field_ids: False if the file knows none, so that the table's name mapping applies.
         context: facts of the scan.
         file: the manifest entry, for its path and partition values.
-        member: the number under which the file's reader gives a struct member alone, None if it cannot.
+        reader: of the file, which may read struct members and parts of nested columns alone.
     """
 
     def __init__(
@@ -136,10 +149,11 @@ class FileProjection:
         has_field_ids: bool,
         context: ScanContext,
         file: ContentFile,
-        member: Callable[[Way], int | None] = lambda _: None,
+        reader: FileReader | None = None,
     ) -> None:
         self._path = file.path
-        self._member = member
+        self._reader = reader
+        self._reads_parts = context.options.switches.read_nested_parts
         self._file = file
         self._specs = context.specs
         self._is_anonymous = not has_field_ids and not context.name_mapping
@@ -165,6 +179,10 @@ class FileProjection:
         steps = self._steps(top, path)
         return self._member((top, *steps)) if len(steps) == len(path) - 1 else None
 
+    def _member(self, way: Way) -> int | None:
+        """The number under which the file's reader gives a struct member alone, None if it cannot."""
+        return None if self._reader is None else self._reader.member(way)
+
     def column(self, field: NestedField) -> ColumnSource:
         """Where the table's top-level column comes from.
 
@@ -175,7 +193,15 @@ class FileProjection:
         index = self._by_id.get(field.field_id)
         if index is None:
             return Constant(self.missing(field))
-        return FromFile(index, compile_conversion(self.schema.field(index), field, self._context))
+        return self._from_file(index, self.schema.field(index), field)
+
+    def _from_file(self, index: int, file_field: pa.Field, field: NestedField) -> FromFile:
+        """The file's column or member `index`, of which only those leaf columns are read that the table's type has."""
+        if self._reader is not None and self._reads_parts and pt.is_nested(file_field.type):
+            found = self._reader.part(index, leaf_needs(file_field.type, field.type))
+            if found is not None and (kind := type_of_leaves(file_field.type, found[1])) is not None:
+                index, file_field = found[0], file_field.with_type(kind)
+        return FromFile(index, compile_conversion(file_field, field, self._context))
 
     def is_absent(self, field_id: int) -> bool:
         """Whether a constant stands in for a field that the file does not have."""
@@ -209,10 +235,24 @@ class FileProjection:
         file_field = self.schema.field(index)
         for step in steps:
             file_field = file_field.type.field(step)
-        convert = compile_conversion(file_field, path[-1], self._context)
         if (alone := self._member((index, *steps))) is not None:
-            return FromFile(alone, convert)
+            return self._from_file(alone, file_field, path[-1])
+        convert = compile_conversion(file_field, path[-1], self._context)
         return FromFile(index, lambda array: convert(descended(array, steps)))
+
+    def part(self, access: "BoundExpr") -> ColumnSource:
+        """Where the values of a part of a list or map come from; fails as evaluation does."""
+        from scan_core.expr.bound import Column, Member, walk
+        from scan_core.expr.evaluate import values_at
+        from scan_core.expr.parts import is_leaf, narrowed
+
+        access = narrowed(access) if self._reads_parts else access
+        column = next(n for n in walk(access) if isinstance(n, Column | Member) and is_leaf(n))
+        source = self.leaf(column.field_id, column.type)
+        if isinstance(source, Constant):
+            return Constant(values_at(access, {column.field_id: repeat(source.value, 1)}, 1)[0])
+        convert = source.convert
+        return FromFile(source.index, lambda a: values_at(access, {column.field_id: convert(a)}, len(a)))
 
     def _steps(self, index: int, path: Sequence[NestedField]) -> list[int]:
         """From a top-level column down to the last field of the path that the file has, through structs alone."""

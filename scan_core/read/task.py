@@ -155,7 +155,7 @@ def open_task(
             has_field_ids=reader.has_field_ids,
             context=context,
             file=data_file,
-            member=reader.member,
+            reader=reader,
         )
         metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
         yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=ahead, projection=projection)

@@ -263,6 +263,8 @@ def why_not_columns(context: ScanContext) -> str | None:
             return f"metadata column {column.name!r}"
         if column.name.lower() in _TAKEN:
             return f"column {column.name!r} has a name that reading with Spark needs for itself"
+        if column.field_id in context.parts:
+            return f"column {column.name!r} is a part of a list or map"
         if column.field_id not in tops:
             return f"column {column.name!r} is a member of a struct"
         if column.field_id in with_uuids:

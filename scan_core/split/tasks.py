@@ -7,7 +7,7 @@ are in one ScanContext; what belongs to one data file in its FileScanTask.
 import pickle
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec
 from scan_core.rows.selection import RowSample
 
 if TYPE_CHECKING:
+    from scan_core.expr.bound import BoundExpr
     from scan_core.expr.nodes import BoundPredicate
     from scan_core.joins.request import RuntimeFilter
 
@@ -41,6 +42,7 @@ class ScanContext:
         name_mapping: `schema.name-mapping.default` as parsed JSON, or None.
         sample: which rows to look at; None for all.
         runtime_filters: keys that rows must have, in addition to the predicate.
+        parts: columns of the result that are parts of lists and maps, such as `m['k']`: what they are, by field id.
     """
 
     table: str
@@ -53,6 +55,7 @@ class ScanContext:
     options: ScanOptions
     sample: RowSample | None = None
     runtime_filters: tuple["RuntimeFilter", ...] = ()
+    parts: Mapping[int, "BoundExpr"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 from scan_core.io import cache
 from tests.io_patterns.recording import Recorder, RecordingHandler
-from tests.support.iceberg_json import Column
+from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.table_builder import TableBuilder
 
@@ -117,6 +117,26 @@ def _recorded(
     yield Recorded(opened.scan().with_options(ScanOptions(parallelism=1)), recorder, chunks)
     for forget in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
         forget()
+
+
+def test_of_a_list_of_structs_only_the_leaf_that_is_filtered_and_selected_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    columns = [
+        Column(1, "id", "long"),
+        Column(2, "l", list_of(3, struct(Column(4, "a", "int"), Column(5, "b", "string")))),
+    ]
+    table = TableBuilder(tmp_path / "t", columns)
+    lists = [[{"a": i % 7, "b": rng.bytes(500).hex()}] * (i % 3) for i in range(4_000)]
+    table.commit(table.data({"id": range(4_000), "l": lists}, use_dictionary=False))
+    leaf_a, leaf_b = ("l.list.element." + name for name in "ab")
+    for recorded in _recorded(table, monkeypatch, pafs.LocalFileSystem(), str(tmp_path), {}):
+        assert recorded.scan.where("try_element_at(l, 1).a = 3").select("l.a").count() == 380
+        assert recorded.touched(leaf_a) >= sum(end - start for start, end in recorded.chunks[leaf_a])
+        size = sum(end - start for start, end in recorded.chunks[leaf_b])
+        assert size > 2_000_000
+        assert recorded.touched(leaf_b) < 0.05 * size, "no more than what comes with the footer"
 
 
 def test_planning_opens_metadata_and_each_manifest_once_and_no_data(recorded: Recorded) -> None:

@@ -256,7 +256,7 @@ class AbsenceTests:
     ) -> Callable[[Any], bool] | None:
         """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
         columns, chunk = self._layout.columns, self._layout.chunk(row_group.index, column_index)
-        field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index].start
+        field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index][0]
         if pt.is_nested(field_type) or (place := chunk.bloom_filter) is None:
             return None
         key = row_group.index, leaf
@@ -282,7 +282,7 @@ class AbsenceTests:
     def by_dictionary(self, row_group: RowGroup, column_index: int, counts: ReadCounts) -> Callable[[Any], bool] | None:
         """By the dictionary page of a column chunk in which every page is encoded by it."""
         columns, chunk = self._layout.columns, self._layout.chunk(row_group.index, column_index)
-        field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index].start
+        field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index][0]
         if pt.is_nested(field_type) or (place := _dictionary_range(chunk)) is None:
             return None
         with refusing_malformed(self._path, "dictionary page"):

@@ -134,9 +134,9 @@ class PagedChunks:
     def has_pages(self, row_group: RowGroup, column: int) -> bool:
         """Whether the column can be read by page: it has one leaf, and an offset index."""
         leaves = self._layout.columns.leaves[column]
-        if len(leaves) != 1 or not self._layout.footer.leaves[leaves.start].elements:
+        if len(leaves) != 1 or not self._layout.footer.leaves[leaves[0]].elements:
             return False
-        return self._chunk(row_group, leaves.start).offset_index is not None
+        return self._chunk(row_group, leaves[0]).offset_index is not None
 
     def read(
         self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
@@ -147,7 +147,7 @@ class PagedChunks:
             MalformedTableError: pages that cannot be decoded; names file and column.
         """
         candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
-        self._load_locations(row_group, [self._layout.columns.leaves[i].start for i in candidates], counts)
+        self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
         wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows)) is not None]
         arrays: dict[int, pa.Array] = {}
         for item, (dictionary, pages, num_bytes) in zip(wanted, self._fetch(wanted), strict=True):
@@ -166,7 +166,7 @@ class PagedChunks:
 
     def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
         """Of the pages of a primitive column; bounds in the file's type."""
-        field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column].start
+        field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column][0]
         chunk = self._chunk(row_group, leaf)
         if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
             return None
@@ -184,12 +184,12 @@ class PagedChunks:
         leaves = self._layout.columns.leaves[column]
         if len(leaves) != 1:
             return False
-        chunk = self._chunk(row_group, leaves.start)
+        chunk = self._chunk(row_group, leaves[0])
         return chunk.uncompressed_bytes >= _LEAST_PAGED_BYTES or chunk.num_values >= _LEAST_PAGED_VALUES
 
     def _wanted(self, row_group: RowGroup, column: int, rows: Positions) -> _Wanted | None:
         """The pages to read; None where the whole chunk is cheaper."""
-        leaf = self._layout.columns.leaves[column].start
+        leaf = self._layout.columns.leaves[column][0]
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
@@ -356,7 +356,7 @@ class ChunkStreams:
     def _open(self, row_group: RowGroup, column: int, num_rows: int, *, is_frugal: bool) -> Iterator[pa.RecordBatch]:
         is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.columns.leaves[column]
-        dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
+        dictionary = (leaves[0],) if self._layout.keeps_dictionary(row_group.index, column) else ()
         if is_local:  # on an object store that would fetch the chunk twice
             self._headers.check(row_group.index, leaves)
         reader = open_decoder(
@@ -423,8 +423,32 @@ class WholeChunks:
         Raises:
             MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
         """
-        columns = self._layout.columns
         wanted = sorted(set(column_indices))
+        arrays: dict[int, pa.Array] = {}
+        for together in self._without_common_leaves(wanted):
+            arrays |= self._read_together(row_group, together, counts, check)
+        return [arrays[i] for i in column_indices]
+
+    def _without_common_leaves(self, wanted: Sequence[int]) -> list[list[int]]:
+        """Columns that can be decoded together: of a part of a column nothing else is decoded at the same time."""
+        columns, groups = self._layout.columns, [list[int]()]
+        for column in wanted:  # parts come last
+            top = columns.ways[column][0]
+            of = (g for g in groups if not columns.is_part(column) or all(columns.ways[i][0] != top for i in g))
+            if (group := next(of, None)) is None:
+                groups.append([column])
+            else:
+                group.append(column)
+        return groups
+
+    def _read_together(
+        self,
+        row_group: RowGroup,
+        wanted: Sequence[int],
+        counts: ReadCounts,
+        check: Callable[[Sequence[int]], None] | None,
+    ) -> dict[int, pa.Array]:
+        columns = self._layout.columns
         leaves = sorted({leaf for i in wanted for leaf in columns.leaves[i]})
         counts.whole.update(wanted)
         chunks = self._layout.footer.row_groups[row_group.index].chunks
@@ -451,7 +475,7 @@ class WholeChunks:
                     f"{self._path}: row group {row_group.index}: column {columns.fields[column].name!r} has "
                     f"{len(array)} of {row_group.num_rows} rows"
                 )
-        return [arrays[i] for i in column_indices]
+        return arrays
 
     def close(self) -> None:
         """Release the decoders."""
@@ -461,7 +485,7 @@ class WholeChunks:
         """A decoder that reads the strings of this row group as dictionaries where that pays."""
         columns = self._layout.columns
         dictionaries = tuple(
-            columns.leaves[i].start for i in columns.string_columns if self._layout.keeps_dictionary(row_group.index, i)
+            columns.leaves[i][0] for i in columns.string_columns if self._layout.keeps_dictionary(row_group.index, i)
         )
         if dictionaries not in self._readers:
             source = self._source.for_arrow()

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
-from scan_core.columns.conversion import Way, leaf_ranges, members_of
+from scan_core.columns.conversion import Way, leaf_ranges, members_of, type_of_leaves
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
 from scan_core.files.parquet.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
 from scan_core.files.parquet.pages import PageFacts
@@ -27,7 +29,8 @@ class FileColumns:
 
     Attributes:
         arrow_schema: with field ids as metadata.
-        ways: the way to each column: top-level ones first, then struct members, which are columns of their own.
+        ways: the way to each column: top-level ones first, then struct members, which are columns of their own, then
+            parts of these, as they are asked for: columns of which only some leaf columns are read.
         numbers: of columns, by their ways.
         fields: of each column.
         leaves: for each column the indices of its leaf columns.
@@ -38,14 +41,36 @@ class FileColumns:
     """
 
     arrow_schema: pa.Schema
-    ways: tuple[Way, ...]
+    ways: list[Way]
     numbers: Mapping[Way, int]
-    fields: tuple[pa.Field, ...]
-    leaves: tuple[range, ...]
+    fields: list[pa.Field]
+    leaves: list[Sequence[int]]
     ranges: Mapping[Way, range]
     num_leaves: int
     string_columns: tuple[int, ...]
     has_field_ids: bool
+    parts: dict[tuple[int, ...], int] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def part(self, column: int, leaves: AbstractSet[int]) -> int | None:
+        """The number of a column of which only these leaf columns are read; None where Arrow may not read it so."""
+        if len(leaves) == len(self.leaves[column]):
+            return column
+        key = (column, *sorted(leaves))
+        with self.lock:
+            if key not in self.parts:
+                of = self.fields[column]
+                if (kind := type_of_leaves(of.type, leaves, self.leaves[column][0])) is None:
+                    return None
+                self.parts[key] = len(self.fields)
+                self.ways.append(self.ways[column])
+                self.leaves.append(key[1:])
+                self.fields.append(of.with_type(kind))
+            return self.parts[key]
+
+    def is_part(self, column: int) -> bool:
+        """Whether only some leaf columns of it are read."""
+        return column >= len(self.numbers)
 
 
 def file_columns(schema: pa.Schema) -> FileColumns:
@@ -56,15 +81,15 @@ def file_columns(schema: pa.Schema) -> FileColumns:
     """
     leaves = leaf_ranges(schema)
     members = members_of(schema, leaves)
-    ways = (*((i,) for i in range(len(schema))), *(way for way, _, _ in members))
-    all_leaves = (*leaves, *(found for _, _, found in members))
+    ways = [*((i,) for i in range(len(schema))), *(way for way, _, _ in members)]
+    all_leaves: list[Sequence[int]] = [*leaves, *(found for _, _, found in members)]
     return FileColumns(
         schema,
         ways,
         {way: number for number, way in enumerate(ways)},
-        (*schema, *(field for _, field, _ in members)),
+        [*schema, *(field for _, field, _ in members)],
         all_leaves,
-        dict(zip(ways, all_leaves, strict=True)),
+        {**{(i,): found for i, found in enumerate(leaves)}, **{way: found for way, _, found in members}},
         leaves[-1].stop if leaves else 0,
         tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
         any(_has_id(field) for field in schema),
@@ -144,7 +169,7 @@ class ParquetLayout:
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """The column chunk of a primitive column; of a nested one the first."""
-        return self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
+        return self.footer.row_groups[row_group].chunks[self.columns.leaves[column][0]]
 
     def is_repeated(self, leaf: int) -> bool:
         """Whether a row has any number of its values: it is below a list or map."""

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import Habits, PageStatistics, ReadCounts, RowGroup
+from scan_core.columns.file_reader import Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.parquet.bloom import AbsenceTests
 from scan_core.files.parquet.chunks import ChunkStreams, PagedChunks, WholeChunks
@@ -158,6 +158,16 @@ class ParquetFileReader:
         """The number of a struct member as a column of its own."""
         return self._layout.columns.numbers.get(way)
 
+    def part(self, column_index: int, needs: LeafNeeds) -> tuple[int, frozenset[int]] | None:
+        """A column of which only some leaf columns are read, the smallest of those that serve."""
+        leaves = self._leaves[column_index]
+        kept = {leaves[i] for i in needs.all_of}
+        for choice in needs.any_of:
+            if kept.isdisjoint(found := [leaves[i] for i in choice]):
+                kept.add(min(found, key=self._leaf_bytes))
+        number = self._layout.columns.part(column_index, kept)
+        return None if number is None else (number, frozenset(leaf - leaves[0] for leaf in kept))
+
     def field(self, column_index: int) -> pa.Field:
         """Of a top-level column or member."""
         return self._layout.columns.fields[column_index]
@@ -168,7 +178,7 @@ class ParquetFileReader:
         if pt.is_nested(field_type):
             return None
         chunk = self._layout.chunk(row_group.index, column_index)
-        leaf = self._footer.leaves[self._leaves[column_index].start]
+        leaf = self._footer.leaves[self._leaves[column_index][0]]
         if (statistics := chunk.statistics) is None:
             return ColumnStatistics(value_count=chunk.num_values)
         raw = stored_bounds(statistics, leaf, has_column_orders=self._footer.has_column_orders)
@@ -233,6 +243,9 @@ class ParquetFileReader:
         self._streams.close()
         self._chunks.close()
         self._source.close()
+
+    def _leaf_bytes(self, leaf: int) -> int:
+        return sum(group.chunks[leaf].num_bytes for group in self._footer.row_groups)
 
     def _check_of(self, row_group: RowGroup) -> Callable[[Sequence[int]], None] | None:
         """The comparison of pages with the footer that, on an object store, has to wait until they are fetched."""
