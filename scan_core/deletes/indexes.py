@@ -30,6 +30,7 @@ from scan_core.keys.equality_index import (
     build_bytes,
     build_index,
     build_index_streamed,
+    covers_all,
     find_deleted,
     needs_streaming,
 )
@@ -40,8 +41,11 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, StructType, arrow_type
 from scan_core.model.snapshot import DeleteFile
+from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
-from scan_core.rows.selection import All, from_ranges
+from scan_core.prune.verdicts import Match
+from scan_core.rows.buffers import Mask
+from scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 if TYPE_CHECKING:
@@ -77,8 +81,30 @@ def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple
     return tuple(found)
 
 
-def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
-    """The keys of every file of the group, one entry per file and row group.
+class Narrowing(Protocol):
+    """What makes keys of a delete set unnecessary, told by some of its key columns.
+
+    Columns that it tells by are read first, and others only for the keys that are left.
+    """
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of its columns among the key columns of the delete set."""
+        ...
+
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
+        """False only if all keys so described, of one delete file, are unnecessary; statistics are of its columns."""
+        ...
+
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
+        """Which keys of a delete file are needed, by the values of its columns."""
+        ...
+
+
+def load_keys(
+    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
+) -> list[DeleteKeys]:
+    """The keys of every file of the group that are needed, one entry per file and row group.
 
     Raises:
         MalformedTableError: rule 11, or a file that cannot be read; names the file.
@@ -86,12 +112,12 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
     """
     threads = min(context.options.parallelism, -(-len(group.files) // _FILES_PER_THREAD))
     if threads <= 1:
-        return list(_keys_of_files(group.files, group.key_ids, context, metrics))
+        return list(_keys_of_files(group.files, group.key_ids, context, metrics, narrowings))
     edges = [len(group.files) * i // threads for i in range(threads + 1)]
     counts = [ScanMetrics() for _ in range(threads)]
 
     def load(begin: int, end: int, count: ScanMetrics) -> list[DeleteKeys]:
-        return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count))
+        return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count, narrowings))
 
     with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
         jobs = [pool.submit(load, *ends, count) for ends, count in zip(pairwise(edges), counts, strict=True)]
@@ -101,22 +127,32 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
     return loaded
 
 
-def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
-    """The keys of the group one row group at a time, ascending by sequence number."""
+def iterate_keys(
+    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
+) -> Iterator[DeleteKeys]:
+    """The keys of the group that are needed, one row group at a time, ascending by sequence number."""
     files = sorted(group.files, key=lambda f: f.data_sequence_number)
-    return _keys_of_files(files, group.key_ids, context, metrics)
+    return _keys_of_files(files, group.key_ids, context, metrics, narrowings)
 
 
 def _keys_of_files(
-    files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
+    files: Sequence[DeleteFile],
+    key_ids: Sequence[int],
+    context: ScanContext,
+    metrics: ScanMetrics,
+    narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
     for file in files:
-        yield from _file_keys(file, columns, context, metrics)
+        yield from _file_keys(file, columns, context, metrics, narrowings)
 
 
 def _file_keys(
-    file: DeleteFile, columns: "_KeyColumns", context: ScanContext, metrics: ScanMetrics
+    file: DeleteFile,
+    columns: "_KeyColumns",
+    context: ScanContext,
+    metrics: ScanMetrics,
+    narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
@@ -129,12 +165,69 @@ def _file_keys(
         sources = columns.of(reader, file.path)
         indices = sorted({index for index, _ in sources})
         for group in reader.row_groups:
+            if (
+                narrowings
+                and reader.windows(group, indices, range(group.num_rows), MemoryBudget(context.options).limits) is None
+            ):
+                yield _needed_keys(reader, group, sources, file.data_sequence_number, narrowings, metrics=metrics)
+                continue
             for found in _keys_in_parts(reader, group, indices, context.options, file.path):
                 arrays = dict(zip(indices, found, strict=True))
                 metrics.delete_rows_loaded += len(found[0])
-                yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
+                keys = DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
+                yield needed_keys(keys, narrowings, metrics)
     finally:
         reader.close()
+
+
+def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: ScanMetrics) -> DeleteKeys:
+    """The keys of one delete file that are needed."""
+    for narrowing in narrowings:
+        keep = narrowing.keeps([keys.columns[p] for p in narrowing.places], keys.sequence_number)
+        if not keep.all():
+            metrics.delete_keys_left_out += len(keep) - int(np.count_nonzero(keep))
+            kept = pa.array(keep)
+            keys = DeleteKeys(keys.sequence_number, tuple(column.filter(kept) for column in keys.columns))
+    return keys
+
+
+def _needed_keys(
+    reader: FileReader,
+    group: RowGroup,
+    sources: Sequence[tuple[int, Convert]],
+    sequence_number: int,
+    narrowings: Sequence[Narrowing],
+    *,
+    metrics: ScanMetrics,
+) -> DeleteKeys:
+    """The same of a row group, of which only what is needed is read."""
+    selection: RowSelection = All(group.num_rows)
+    read: dict[int, pa.Array] = {}
+
+    def load(places: Iterable[int]) -> list[pa.Array]:
+        absent = sorted({sources[p][0] for p in places} - read.keys())
+        read.update(zip(absent, reader.read(group, absent, selection), strict=True))
+        return [sources[p][1](read[sources[p][0]]) for p in places]
+
+    def statistics(place: int) -> ColumnStatistics | None:
+        index, convert = sources[place]
+        return reader.statistics(group, index) if is_identity(convert) else None
+
+    for narrowing in narrowings:
+        num_rows = selected_count(selection)
+        if not narrowing.may_keep([statistics(p) for p in narrowing.places], sequence_number):
+            keep = np.zeros(num_rows, np.bool_)
+        else:
+            keep = narrowing.keeps(load(narrowing.places), sequence_number)
+        if keep.all():
+            continue
+        metrics.delete_keys_left_out += num_rows - int(np.count_nonzero(keep))
+        selection, kept = refine(selection, keep), pa.array(keep)
+        read = {index: array.filter(kept) for index, array in read.items()}
+        if not keep.any():
+            break
+    metrics.delete_rows_loaded += group.num_rows if read else 0
+    return DeleteKeys(sequence_number, tuple(load(range(len(sources)))))
 
 
 def read_in_parts(
@@ -245,27 +338,25 @@ def _locate(fields: Sequence[pa.Field], field_id: int, path: str) -> list[int] |
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The index of a group whose key columns are some of those of another, and whose scope holds the other's."""
+    """The index of a group whose key columns are some of those of another, and whose scope holds the other's.
 
-    key_ids: tuple[int, ...]
+    Keys that it deletes with the same or a higher sequence number are not needed.
+    """
+
+    places: tuple[int, ...]
     index: EqualityIndex
+    use_numba: bool = True
 
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
+        """False where it deletes every value between the bounds of its only column."""
+        return len(statistics) != 1 or not covers_all(self.index, statistics[0], self._threshold(sequence_number))
 
-def without_covered(
-    parts: Iterable[DeleteKeys], key_ids: Sequence[int], covers: Sequence[Cover], *, use_numba: bool = True
-) -> Iterator[DeleteKeys]:
-    """The keys that no cover deletes with the same or a higher sequence number."""
-    for part in parts:
-        covered = np.zeros(part.num_rows, np.bool_)
-        for cover in covers:
-            columns = [part.columns[key_ids.index(i)] for i in cover.key_ids]
-            not_older = bisect_left(cover.index.sequence_numbers, part.sequence_number)
-            covered |= find_deleted(cover.index, columns, not_older, use_numba=use_numba)
-        if covered.any():
-            kept = pa.array(~covered)
-            yield DeleteKeys(part.sequence_number, tuple(c.filter(kept) for c in part.columns))
-        else:
-            yield part
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
+        """The keys that it does not delete."""
+        return ~find_deleted(self.index, columns, self._threshold(sequence_number), use_numba=self.use_numba)
+
+    def _threshold(self, sequence_number: int) -> int:
+        return bisect_left(self.index.sequence_numbers, sequence_number)
 
 
 class Sized(Protocol):
@@ -416,19 +507,25 @@ class _KeySource:
 
     def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1
-        keys = list(self._uncovered(load_keys(self._group, self._context, self._metrics)))
+        keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
         return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)
 
     def _iterate(self) -> Iterator[DeleteKeys]:
-        return self._uncovered(iterate_keys(self._group, self._context, self._metrics))
+        return iterate_keys(self._group, self._context, self._metrics, self._narrowings())
 
-    def _uncovered(self, keys: Iterable[DeleteKeys]) -> Iterator[DeleteKeys]:
-        if self._narrowing is not None:
-            keys = self._narrowing.keys_left(keys, self._metrics)
-        if not self._covering:
-            return iter(keys)
-        covers = [Cover(g.key_ids, equality_index(g, self._context, self._metrics)) for g in self._covering]
-        return without_covered(keys, self._group.key_ids, covers, use_numba=self._use_numba)
+    def _narrowings(self) -> list[Narrowing]:
+        """The semi join, which leaves few keys, before the other delete sets."""
+        return [
+            *([] if self._narrowing is None else [self._narrowing]),
+            *(
+                Cover(
+                    tuple(self._group.key_ids.index(i) for i in covering.key_ids),
+                    equality_index(covering, self._context, self._metrics),
+                    self._use_numba,
+                )
+                for covering in self._covering
+            ),
+        ]
 
 
 def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
@@ -476,13 +573,16 @@ class DeleteNarrowing:
         """What an index depends on that was narrowed so."""
         return f"{self.lookup.keys.digest} {self.places}"
 
-    def keys_left(self, parts: Iterable[DeleteKeys], metrics: ScanMetrics) -> Iterator[DeleteKeys]:
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
+        """False where no key of the join lies between the bounds."""
+        del sequence_number
+        by_id = {field.field_id: found for field, found in zip(self.lookup.keys.fields, statistics, strict=True)}
+        return self.lookup.match(by_id.get) is not Match.NEVER
+
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
         """The delete keys that rows of the result may have."""
-        for part in parts:
-            keep = self.lookup.contains([part.columns[p] for p in self.places], use_numba=self.use_numba)
-            metrics.delete_keys_left_out += part.num_rows - int(np.count_nonzero(keep))
-            kept = pa.array(keep)
-            yield DeleteKeys(part.sequence_number, tuple(column.filter(kept) for column in part.columns))
+        del sequence_number
+        return self.lookup.contains(columns, use_numba=self.use_numba)
 
 
 def narrowing_of(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import scan_core
 from scan_core.deletes.filter import open_delete_filter
-from scan_core.deletes.indexes import DELETE_CACHE, Cover, without_covered
+from scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
 from scan_core.keys.equality_index import build_index
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.metrics import ScanMetrics
@@ -28,11 +28,11 @@ def keys(number: int, *rows: tuple[Any, Any]) -> DeleteKeys:
 
 def cover(key_id: int, *parts: tuple[int, list[Any]]) -> Cover:
     kind = KINDS[key_id - 1]
-    return Cover((key_id,), build_index([DeleteKeys(n, (pa.array(v, kind),)) for n, v in parts], [kind], 1 << 30))
+    return Cover((key_id - 1,), build_index([DeleteKeys(n, (pa.array(v, kind),)) for n, v in parts], [kind], 1 << 30))
 
 
 def left(wide: Sequence[DeleteKeys], *covers: Cover) -> list[tuple[int, list[Any]]]:
-    found = without_covered(wide, (1, 2), covers)
+    found = [needed_keys(part, covers, ScanMetrics()) for part in wide]
     return [(k.sequence_number, list(zip(*(c.to_pylist() for c in k.columns), strict=True))) for k in found]
 
 
@@ -69,7 +69,7 @@ def test_rule_08c_simplified_sets_together_remove_the_same_rows(
         numbers = narrow_cover.index.sequence_numbers
         return (by_wide | narrow_cover.index.deleted(columns[:1], sum(n <= number for n in numbers))).tolist()
 
-    assert dead(list(without_covered(loaded, (1, 2), [narrow_cover]))) == dead(loaded)
+    assert dead([needed_keys(part, [narrow_cover], ScanMetrics()) for part in loaded]) == dead(loaded)
 
 
 def test_covered_keys_are_dropped_while_loading_and_each_file_is_opened_once(tmp_path: Path) -> None:
