@@ -177,11 +177,16 @@ def project_definitions(config: Config) -> dg.Definitions:
     return dg.Definitions(
         assets=assets,
         asset_checks=mirror_checks,
-        jobs=[ingest_job, check_all, compact_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
+        jobs=[
+            *(ingest_job, check_all, compact_all, retention_job),
+            *jobs_by_time(config.published),
+            *([refresh] if refresh else []),
+        ],
         schedules=[
             ingest_schedule(config.ingest_schedule),
             check_schedule(check_all),
             compact_schedule(compact_all),
+            retention_schedule(config.retention_schedule),
             *publish_schedules(config.published),
         ],
         sensors=[publish_after_ingest(refresh)] if refresh else [],

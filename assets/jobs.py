@@ -13,13 +13,17 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, published_key, table_pool
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
+from pipelines.iceberg.recovery import open_existing
 from pipelines.maintain.compact import compact_mirror
+from pipelines.maintain.orphans import orphans_of_all
+from pipelines.maintain.retention import expire_all
 
 INGEST_JOB = "ingest_job"
 DAILY_JOB = "daily_job"
 PUBLISH_JOB = "publish_job"
 CHECK_JOB = "check_job"
 COMPACT_JOB = "compact_job"
+RETENTION_JOB = "retention_job"
 JOBS_BY_UNIT: Mapping[Unit, str] = {
     "hour": "hourly_job",
     "day": DAILY_JOB,
@@ -33,6 +37,41 @@ ingest_job = dg.define_asset_job(
     selection=dg.AssetSelection.groups(CHANGE_LOG_GROUP, MIRROR_GROUP),
     description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
 )
+
+
+@dg.op(
+    name="expire_snapshots_and_delete_orphans",
+    description="Expire old snapshots of all tables and delete the files that nothing names.",
+)
+def maintain(context: dg.OpExecutionContext, project: Project) -> None:
+    """Expire snapshots and delete orphan files of all tables of the config, as its `maintenance` says.
+
+    Raises:
+        dagster.Failure: with the error of every table that failed; the others were processed.
+    """
+    config = project.config()
+    catalog = open_existing(config)
+    expired = list(expire_all(catalog, config, show=context.log.debug))
+    removed = list(orphans_of_all(catalog, config, delete=True, show=context.log.debug))
+    errors = [*((done.table, done.error) for done in expired), *((done.table, done.error) for done in removed)]
+    failed = {table: error for table, error in errors if error is not None}
+    context.add_output_metadata(
+        {
+            "snapshots expired": sum(len(done.expired) for done in expired),
+            "files deleted": sum(sum(done.files.values()) for done in expired),
+            "bytes deleted": sum(done.deleted_bytes for done in expired),
+            "orphan files deleted": sum(len(done.files) for done in removed),
+            "orphan bytes deleted": sum(done.orphan_bytes for done in removed),
+        }
+    )
+    if failed:
+        raise dg.Failure("; ".join(f"{table}: {error}" for table, error in failed.items()), metadata=failed)
+
+
+@dg.job(name=RETENTION_JOB, description="Expire old snapshots of all tables and delete the files that nothing names.")
+def retention_job() -> None:
+    """Run `maintain`."""
+    maintain()
 
 
 def check_job(checks: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobDefinition:
@@ -88,6 +127,7 @@ def tables_by(unit: Unit, published: Mapping[str, PublishedConfig]) -> list[str]
 DEFAULT_INGEST_CRON = "*/5 * * * *"
 CHECK_CRON = "0 4 * * *"
 COMPACT_CRON = "30 * * * *"
+RETENTION_CRON = "0 5 * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
 """Some time after the end of a partition, because events arrive late: for days, two hours after midnight."""
 
@@ -123,6 +163,18 @@ def compact_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
         cron_schedule=COMPACT_CRON,
         execution_timezone="UTC",
         description="Compact mirrors of which scans have become slow.",
+    )
+
+
+def retention_schedule(cron: str | None) -> dg.ScheduleDefinition:
+    """Maintains all tables at the times in the config; without any, every night once the schedule is switched on."""
+    return dg.ScheduleDefinition(
+        name="retention_schedule",
+        job=retention_job,
+        cron_schedule=cron or RETENTION_CRON,
+        execution_timezone="UTC",
+        default_status=_status(is_running=cron is not None),
+        description="Expire old snapshots and delete orphan files.",
     )
 
 

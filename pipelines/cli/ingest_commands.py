@@ -16,8 +16,13 @@ from pipelines.cli.terminal import ShowProgress, counted, print_json, print_resu
 
 if TYPE_CHECKING:
     from pipelines.config.project import Config
+    from pipelines.ingest.feed_run import OnReport
     from pipelines.ingest.report import IngestReport, TableReport
     from pipelines.maintain.compact import CompactReport
+    from pipelines.maintain.retention import Expiry
+
+    Maintained = CompactReport | Expiry | str
+    """A compaction, its warning, or an expiry."""
 
 
 def init(
@@ -201,31 +206,35 @@ def run(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print a JSON line for each round that applied events, compactions and heartbeats."
+            "--json", help="Print a JSON line for each round that applied events, maintenance and heartbeats."
         ),
     ] = False,
 ) -> None:
-    """Apply change events as they arrive, and compact mirrors when scans of them have become slow.
+    """Apply change events as they arrive, compact mirrors when scans of them have become slow, and expire old snapshots.
+
+    Snapshots expire where `maintenance` in the config has `expire_every`.
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
     from pipelines.config.project import load
     from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
+    from pipelines.maintain.retention import RegularExpiry
 
     settings = load(config)
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()
-    upkeep = Upkeep(settings)
+    upkeep, expiry = Upkeep(settings), RegularExpiry(settings)
 
-    def then_compact(
-        report_round: "Callable[[IngestReport], None]", report_compaction: "Callable[[CompactReport | str], None]"
-    ) -> "Callable[[IngestReport], None]":
+    def then_maintain(report_round: "OnReport", report_maintenance: "Callable[[Maintained], None]") -> "OnReport":
         def after_round(report: "IngestReport") -> None:
             report_round(report)
             for done in upkeep.after_commits(t.table for t in report.tables if t.mirror_commits and not stop.is_set()):
-                report_compaction(done)
+                report_maintenance(done)
+            if not stop.is_set():
+                for expired in expiry.run():
+                    report_maintenance(expired)
 
         return after_round
 
@@ -234,12 +243,16 @@ def run(
         if as_json:
             with _JsonLines(heartbeat) as lines:
                 run_continuously(
-                    settings, stop, then_compact(lines.report_round, lines.report_compaction), tables or None, interval
+                    settings,
+                    stop,
+                    then_maintain(lines.report_round, lines.report_maintenance),
+                    tables or None,
+                    interval,
                 )
         else:
             with progress("Reading new events; the first run compiles decoders") as show:
                 run_continuously(
-                    settings, stop, then_compact(_report_text(show), _print_compaction), tables or None, interval
+                    settings, stop, then_maintain(_report_text(show), _print_maintenance), tables or None, interval
                 )
     finally:
         for number, handler in before.items():
@@ -272,8 +285,12 @@ class _JsonLines:
             self._write(report.as_dict())
             self._news.set()
 
-    def report_compaction(self, done: "CompactReport | str") -> None:
-        self._write({"warning": done} if isinstance(done, str) else {"compacted": done.as_dict()})
+    def report_maintenance(self, done: "Maintained") -> None:
+        if isinstance(done, str):
+            self._write({"warning": done})
+        else:
+            document = done.as_dict()
+            self._write({"expired" if "expired" in document else "compacted": document})
         self._news.set()
 
     def _beat(self) -> None:
@@ -290,7 +307,7 @@ class _JsonLines:
             sys.stdout.flush()
 
 
-def _print_compaction(done: "CompactReport | str") -> None:
+def _print_maintenance(done: "Maintained") -> None:
     for line in [done] if isinstance(done, str) else done.lines:
         typer.echo(line, err=True)
 

@@ -1,5 +1,6 @@
-"""The commands that keep tables fast: `nevermore compact`."""
+"""The commands that keep tables fast and small: `nevermore compact`, `expire` and `orphans`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,11 +9,12 @@ from pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     AsJson,
     OptionalConfig,
+    ProjectConfig,
     is_identifier,
     open_for_change,
     split_names,
 )
-from pipelines.cli.terminal import byte_progress, print_json, print_result
+from pipelines.cli.terminal import byte_progress, print_json, print_result, progress
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from pipelines.config.project import Config
     from pipelines.iceberg.index_upkeep import IndexUpdate
+    from pipelines.maintain.orphans import Orphans
+    from pipelines.maintain.retention import Expiry
 
 
 def compact(
@@ -129,3 +133,97 @@ def _size(text: str) -> int:
         return int(TypeAdapter(Bytes).validate_python(text))
     except ValidationError as error:
         raise ConfigError(f"--target-size: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+EntryNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...", help="Mirrors and published tables of the config; default: all.", show_default=False
+    ),
+]
+
+
+def expire(
+    tables: EntryNames = None,
+    keep_snapshots: Annotated[
+        int | None,
+        typer.Option("--keep-snapshots", help="Keep this many snapshots at any age.", show_default=False),
+    ] = None,
+    keep_for: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-for",
+            metavar="TIME",
+            help="Keep what was current within this time: 90s, 12h, 5d.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would expire; change nothing.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Expire old snapshots of mirrors, their change logs and quarantines, and of published tables, and delete their files.
+
+    Branches, tags, a minimum number of snapshots, everything younger than an age, and what the pipelines still need stay:
+    positions, changes that are not applied yet, and snapshots from which published tables are updated. The current rows never
+    change. Defaults are those of `maintenance` in the config. Exit code 1: a table failed, others were processed.
+
+    Example: `nevermore expire shop.orders --keep-for 2d --dry-run`
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.maintain.retention import expire_all, overriding
+
+    settings = load(config)
+    overrides = overriding({"keep_snapshots": keep_snapshots, "keep_for": keep_for})
+    catalog = open_existing(settings)
+    with progress("Looking for old snapshots", hidden=as_json) as show:
+        found = list(expire_all(catalog, settings, tables, overrides=overrides, is_dry=dry_run, show=show))
+    _finish(found, as_json=as_json)
+
+
+def orphans(
+    tables: EntryNames = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than",
+            metavar="TIME",
+            help="Minimum age: 12h, 3d. Files of commits in progress are orphans until they are committed.",
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete/--dry-run", help="Delete the files, or only report them.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Find files in the folders of tables that nothing names, such as those of killed runs; `--delete` deletes them.
+
+    Files stay that any snapshot, branch or tag reaches, or a metadata version that was current within the age, and files of
+    running publications and of other tables. Exit code 1: a table failed, others were processed.
+
+    Example: `nevermore orphans --older-than 7d --delete`
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.maintain.orphans import orphans_of_all
+    from pipelines.maintain.retention import overriding
+
+    settings = load(config)
+    overrides = overriding({"orphan_age": older_than})
+    catalog = open_existing(settings)
+    with progress("Listing files", hidden=as_json) as show:
+        found = list(orphans_of_all(catalog, settings, tables, overrides=overrides, delete=delete, show=show))
+    _finish(found, as_json=as_json)
+
+
+def _finish(found: "Sequence[Expiry | Orphans]", *, as_json: bool) -> None:
+    if as_json:
+        print_json([one.as_dict() for one in found])
+    elif not found:
+        typer.echo("no table of the config exists yet")
+    else:
+        for one in found:
+            for line in one.lines:
+                typer.echo(line, err=one.error is not None)
+    raise typer.Exit(int(any(one.error is not None for one in found)))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -99,12 +99,42 @@ class IndexConfig(Section):
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's default splits."""
+DEFAULT_KEEP_SNAPSHOTS = 10
+DEFAULT_KEEP_FOR_SECONDS = 5 * 86400.0
+"""As Iceberg's `history.expire.max-snapshot-age-ms`."""
+DEFAULT_ORPHAN_AGE_SECONDS = 3 * 86400.0
+"""Files of a commit in progress are not named by any metadata yet; this is longer than any commit takes."""
 
 
-class MaintenanceConfig(Section):
-    """Maintenance that `nevermore run` and Dagster do on their own.
+class RetentionConfig(Section):
+    """How long snapshots and files are kept.
 
     Attributes:
+        keep_snapshots: number of snapshots of each branch that are kept at any age.
+        keep_for: states of the table that were current within this time are kept, for time travel and for readers that run.
+        orphan_age: minimum age of files that `nevermore orphans` deletes; no metadata version of this time may name them either.
+        expire_every: how often `nevermore run` expires snapshots; if omitted, only `nevermore expire` and Dagster's `retention_job` do.
+    """
+
+    keep_snapshots: Annotated[int, Field(ge=1)] = DEFAULT_KEEP_SNAPSHOTS
+    keep_for: Seconds = DEFAULT_KEEP_FOR_SECONDS
+    orphan_age: Seconds = DEFAULT_ORPHAN_AGE_SECONDS
+    expire_every: Seconds | None = None
+
+    def under(self, defaults: "RetentionConfig") -> Self:
+        """These options; those that are not set are set as in `defaults`."""
+        names = (defaults.model_fields_set & type(self).model_fields.keys()) - self.model_fields_set
+        return self.model_copy(update={name: getattr(defaults, name) for name in names})
+
+
+class MaintenanceConfig(RetentionConfig):
+    """How tables are kept fast and small. At the top level it applies to all tables; the section of a table overrides single options.
+
+    Attributes:
+        keep_snapshots: number of snapshots of each branch that are kept at any age.
+        keep_for: states of the table that were current within this time are kept, for time travel and for readers that run.
+        orphan_age: minimum age of files that `nevermore orphans` deletes; no metadata version of this time may name them either.
+        expire_every: how often `nevermore run` expires snapshots; if omitted, only `nevermore expire` and Dagster's `retention_job` do.
         compact: `auto` rewrites small files and files with many dead rows once scans lose a noticeable part of their time by them; `off` leaves that to `nevermore compact`.
         target_file_size: size of the files that compaction writes.
     """
@@ -139,14 +169,14 @@ class TableConfig(Section):
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
-        maintenance: maintenance that is done without being asked for.
+        maintenance: what is done to keep the mirror fast and small; `keep_...` also apply to its change log and its quarantine.
         compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
             and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
         max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, nothing of the batch is applied.
-        properties: Iceberg table properties of the mirror, including `nevermore.keep-snapshots`; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
+        properties: Iceberg table properties of the mirror; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
         checks: not supported yet; refused.
     """
 
@@ -287,6 +317,7 @@ class PublishedConfig(Section):
         schedule: cron expression, in UTC, for when Dagster builds the most recent completed partition.
         properties: Iceberg table properties; set when the table is created, and by the next publication after a change here.
         index: indexes that are kept up to date.
+        maintenance: how many old snapshots are kept.
         checks: not supported yet; refused.
         options: how files are written.
     """
@@ -303,6 +334,7 @@ class PublishedConfig(Section):
     schedule: Cron | None = None
     properties: TableProperties = Field(default_factory=dict)
     index: IndexConfig | None = None
+    maintenance: RetentionConfig = RetentionConfig()
     checks: Unsupported = None
     options: PublishedOptions = PublishedOptions()
 
@@ -482,6 +514,8 @@ class Config(Section):
         published: tables built from mirrors, by name.
         spark: where and how Spark runs.
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
+        maintenance: what is done to keep tables fast and small, for all tables.
+        retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
         parallel_tables: number of tables of a feed that are folded, written and committed at the same time.
         patterns: entries of `tables` named `namespace.*`; their mirrors become known when the feed delivers them.
@@ -494,6 +528,8 @@ class Config(Section):
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     ingest_schedule: Cron | None = None
+    maintenance: MaintenanceConfig = MaintenanceConfig()
+    retention_schedule: Cron | None = None
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
     parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
@@ -600,6 +636,7 @@ __all__ = [
     "MaintenanceConfig",
     "PublishedConfig",
     "PublishedOptions",
+    "RetentionConfig",
     "SparkConfig",
     "TableConfig",
     "change_log_name",
@@ -618,8 +655,10 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("tables", "*", "maintenance"): MaintenanceConfig,
     ("published", "*"): PublishedConfig,
     ("published", "*", "index"): IndexConfig,
+    ("published", "*", "maintenance"): RetentionConfig,
     ("published", "*", "options"): PublishedOptions,
     ("spark",): SparkConfig,
+    ("maintenance",): MaintenanceConfig,
 }
 
 
@@ -672,7 +711,8 @@ def _resolved(config: Config) -> Config:
             update={
                 "source": table.source.model_copy(
                     update={"path": tuple(_absolute(p, folder) for p in table.source.path)}
-                )
+                ),
+                "maintenance": table.maintenance.under(config.maintenance),
             }
         )
         for name, table in config.tables.items()
@@ -682,6 +722,10 @@ def _resolved(config: Config) -> Config:
             "catalog": catalog.model_copy(update={"uri": uri, "warehouse": warehouse}),
             "tables": {name: table for name, table in tables.items() if not name.endswith(ALL_TABLES)},
             "patterns": {name: table for name, table in tables.items() if name.endswith(ALL_TABLES)},
+            "published": {
+                name: entry.model_copy(update={"maintenance": entry.maintenance.under(config.maintenance)})
+                for name, entry in config.published.items()
+            },
             "spark": config.spark.model_copy(
                 update={
                     "package": config.spark.package

@@ -28,8 +28,6 @@ _TYPES_ELSEWHERE: Mapping[str, str] = {
     "timestamp_ltz": "timestamptz",
 }
 """Names that databases use for Iceberg types."""
-KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
-"""Table property: number of snapshots that a commit keeps."""
 _MANAGED_PROPERTIES = frozenset({"format-version"})
 _CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
 _CRON_MAX = (59, 23, 31, 12, 7)
@@ -92,14 +90,11 @@ def _property_texts(value: Any) -> Any:
 
 
 def _settable_properties(value: dict[str, str]) -> dict[str, str]:
-    for name, text in value.items():
-        if name == KEEP_SNAPSHOTS:
-            if not text.isascii() or not text.isdigit() or int(text) < 1:
-                raise placed(f"{text!r} is not a number of snapshots; it must be at least 1", name)
-        elif name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
-            raise placed(
-                f"{name} is managed by Nevermore; of its own properties only {KEEP_SNAPSHOTS} can be set", name
-            )
+    for name in value:
+        if name == "nevermore.keep-snapshots":
+            raise placed("the number of snapshots to keep is set by `maintenance: {keep_snapshots: 100}`", name)
+        if name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
+            raise placed(f"{name} is managed by Nevermore and cannot be set", name)
     return value
 
 

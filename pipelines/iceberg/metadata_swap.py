@@ -1,21 +1,21 @@
-"""Adds a snapshot to the metadata of a table and makes it current in a SQL catalog.
+"""Adds snapshots to the metadata of a table in a SQL catalog, and removes expired ones.
 
 It edits the JSON of the metadata, so the cost hardly grows with the number of snapshots. If another writer was
 faster, nothing is changed; retries are in `commit.py`.
 """
 
 import threading
+import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pipelines.config.values import KEEP_SNAPSHOTS
-from pipelines.iceberg.positions import POSITION_PROPERTIES
 from pipelines.iceberg.storage import Storage
+from scan_core.bitmaps import FILE_SUFFIX
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -115,20 +115,36 @@ def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage,
     """
     base = str(table.metadata_location)
     document = _document(base, storage)
-    expired = _expired(document, table, snapshot)
-    changed = _with_snapshot(document, snapshot, base, expired)
-    location = f"{folder}/{next_version(base):05d}-{uuid.uuid4()}{SUFFIX}"
-    storage.write(location, changed.text())
-    if not swap_location(table.catalog, table.name(), base, location):
-        storage.remove([location])
+    changed = _with_snapshot(document, snapshot, base)
+    location = _swap(table, document, changed, storage, folder)
+    if location is None:
         return False
-    _remember(location, changed, base)
-    lists = [orjson.loads(document.snapshots[i]).get("manifest-list") for i in expired]
-    storage.remove(path for path in lists if path is not None)
-    _remove_old_metadata(document, changed, storage)
-    table.metadata = _shown(table.metadata, changed, snapshot, expired)
+    table.metadata = _shown(table.metadata, changed, snapshot)
     table.metadata_location = location
     return True
+
+
+def swap_without(table: "Table", expired: Collection[int], storage: Storage, folder: str) -> bool:
+    """Remove snapshots that no branch or tag names and refresh `table`; False if another writer committed first."""
+    base = str(table.metadata_location)
+    document = _document(base, storage)
+    if _swap(table, document, _without(document, frozenset(expired), base), storage, folder) is None:
+        return False
+    table.refresh()
+    return True
+
+
+def _swap(table: "Table", before: _Document, after: _Document, storage: Storage, folder: str) -> str | None:
+    """Make a document the table's metadata; return its file, or None if another writer committed first."""
+    base = str(table.metadata_location)
+    location = f"{folder}/{next_version(base):05d}-{uuid.uuid4()}{SUFFIX}"
+    storage.write(location, after.text())
+    if not swap_location(table.catalog, table.name(), base, location):
+        storage.remove([location])
+        return None
+    _remember(location, after, base)
+    _remove_old_metadata(before, after, storage)
+    return location
 
 
 def _document(location: str, storage: Storage) -> _Document:
@@ -150,26 +166,42 @@ def _remember(location: str, document: _Document, base: str) -> None:
             _documents.popitem(last=False)
 
 
-def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, expired: frozenset[int]) -> _Document:
-    rest, number, time = document.rest, snapshot["snapshot-id"], snapshot["timestamp-ms"]
+def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) -> _Document:
+    rest, number, time_ms = document.rest, snapshot["snapshot-id"], snapshot["timestamp-ms"]
     refs = rest.get("refs") or {}
     main = {"type": "branch", **refs.get("main", {}), "snapshot-id": number}
-    history = [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time}]
-    if expired:  # a history with a gap would be wrong, so it is kept only after the last expired snapshot
-        last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
-        history = history[last + 1 :]
     changes = {
         "last-sequence-number": snapshot["sequence-number"],
-        "last-updated-ms": time,
+        "last-updated-ms": time_ms,
         "current-snapshot-id": number,
         "refs": {**refs, "main": main},
-        "snapshot-log": history,
+        "snapshot-log": [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time_ms}],
         "metadata-log": metadata_log(rest, base),
     }
-    snapshots = document.snapshots
-    if expired:
-        snapshots = {i: text for i, text in snapshots.items() if i not in expired}
-    return _Document({**rest, **changes}, {**snapshots, number: orjson.dumps(snapshot)})
+    return _Document({**rest, **changes}, {**document.snapshots, number: orjson.dumps(snapshot)})
+
+
+def _without(document: _Document, expired: frozenset[int], base: str) -> _Document:
+    rest = document.rest
+    history = rest.get("snapshot-log") or []
+    # A history with a gap would be wrong, so it is kept only after the last expired snapshot.
+    last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
+    changes: dict[str, Any] = {
+        "last-updated-ms": max(time.time_ns() // 1_000_000, int(rest["last-updated-ms"])),
+        "snapshot-log": history[last + 1 :],
+        "metadata-log": metadata_log(rest, base),
+    }
+    for kind in ("statistics", "partition-statistics"):
+        if (
+            kind in rest
+        ):  # Our indexes describe data files, not snapshots: the next update of the indexes takes them over.
+            changes[kind] = [
+                entry
+                for entry in rest[kind] or []
+                if entry.get("snapshot-id") not in expired or str(entry.get("statistics-path")).endswith(FILE_SUFFIX)
+            ]
+    snapshots = {i: text for i, text in document.snapshots.items() if i not in expired}
+    return _Document({**rest, **changes}, snapshots)
 
 
 def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
@@ -178,29 +210,6 @@ def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
     kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
     newest = {"metadata-file": base, "timestamp-ms": document["last-updated-ms"]}
     return [*(document.get("metadata-log") or []), newest][-kept:]
-
-
-def _expired(document: _Document, table: "Table", snapshot: Mapping[str, Any]) -> frozenset[int]:
-    """The oldest snapshots beyond the number to keep.
-
-    Heads of branches and tags stay, and so do the last snapshot that has a position and all between it and the head:
-    positions are looked up from parent to parent.
-    """
-    wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
-    excess = 0 if wanted is None else len(document.snapshots) + 1 - max(1, int(wanted))
-    if excess <= 0:
-        return frozenset()
-    held = {ref["snapshot-id"] for name, ref in (document.rest.get("refs") or {}).items() if name != "main"}
-    missing = set(POSITION_PROPERTIES) - set(snapshot["summary"])
-    between: set[int] = set()
-    for older in reversed(table.metadata.snapshots):
-        between.add(older.snapshot_id)
-        carried = missing & set(older.summary.additional_properties if older.summary else ())
-        if carried:
-            held |= between
-            missing -= carried
-    oldest = [i for i in document.snapshots if i not in held]
-    return frozenset(oldest[:excess])
 
 
 def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) -> None:
@@ -212,9 +221,7 @@ def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) 
     )
 
 
-def _shown(
-    metadata: "TableMetadata", document: _Document, snapshot: Mapping[str, Any], expired: frozenset[int]
-) -> "TableMetadata":
+def _shown(metadata: "TableMetadata", document: _Document, snapshot: Mapping[str, Any]) -> "TableMetadata":
     """PyIceberg's form of the new metadata, sharing everything that has not changed."""
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
@@ -222,12 +229,6 @@ def _shown(
     rest = document.rest
     added = Snapshot.model_validate(snapshot)
     head = SnapshotRef.model_validate(rest["refs"]["main"])
-    logged = len(rest["snapshot-log"])
-    kept = [s for s in metadata.snapshots if s.snapshot_id not in expired] if expired else metadata.snapshots
-    log = [
-        *metadata.snapshot_log,
-        SnapshotLogEntry.model_validate(rest["snapshot-log"][-1]),
-    ]
     newest = MetadataLogEntry.model_validate(rest["metadata-log"][-1])
     return metadata.model_copy(
         update={
@@ -235,8 +236,8 @@ def _shown(
             "last_updated_ms": added.timestamp_ms,
             "current_snapshot_id": added.snapshot_id,
             "refs": {**metadata.refs, "main": head},
-            "snapshots": [*kept, added],
-            "snapshot_log": log[-logged:],
+            "snapshots": [*metadata.snapshots, added],
+            "snapshot_log": [*metadata.snapshot_log, SnapshotLogEntry.model_validate(rest["snapshot-log"][-1])],
             "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
         }
     )

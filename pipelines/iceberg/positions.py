@@ -4,7 +4,7 @@ All other modules write and read them by these functions and names.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.storage import Storage
@@ -37,6 +37,20 @@ POSITION_PROPERTIES = (
 """Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
 _PLACES = frozenset({POSITION, POSITION_FILE})
 """Two places of one value: a snapshot has one of them."""
+
+_CARRIED = ((POSITION, POSITION_FILE), (LAST_ORDINAL,), (LOG_SNAPSHOT,), (LOG_ORDINAL,), (ORDER_REACHED,), (ORDER_BY,))
+"""The same, with names of one thing together."""
+
+
+def num_carriers(summaries: Sequence[Mapping[str, str]]) -> int:
+    """How many snapshots of a line must stay so that no position is lost: the newest carrier of each, and all newer ones.
+
+    Args:
+        summaries: of the current snapshot and its ancestors, newest first: positions are looked up from parent to parent.
+    """
+    firsts = (next((i for i, s in enumerate(summaries) if not s.keys().isdisjoint(names)), -1) for names in _CARRIED)
+    return max(firsts) + 1
+
 
 MAX_INLINE = 4096
 """Maximum characters of a position in a summary: metadata files repeat every summary."""

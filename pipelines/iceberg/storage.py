@@ -5,9 +5,11 @@ Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +33,19 @@ def reached(point: CrashPoint) -> None:
     _reached[point] += 1
     if name == point and _reached[point] == int(time or 1):
         os._exit(EXIT_CODE)
+
+
+_REQUESTS = 16
+"""Files of an object store that are removed at the same time: each costs a round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in a folder. `modified` is None where the file system does not say."""
+
+    path: str
+    size_bytes: int
+    modified: datetime | None
 
 
 @dataclass(frozen=True)
@@ -71,28 +86,45 @@ class Storage:
 
     def files_in(self, folder: str) -> list[str]:
         """Paths of the files directly in a folder; empty if it does not exist."""
-        return self._list(folder, recursive=False)
+        return [file.path for file in self.list_files(folder, recursive=False)]
 
     def files_below(self, folder: str) -> list[str]:
         """Paths of the files in a folder and its subfolders; empty if it does not exist."""
-        return self._list(folder, recursive=True)
+        return [file.path for file in self.list_files(folder, recursive=True)]
 
-    def _list(self, folder: str, *, recursive: bool) -> list[str]:
+    def list_files(self, folder: str, *, recursive: bool) -> list[StoredFile]:
+        """The files in a folder, and in its subfolders if `recursive`; empty if it does not exist."""
         from pyarrow import fs
 
         location = parse_location(folder)
         files = fs.LocalFileSystem(), location.path
         system, inner = files if location.is_local else filesystem(location, self.io.properties)
         found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True, recursive=recursive))
-        return [folder + info.path.removeprefix(inner) for info in found if info.is_file]
+        return [
+            StoredFile(folder + info.path.removeprefix(inner), info.size or 0, info.mtime)
+            for info in found
+            if info.is_file
+        ]
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files that no commit names; missing files are not an error."""
         for path in paths:
-            location = parse_location(path)
-            with suppress(FileNotFoundError):
-                if location.is_local:
-                    os.unlink(location.path)  # noqa: PTH108 - a path, not an object, is at hand
-                else:
-                    remote, inner = filesystem(location, self.io.properties)
-                    remote.delete_file(inner)
+            self._remove(path)
+
+    def remove_many(self, paths: Sequence[str]) -> None:
+        """Remove many files, several at a time on object stores."""
+        if not paths or parse_location(paths[0]).is_local:
+            self.remove(paths)
+            return
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            for _ in pool.map(self._remove, paths):
+                pass
+
+    def _remove(self, path: str) -> None:
+        location = parse_location(path)
+        with suppress(FileNotFoundError):
+            if location.is_local:
+                os.unlink(location.path)  # noqa: PTH108 - a path, not an object, is at hand
+            else:
+                remote, inner = filesystem(location, self.io.properties)
+                remote.delete_file(inner)

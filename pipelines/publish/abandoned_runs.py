@@ -139,6 +139,13 @@ def is_written(table: "Table") -> bool:
     return bool(storage_of(table).files_in(_folder(table)))
 
 
+def runs_in_progress(table: "Table") -> list[str]:
+    """The runs that may still commit files to a table, and those whose rows are kept for inspection."""
+    return [
+        record.run for record in _records(table, storage_of(table)) if not record.is_condemned and not record.is_dead
+    ]
+
+
 def condemn_abandoned(table: "Table | None") -> tuple[RunRecord, ...]:
     """Keep dead runs from committing to a table; return the runs whose files can be removed after the next commit."""
     if table is None:

@@ -14,7 +14,6 @@ from uuid import uuid4
 import pyarrow as pa
 
 from pipelines.config.publish_partition import PublishedPartition
-from pipelines.config.values import KEEP_SNAPSHOTS
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import create_table, find_table, identifier
@@ -110,14 +109,10 @@ def make_current(
         {"action": "remove-snapshot-ref", "ref-name": staged.branch},
         *dropped(table, obsolete),
     ]
-    expired = _expired(table, staged, obsolete)
-    if expired:
-        updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(expired)})
     request_until_known(
         table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True
     )
     storage.reached("after-commit")
-    storage_of(table).remove(s.manifest_list for s in metadata.snapshots if s.snapshot_id in expired)
 
 
 def dropped(table: "Table", branches: Collection[str]) -> list[Update]:
@@ -171,18 +166,6 @@ def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry
 def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
     """Heads of the other branches and tags."""
     return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in without}
-
-
-def _expired(table: "Table", staged: StagedSnapshot, obsolete: Collection[str]) -> set[int]:
-    """The oldest snapshots beyond the number that the table keeps."""
-    wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
-    if wanted is None:
-        return set()
-    gone = {table.metadata.refs[name].snapshot_id for name in obsolete if name in table.metadata.refs}
-    held = _kept_heads(table, [MAIN]) | {staged.committed.snapshot_id}
-    left = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in gone]
-    excess = len(left) - max(1, int(wanted))
-    return set([i for i in left if i not in held][: max(0, excess)])
 
 
 Mode = Literal["replace", "append", "upsert"]

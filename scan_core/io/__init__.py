@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scan_core.io.files import file_size as file_size
     from scan_core.io.files import read_bytes as read_bytes
     from scan_core.io.location import FileIOConfig as FileIOConfig
+    from scan_core.io.location import is_within as is_within
     from scan_core.io.location import parse_location as parse_location
     from scan_core.io.location import relocate as relocate
     from scan_core.io.private_files import remove_leftovers as remove_leftovers
@@ -28,7 +29,7 @@ else:
             "scan_core.io.cache": "BoundedCache",
             "scan_core.io.catalog": "filesystem load_table table_facts",
             "scan_core.io.files": "exists file_size read_bytes",
-            "scan_core.io.location": "FileIOConfig parse_location relocate",
+            "scan_core.io.location": "FileIOConfig is_within parse_location relocate",
             "scan_core.io.private_files": "remove_leftovers spill_folder temporary_folder user_folder whole_file",
             "scan_core.io.remote": "ByteRanges",
         },
