@@ -16,6 +16,8 @@ from assets.jobs import (
     ingest_schedule,
     jobs_by_time,
     publish_schedules,
+    retention_job,
+    retention_schedule,
 )
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset

@@ -38,9 +38,6 @@ POSITION_PROPERTIES = (
 _PLACES = frozenset({POSITION, POSITION_FILE})
 """Two places of one value: a snapshot has one of them."""
 
-_CARRIED = ((POSITION, POSITION_FILE), (LAST_ORDINAL,), (LOG_SNAPSHOT,), (LOG_ORDINAL,), (ORDER_REACHED,), (ORDER_BY,))
-"""The same, with names of one thing together."""
-
 
 def num_carriers(summaries: Sequence[Mapping[str, str]]) -> int:
     """How many snapshots of a line must stay so that no position is lost: the newest carrier of each, and all newer ones.
@@ -48,8 +45,12 @@ def num_carriers(summaries: Sequence[Mapping[str, str]]) -> int:
     Args:
         summaries: of the current snapshot and its ancestors, newest first: positions are looked up from parent to parent.
     """
-    firsts = (next((i for i, s in enumerate(summaries) if not s.keys().isdisjoint(names)), -1) for names in _CARRIED)
-    return max(firsts) + 1
+    missing, count = set(POSITION_PROPERTIES), 0
+    for number, summary in enumerate(summaries, 1):
+        if carried := missing.intersection(summary):
+            count = number
+            missing -= carried | (_PLACES if carried & _PLACES else set())
+    return count
 
 
 MAX_INLINE = 4096

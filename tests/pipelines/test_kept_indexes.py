@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from assets.definitions import mirror_metadata
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
 from pipelines.cli.terminal import describe_publication
-from pipelines.config.project import load, parse
+from pipelines.config.project import RetentionConfig, load, parse
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.maintain.replay import resync
+from pipelines.maintain.retention import expire_all
 from pipelines.publish.refresh import publish
 from scan_core import ScanOptions, late_filters
 from tests.pipelines.project import Event, Project, event, the
@@ -86,14 +88,22 @@ def test_indexes_wait_for_enough_rows(tmp_path: Path) -> None:
 
 
 def test_rows_of_expired_snapshots_count_as_enough(tmp_path: Path) -> None:
-    project = orders_in(
-        tmp_path, {"bitmap": ["status"], "every_rows": 1000}, properties={"nevermore.keep-snapshots": "1"}
-    )
+    project = orders_in(tmp_path, {"bitmap": ["status"], "every_rows": 1000})
     for number in range(2):
         land(project, f"{number}.jsonl", range(number * 30, number * 30 + 30))
         update = the(project.run()).indexes
+        expire_all_but(project, 1)
+    land(project, "2.jsonl", range(60, 61))
+    update = the(project.run()).indexes
     assert update is not None
-    assert update.built == 2
+    assert update.built == 3
+
+
+def expire_all_but(project: Project, count: int) -> None:
+    config = load(project.folder / "nevermore.yaml")
+    time.sleep(0.003)
+    overrides = RetentionConfig(keep_snapshots=count, keep_for=0.001)
+    assert all(done.error is None for done in expire_all(open_catalog(config), config, overrides=overrides))
 
 
 def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,9 +295,9 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
 ) -> None:
     monkeypatch.setattr("pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
     chance = random.Random(seed)
-    kept = {"nevermore.keep-snapshots": str(chance.choice([1, 3, 100]))}
+    kept = chance.choice([1, 3, 100])
     index = {"bitmap": ["status", "note"], "dead_rows": chance.random() < 0.7, "every_rows": chance.choice([1, 60])}
-    project = orders_in(tmp_path, {**index, "max_values": 40}, properties=kept)
+    project = orders_in(tmp_path, {**index, "max_values": 40})
     for step in range(9):
         first = chance.randrange(0, 80)
         land(project, f"{step}.jsonl", range(first, first + chance.choice([3, 30, 90])), chance.choice("ccud"))
@@ -296,8 +306,10 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
         if chance.random() < 0.2:
             config = load(tmp_path / "nevermore.yaml")
             resync(open_catalog(config), config, "shop.orders")
-        if (table := project.table("shop.orders")) is None:
+        if project.table("shop.orders") is None:
             continue
+        expire_all_but(project, kept)
+        table = project.table("shop.orders")
         opened = scan_core.open_table(table).scan()
         wanted = opened.with_options(ScanOptions.without_optimisations())
         for where in ("status = 'paid'", "note in ('n7', 'n50', 'n81') or status <> 'open'"):

@@ -72,9 +72,12 @@ def config_with(place: tuple[str, ...], name: str, value: Any) -> dict[str, Any]
     source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": {}}
     document: dict[str, Any] = {
         "catalog": {"type": "sql"},
-        "tables": {"shop.products": {"key": ["id"], "source": source, "index": {}}},
-        "published": {"shop.made": {"sql": "select id from shop.products", "options": {}, "index": {}}},
+        "tables": {"shop.products": {"key": ["id"], "source": source, "index": {}, "maintenance": {}}},
+        "published": {
+            "shop.made": {"sql": "select id from shop.products", "options": {}, "index": {}, "maintenance": {}}
+        },
         "spark": {},
+        "maintenance": {},
     }
     names = {"tables": "shop.products", "published": "shop.made"}
     at = document

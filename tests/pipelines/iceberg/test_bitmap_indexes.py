@@ -12,6 +12,8 @@ import scan_core
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
 from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.iceberg.loaded_table import storage_of
+from pipelines.iceberg.metadata_swap import swap_without
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import write_rows
 from scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
@@ -133,11 +135,12 @@ def test_unsuitable_file_is_not_read_again_before_the_limit_is_larger(
 
 def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table: Any) -> None:
     append(table, [1, 2], ["a", "b"])
-    with table.transaction() as transaction:
-        transaction.set_properties({"nevermore.keep-snapshots": "1"})
     build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
     for number in (3, 4):
         append(reloaded(catalog), [number], ["a"])
+    now = reloaded(catalog)
+    older = [s.snapshot_id for s in now.metadata.snapshots[:-1]]
+    assert swap_without(now, older, storage_of(now), f"{now.location()}/metadata")
     assert len(reloaded(catalog).metadata.snapshots) == 1
     assert count(reloaded(catalog), "city = 'a'") == (3, 1)
     report = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])

@@ -5,12 +5,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.config.values import KEEP_SNAPSHOTS
 from pipelines.errors import CommitConflictError
 from pipelines.iceberg import metadata_swap
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.loaded_table import refresh
-from pipelines.iceberg.positions import LOG_ORDINAL, newest_property
+from pipelines.iceberg.metadata_swap import swap_without
+from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 
@@ -105,34 +105,19 @@ def test_old_metadata_files_are_removed(table: Any) -> None:
     assert len(names) == 3
 
 
-def test_snapshots_expire_beyond_the_number_to_keep(table: Any) -> None:
-    set_property(table, KEEP_SNAPSHOTS, "3")
-    for key in range(7):
+def test_removed_snapshots_leave_metadata_that_pyiceberg_reads(table: Any) -> None:
+    for key in range(5):
         append(table, key)
-    assert len(document(table)["snapshots"]) == 3
-    assert [e["snapshot-id"] for e in document(table)["snapshot-log"]] == [
-        s["snapshot-id"] for s in document(table)["snapshots"]
-    ]
+    ids = [s["snapshot-id"] for s in document(table)["snapshots"]]
+    folder = f"{table.location()}/metadata"
+    assert swap_without(table, [ids[0], ids[2]], Storage(), folder)
+    assert [s["snapshot-id"] for s in document(table)["snapshots"]] == [ids[1], *ids[3:]]
+    assert [e["snapshot-id"] for e in document(table)["snapshot-log"]] == ids[3:]  # without a gap
     assert reloaded(table.catalog).metadata == table.metadata
-    assert [r["id"] for r in rows_of(table)] == list(range(7))
-
-
-def test_rule_29_expiry_keeps_tags_and_the_last_carrier_of_a_position(table: Any) -> None:
-    append(table, 0)
-    tagged = table.metadata.current_snapshot_id
-    table.manage_snapshots().create_tag(tagged, "kept").commit()
-    append(table, 1)
-    append(table, 2, **{LOG_ORDINAL: "17"})
-    carrier = table.metadata.current_snapshot_id
-    set_property(table, KEEP_SNAPSHOTS, "2")
-    for key in range(3, 7):
-        append(table, key)
-    kept = [s["snapshot-id"] for s in document(table)["snapshots"]]
-    assert kept[:2] == [tagged, carrier]
-    assert len(kept) == 6
-    assert newest_property(table, LOG_ORDINAL) == "17"
-    append(table, 7, **{LOG_ORDINAL: "18"})
-    assert [s["snapshot-id"] for s in document(table)["snapshots"]] == [tagged, table.metadata.current_snapshot_id]
+    stale = reloaded(table.catalog)
+    append(table, 5)
+    assert not swap_without(stale, [ids[1]], Storage(), folder)
+    assert [r["id"] for r in rows_of(table)] == list(range(6))
 
 
 def test_compressed_metadata_goes_through_pyiceberg(table: Any) -> None:

@@ -428,11 +428,14 @@ def test_beside_a_running_ingester_both_succeed(tmp_path: Path) -> None:
     project = Project(tmp_path)
     land(project, 0)
     failures: list[BaseException] = []
+    ends = time.monotonic() + 12
+    numbers = []
 
     def ingest() -> None:
         try:
-            for number in range(1, 15):
-                land(project, number)
+            while time.monotonic() < ends:
+                numbers.append(len(numbers) + 1)
+                land(project, numbers[-1])
         except BaseException as error:  # noqa: BLE001 - asserted below
             failures.append(error)
 
@@ -440,7 +443,8 @@ def test_beside_a_running_ingester_both_succeed(tmp_path: Path) -> None:
     writer.start()
     num_expired = 0
     while writer.is_alive():
-        for done in run_expiry(project).values():
+        # longer than a commit takes: what an ingest builds upon must not vanish meanwhile
+        for done in run_expiry(project, RetentionConfig(keep_snapshots=1, keep_for=4)).values():
             assert done.error is None
             num_expired += len(done.expired)
         assert len({row["name"] for row in project.rows()}) == 1
@@ -448,8 +452,8 @@ def test_beside_a_running_ingester_both_succeed(tmp_path: Path) -> None:
     assert failures == []
     assert num_expired > 5
     run_expiry(project)
-    assert [row["name"] for row in project.rows()] == ["v14"] * 3
-    assert [row["ordinal"] for row in project.rows(LOG, "ordinal")] == list(range(1, 46))
+    assert [row["name"] for row in project.rows()] == [f"v{len(numbers)}"] * 3
+    assert [row["ordinal"] for row in project.rows(LOG, "ordinal")] == list(range(1, 3 * len(numbers) + 4))
 
 
 def test_a_continuous_run_expires_what_is_due(project: Project) -> None:

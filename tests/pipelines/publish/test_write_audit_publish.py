@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pipelines.errors import CommitConflictError
-from pipelines.iceberg.metadata_swap import KEEP_SNAPSHOTS
 from pipelines.iceberg.storage import Storage
 from pipelines.publish import abandoned_runs
 from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, condemn_abandoned, remove_abandoned
@@ -149,15 +148,6 @@ def test_a_new_column_is_seen_with_the_rows_that_have_it(project: Project) -> No
     project.publish("replace", SECOND, {2: 20}, audit=Audit(project), column="bonus")
     rows = open_table(project.table).scan().select("id", "amount", "bonus").to_table().sort_by("id").to_pylist()
     assert rows == [{"id": 1, "amount": 10, "bonus": None}, {"id": 2, "amount": None, "bonus": 20}]
-
-
-def test_the_table_keeps_as_many_snapshots_as_it_says(project: Project) -> None:
-    with project.table.transaction() as change:
-        change.set_properties({KEEP_SNAPSHOTS: "2"})
-    for amount in range(4):
-        project.publish("replace", FIRST, {1: amount}, audit=Audit(project))
-    assert len(project.table.metadata.snapshots) == 2
-    assert project.rows == [(1, 1, 3)]
 
 
 def test_branches_of_dead_runs_go_and_those_kept_for_a_look_later(
