@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from assets import definitions
-from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, last_key
+from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, RETENTION_JOB, last_key
 from assets.published import SENSOR
 from pipelines.config.publish_partition import Unit
 from pipelines.errors import ConfigError
@@ -198,6 +198,7 @@ def test_each_unit_of_time_has_its_job_and_schedule_and_one_job_publishes_after_
         INGEST_JOB,
         CHECK_JOB,
         COMPACT_JOB,
+        RETENTION_JOB,
         "hourly_job",
         DAILY_JOB,
         "monthly_job",
@@ -267,3 +268,33 @@ def test_the_compact_job_rewrites_mirrors_that_need_it_and_their_checks_stay_gre
     assert untouched.current_snapshot().summary.operation.value != "replace"  # type: ignore[union-attr]
     checked = defs.resolve_job_def(CHECK_JOB).execute_in_process()
     assert all(one.passed for one in checked.get_asset_check_evaluations())
+
+
+@pytest.mark.parametrize(("cron", "status"), [("15 3 * * *", "RUNNING"), (None, "STOPPED")])
+def test_the_retention_job_expires_snapshots_and_deletes_orphans(
+    cron: str | None, status: str, project: ShopProject
+) -> None:
+    document = yaml.safe_load(project.path.read_text())
+    document["maintenance"] = {"keep_snapshots": 2, "keep_for": "1ms", "orphan_age": "1ms"}
+    if cron is not None:
+        document["retention_schedule"] = cron
+    project.path.write_text(yaml.safe_dump(document))
+    project.land_people()
+    for number in range(5):
+        project.land("orders", f"{number}.jsonl", [event("u", "orders", after=order(1, 10.0 + number, 1))])
+        run_once(project.config)
+    found = find_table(open_catalog(project.config), "shop.orders")
+    assert found is not None
+    left = Path(found.location().removeprefix("file://")) / "data" / "left.parquet"
+    left.write_bytes(b"x")
+    defs = project.definitions
+    schedule = defs.resolve_schedule_def("retention_schedule")
+    assert (schedule.cron_schedule, schedule.default_status.name) == (cron or "0 5 * * *", status)
+    assert defs.resolve_job_def(RETENTION_JOB).execute_in_process().success
+    found.refresh()
+    assert len(found.metadata.snapshots) == 2
+    assert not left.exists()
+    with found.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    failed = defs.resolve_job_def(RETENTION_JOB).execute_in_process(raise_on_error=False)
+    assert "shop.orders: " in str(failed.failure_data_for_node("expire_snapshots_and_delete_orphans"))

@@ -12,8 +12,10 @@ from pydantic_core import PydanticUndefined
 from pipelines.config.project import (
     FilesSource,
     IndexConfig,
+    MaintenanceConfig,
     PublishedConfig,
     PublishedOptions,
+    RetentionConfig,
     SparkConfig,
     TableConfig,
 )
@@ -23,7 +25,10 @@ UNITS = {
     "commit_interval": "60s",
     "memory_limit_bytes": "1GiB",
     "target_file_bytes": "256MiB",
+    "target_file_size": "256MiB",
     "row_group_bytes": "128MiB",
+    "keep_for": "5d",
+    "orphan_age": "3d",
 }
 
 
@@ -55,6 +60,8 @@ def _default(name: str, field: Any) -> str:
         (TableConfig, "ingesting.md"),
         (FilesSource, "ingesting.md"),
         (IndexConfig, "indexes.md"),
+        (MaintenanceConfig, "keep-a-mirror-fast.md"),
+        (RetentionConfig, "keep-a-mirror-fast.md"),
         (PublishedConfig, "publishing.md"),
         (PublishedOptions, "spark.md"),
         (SparkConfig, "spark.md"),
