@@ -26,7 +26,7 @@ QUERIES = {
     "needle": "select * from t where s1 = 'city-77' and v0 < 20",
     "all columns": None,
 }
-AT_MOST_OF_PARQUET = {"aggregate": 1.3, "all columns": 1.1}
+MAX_OF_PARQUET = {"aggregate": 1.3, "all columns": 1.1}
 FASTER_THAN_JAVA = {"count": 7.0, "aggregate": 4.0, "needle": 4.0, "all columns": 1.8}
 
 
@@ -99,7 +99,7 @@ def measure(rounds: int, names: list[str]) -> None:
                 raise SystemExit(f"{name}: the answers differ: {living}")
             timings = race(runs, rounds, same=False)
             goals = [Goal(ours, "iceberg_java", 1 / FASTER_THAN_JAVA[name]) for ours in ("native", "python")]
-            goals += [Goal("native", "parquet", AT_MOST_OF_PARQUET.get(name)), Goal("python", "parquet")]
+            goals += [Goal("native", "parquet", MAX_OF_PARQUET.get(name)), Goal("python", "parquet")]
             report(f"Spark DataFrame: {name}", timings, "native", goals)
     finally:
         spark.stop()

@@ -89,7 +89,7 @@ def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
         return True
     if pa.types.is_decimal(kind):
         added = scale - kind.scale
-        return bool(kind.precision + added > _MAX_DIGITS and _most_digits(given) + added > _MAX_DIGITS)
+        return bool(kind.precision + added > _MAX_DIGITS and _max_digits(given) + added > _MAX_DIGITS)
     if pa.types.is_integer(kind):
         return scale + 20 > _MAX_DIGITS
     if not _is_text(kind) or not len(given):
@@ -101,7 +101,7 @@ def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
     return data is not None and bool(((np.frombuffer(data, np.uint8) | _LOWER_CASE) == _EXPONENT).any())
 
 
-def _most_digits(given: pa.Array) -> int:
+def _max_digits(given: pa.Array) -> int:
     """Digits of the largest value of a decimal type, including its fraction."""
     ends = pc.min_max(given).as_py()
     return max((len(value.as_tuple().digits) for value in ends.values() if value is not None), default=0)

@@ -466,11 +466,11 @@ def _full_tiers(small: Sequence[FileDebt]) -> list[FileDebt]:
     return chosen
 
 
-def _bins(files: Sequence[FileDebt], most_bytes: int) -> Iterator[list[FileDebt]]:
+def _bins(files: Sequence[FileDebt], max_bytes: int) -> Iterator[list[FileDebt]]:
     held: list[FileDebt] = []
     size = 0
     for file in files:
-        if held and size + file.size > most_bytes:
+        if held and size + file.size > max_bytes:
             yield held
             held, size = [], 0
         held.append(file)
@@ -559,7 +559,7 @@ def _position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
     return task.position_deletes if task.deletion_vector is None else (task.deletion_vector,)
 
 
-def _most_dead_rows(task: FileScanTask) -> int:
+def _max_dead_rows(task: FileScanTask) -> int:
     keys = sum(file.record_count for group in task.equality_deletes for file in group.files)
     return min(task.data_file.record_count, keys + sum(file.record_count for file in _position_deletes(task)))
 
@@ -759,7 +759,7 @@ class _Run:
         plan = state.plan
         if settings.is_automatic:
             # Resolving deletes reads keys; first see whether it could matter if every key removed a row.
-            most = debts_of(plan, costs, lambda tasks: [_most_dead_rows(t) for t in tasks])
+            most = debts_of(plan, costs, lambda tasks: [_max_dead_rows(t) for t in tasks])
             if not self._is_indebted(most, costs):
                 return []
         debts = debts_of(plan, costs, lambda tasks: _dead_rows(tasks, plan.context))

@@ -76,7 +76,7 @@ def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
     if flags & ~_COMPRESSED:
         raise MalformedTableError(f"{path}: unknown footer flags {flags:#x}")
     begin = size - _TAIL.size - payload_size - len(MAGIC)
-    stored = read_bytes(path, io, begin, len(MAGIC) + payload_size, most_bytes=MAX_FOOTER_BYTES)
+    stored = read_bytes(path, io, begin, len(MAGIC) + payload_size, max_bytes=MAX_FOOTER_BYTES)
     if stored[: len(MAGIC)] != MAGIC:
         raise MalformedTableError(f"{path}: the footer does not begin with {MAGIC!r}")
     payload = _decompress(stored[len(MAGIC) :], path) if flags & _COMPRESSED else stored[len(MAGIC) :]

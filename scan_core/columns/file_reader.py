@@ -194,7 +194,7 @@ class ReadsAhead(Protocol):
         """Whether fetching ahead pays: the file is on an object store."""
         ...
 
-    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+    def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
         """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
         ...
 

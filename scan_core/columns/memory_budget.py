@@ -16,13 +16,13 @@ _FIXED_BYTES = 8 * 1024**2
 """What a worker needs however little it decodes: pages out of compression, buffers of allocators and threads."""
 _LARGEST_SHARE = 4
 """Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
-_LEAST_LARGEST_BYTES = 64 * 1024**2
+_MIN_LARGEST_BYTES = 64 * 1024**2
 """Ordinary pages and rows are read regardless of the limit."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
-_LEAST_ROWS = 4_096
+_MIN_ROWS = 4_096
 """Smaller pieces read the same pages again and again."""
-_LEAST_BATCH_ROWS = 1_024
+_MIN_BATCH_ROWS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class DecodingLimits:
 
     Attributes:
         target_bytes: what a window of rows should hold.
-        most_bytes: what a single row or page must not exceed, or it is refused.
+        max_bytes: what a single row or page must not exceed, or it is refused.
     """
 
     target_bytes: int
-    most_bytes: int
+    max_bytes: int
 
     @classmethod
     def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":
         """The limits under a memory limit; `target_bytes` is the part of it for one window."""
-        return cls(max(target_bytes, 1), max(memory_limit_bytes // _LARGEST_SHARE, _LEAST_LARGEST_BYTES))
+        return cls(max(target_bytes, 1), max(memory_limit_bytes // _LARGEST_SHARE, _MIN_LARGEST_BYTES))
 
 
 class MemoryBudget:
@@ -76,20 +76,20 @@ class MemoryBudget:
         """Rows of a batch, by the width of the batches so far."""
         if not self._row_bytes:
             return self._batch_rows
-        return max(min(self._batch_rows, int(self._bytes / self._row_bytes)), min(_LEAST_BATCH_ROWS, self._batch_rows))
+        return max(min(self._batch_rows, int(self._bytes / self._row_bytes)), min(_MIN_BATCH_ROWS, self._batch_rows))
 
     def record_batch(self, num_rows: int, num_bytes: int) -> None:
         """Remember how wide rows of the result are."""
         self._row_bytes = num_bytes / num_rows
 
     def _parts(self, num_rows: int, num_bytes: float) -> int:
-        return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _LEAST_ROWS))
+        return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _MIN_ROWS))
 
 
 def halves(selection: RowSelection) -> list[tuple[RowSelection, range]]:
     """Two selections of half the rows each, and where they lie; none if they are too few to be halved."""
     rows = to_indices(selection)
-    if len(rows) < 2 * _LEAST_ROWS:
+    if len(rows) < 2 * _MIN_ROWS:
         return []
     middle, num_rows = int(rows[len(rows) // 2]), row_count(selection)
     spans = range(int(rows[0]), middle), range(middle, int(rows[-1]) + 1)

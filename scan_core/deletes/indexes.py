@@ -257,13 +257,13 @@ def _keys_in_parts(
 ) -> Iterator[list[pa.Array]]:
     """The key columns of a row group, which are kept."""
     # a limit below what any page may take is for indexes that are built in parts, not for the keys of one row group
-    most_bytes = max(options.memory_limit_bytes, MemoryBudget(options).limits.most_bytes)
+    max_bytes = max(options.memory_limit_bytes, MemoryBudget(options).limits.max_bytes)
     num_bytes = 0
     for found in read_in_parts(reader, group, indices, options, path):
         num_bytes += sum(array.nbytes for array in found)
-        if len(found[0]) < group.num_rows and num_bytes > most_bytes:
+        if len(found[0]) < group.num_rows and num_bytes > max_bytes:
             raise MemoryLimitError(
-                f"{path}: the keys of row group {group.index} become more than {most_bytes} bytes; raise memory_limit_bytes"
+                f"{path}: the keys of row group {group.index} become more than {max_bytes} bytes; raise memory_limit_bytes"
             )
         yield found
 

@@ -50,7 +50,7 @@ class AvroType:
         stored: the Arrow type of the plain values.
         meant: the Arrow type they stand for, with field ids.
         finish: from `stored` to `meant`; None if they are the same.
-        least_bytes: the fewest bytes a value can take.
+        min_bytes: the fewest bytes a value can take.
         nullable: whether it is a union with null.
     """
 
@@ -58,7 +58,7 @@ class AvroType:
     stored: pa.DataType
     meant: pa.DataType
     finish: Finish | None
-    least_bytes: int
+    min_bytes: int
     nullable: bool = False
 
 
@@ -189,7 +189,7 @@ def parse_record(document: Any) -> tuple[tuple[AvroField, ...], Any, int]:
     if not isinstance(document, Mapping) or document.get("type") != "record":
         raise ValueError(f"the top-level schema must be a record, not {document!r:.80}")
     fields = parser.fields(document, 0)
-    return fields, parser.plain_record(fields), sum(f.type.least_bytes for f in fields)
+    return fields, parser.plain_record(fields), sum(f.type.min_bytes for f in fields)
 
 
 class _Parser:
@@ -269,7 +269,7 @@ class _Parser:
         plain = self.plain_record(fields)
         stored = pa.struct([pa.field(f.key, f.type.stored) for f in fields])
         meant = pa.struct([f.arrow() for f in fields])
-        least = sum(f.type.least_bytes for f in fields)
+        least = sum(f.type.min_bytes for f in fields)
         return AvroType(plain, stored, meant, lambda array: finish_struct(array, fields, meant), least)
 
     def _union(self, branches: list[Any], depth: int) -> AvroType:
@@ -307,14 +307,14 @@ class _Parser:
     def _map(self, schema: Mapping[str, Any], depth: int) -> AvroType:
         """A map takes the same bytes as an array of records of string and value."""
         key = self._primitive("string", {})
-        value = self._items(schema.get("values"), depth, least_bytes=key.least_bytes)
+        value = self._items(schema.get("values"), depth, min_bytes=key.min_bytes)
         return self._map_of(
             AvroField("key", "f0", _field_id(schema, "key-id"), key),
             AvroField("value", "f1", _field_id(schema, "value-id"), value),
         )
 
     def _map_of(self, key: AvroField, value: AvroField) -> AvroType:
-        if key.type.least_bytes + value.type.least_bytes == 0:
+        if key.type.min_bytes + value.type.min_bytes == 0:
             raise ValueError("a map whose entries take no bytes")
         fields = (key, value)
         plain = self.plain_record(fields)
@@ -327,9 +327,9 @@ class _Parser:
             {"type": "array", "items": plain}, stored, meant, lambda array: finish_map(array, key, value, meant), 1
         )
 
-    def _items(self, schema: Any, depth: int, least_bytes: int = 0) -> AvroType:
+    def _items(self, schema: Any, depth: int, min_bytes: int = 0) -> AvroType:
         items = self.type(schema, depth + 1)
-        if items.least_bytes + least_bytes == 0:
+        if items.min_bytes + min_bytes == 0:
             raise ValueError("an array whose elements take no bytes: its length cannot be trusted")
         return items
 
@@ -427,14 +427,14 @@ class AvroFileReader(FileReader):
         self.path = path
         self.counts = ReadCounts()
         self._source = source
-        self._most_bytes = MAX_BLOCK_BYTES
+        self._max_bytes = MAX_BLOCK_BYTES
         with refusing_malformed(path, "header"):
             self._size = source.size()
             header = read_file_header(source, self._size)
             self._codec = header.codec
             if self._codec not in MAX_EXPANSION:
                 raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")
-            self._fields, plain, self._least_bytes = parse_record(json.loads(header.schema))
+            self._fields, plain, self._min_bytes = parse_record(json.loads(header.schema))
             self._schema = parse_schema({"type": "array", "items": plain})
             self.arrow_schema: pa.Schema = pa.schema([f.arrow() for f in self._fields])
         with refusing_malformed(path, "blocks"):
@@ -472,10 +472,10 @@ class AvroFileReader(FileReader):
             MemoryLimitError: one that is too large for that.
         """
         del column_indices, rows
-        self._most_bytes = min(limits.most_bytes, MAX_BLOCK_BYTES)
+        self._max_bytes = min(limits.max_bytes, MAX_BLOCK_BYTES)
         for block in self._groups[row_group.index]:
             taken = max(record_bytes(block.num_rows, len(self._fields)), block.num_bytes)
-            if taken > _DECODED_SHARE * limits.most_bytes:
+            if taken > _DECODED_SHARE * limits.max_bytes:
                 raise MemoryLimitError(
                     f"{self.path}: the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes, "
                     f"which take about {taken} bytes to decode; raise memory_limit_bytes"
@@ -495,8 +495,8 @@ class AvroFileReader(FileReader):
         blocks: list[Block] = []
         for block in find_blocks(self._source.read_at, header, self._size):
             most = _MAX_EMPTY_RECORDS
-            if self._least_bytes:
-                most = min(block.num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
+            if self._min_bytes:
+                most = min(block.num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._min_bytes
             if block.num_rows > most:
                 raise ValueError(f"block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes")
             blocks.append(block)
@@ -514,10 +514,10 @@ class AvroFileReader(FileReader):
         if block.num_rows == 0:
             return []
         try:
-            data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec, self._most_bytes)
+            data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec, self._max_bytes)
         except BlockTooLargeError as error:
             raise MemoryLimitError(
-                f"{self.path}: the block at {block.offset} becomes more than {self._most_bytes} bytes; raise "
+                f"{self.path}: the block at {block.offset} becomes more than {self._max_bytes} bytes; raise "
                 "memory_limit_bytes"
             ) from error
         stream = BytesIO(encode_long(block.num_rows) + data + b"\0")

@@ -55,7 +55,7 @@ _MAX_ROWS_PER_BYTE = 1 << 17
 _MAX_METADATA_BYTES = 64 * 1024**2
 _DECODED_SHARE = 2
 """What the columns of a stripe may take: half of the memory limit."""
-_DEFAULT_MOST_BYTES = DEFAULT_MEMORY_LIMIT_BYTES // 2
+_DEFAULT_MAX_BYTES = DEFAULT_MEMORY_LIMIT_BYTES // 2
 """Where nobody has stated a limit."""
 _TOO_FAR = "nanosecond resolution"
 """What the decoder says of timestamps before 1678 or after 2261: it knows no other unit."""
@@ -78,7 +78,7 @@ class OrcFileReader(FileReader):
         self.path = path
         self.counts = ReadCounts()
         self._source = source
-        self._most_bytes = _DEFAULT_MOST_BYTES
+        self._max_bytes = _DEFAULT_MAX_BYTES
         self._fitting: dict[int, set[int]] = {}
         with refusing_malformed(path, "file tail"):
             require_small_footer(source)
@@ -142,7 +142,7 @@ class OrcFileReader(FileReader):
             MalformedTableError: streams that contradict themselves.
         """
         del rows
-        self._most_bytes = _DECODED_SHARE * limits.most_bytes
+        self._max_bytes = _DECODED_SHARE * limits.max_bytes
         self._require_fit(row_group, column_indices)
         return None
 
@@ -193,12 +193,12 @@ class OrcFileReader(FileReader):
         with refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"):
             content = self._content(row_group.index)
             # run headers bound most stripes well enough; decoding the lengths of all values costs ten times as much
-            num_bytes = _bound_decoded_bytes(types, content, self._most_bytes)
-            if num_bytes > self._most_bytes:
-                num_bytes = _bound_decoded_bytes(types, content, self._most_bytes, exact_sum)
-        if num_bytes > self._most_bytes:
+            num_bytes = _bound_decoded_bytes(types, content, self._max_bytes)
+            if num_bytes > self._max_bytes:
+                num_bytes = _bound_decoded_bytes(types, content, self._max_bytes, exact_sum)
+        if num_bytes > self._max_bytes:
             raise MemoryLimitError(
-                f"{self.path}: stripe {row_group.index} decodes to more than {self._most_bytes} bytes (columns {names}), and "
+                f"{self.path}: stripe {row_group.index} decodes to more than {self._max_bytes} bytes (columns {names}), and "
                 "a stripe is decoded at once; raise memory_limit_bytes or select fewer columns"
             )
         self._fitting.setdefault(row_group.index, set()).update(columns)
@@ -369,17 +369,17 @@ _DICTIONARY_OFFSET_BYTES = 8
 def _bound_decoded_bytes(
     columns: Sequence[tuple[pa.DataType, int]],
     content: StripeContent,
-    most_bytes: int,
+    max_bytes: int,
     sum_lengths: Callable[[bytes, int, int], float] = bound_sum,
 ) -> float:
-    """At least the bytes that columns of a stripe become, or some number above `most_bytes` if they are more.
+    """At least the bytes that columns of a stripe become, or some number above `max_bytes` if they are more.
 
     Streams are looked at, not statistics, which may lie. What is asked of them is bounded by what was counted before.
 
     Args:
         columns: types, and the numbers that ORC gives them.
         content: of the stripe.
-        most_bytes: beyond which counting ends.
+        max_bytes: beyond which counting ends.
         sum_lengths: (stream, number of values, version) -> their sum, or a bound of it.
     """
     total = 0.0
@@ -392,14 +392,14 @@ def _bound_decoded_bytes(
             total += _OFFSET_BYTES * count
         elif not pa.types.is_nested(kind):
             total += count * max(kind.bit_width // 8, 1)
-        if total > most_bytes:
+        if total > max_bytes:
             return total
         if is_text:
-            total += _bound_text(content, column, count, most_bytes - total, sum_lengths)
+            total += _bound_text(content, column, count, max_bytes - total, sum_lengths)
         elif is_repeated:
             version = content.footer.encoding(column).version
             elements = sum_lengths(content.stream(column, LENGTH), count, version)
-            if elements > most_bytes * 8:  # a flag takes a bit at least
+            if elements > max_bytes * 8:  # a flag takes a bit at least
                 return elements
             count = int(elements)
         below = column + 1
@@ -413,7 +413,7 @@ def _bound_text(
     content: StripeContent,
     column: int,
     count: int,
-    most_bytes: float,
+    max_bytes: float,
     sum_lengths: Callable[[bytes, int, int], float],
 ) -> float:
     """The bytes of texts, without offsets."""
@@ -421,7 +421,7 @@ def _bound_text(
     if encoding.dictionary_size is None:
         return sum_lengths(content.stream(column, LENGTH), count, encoding.version)
     total = float(_DICTIONARY_OFFSET_BYTES * encoding.dictionary_size)
-    if total > most_bytes or not encoding.dictionary_size:
+    if total > max_bytes or not encoding.dictionary_size:
         return total
     lengths = decode_integers(
         content.stream(column, LENGTH), encoding.dictionary_size, version=encoding.version, signed=False
@@ -431,14 +431,14 @@ def _bound_text(
     total += float(lengths.sum(dtype=np.float64))
     if sum_lengths is bound_sum:
         return total + float(lengths.max()) * count
-    if total > most_bytes:
+    if total > max_bytes:
         return total
     return total + sum_of_codes(content.stream(column, DATA), count, encoding.version, lengths)
 
 
 _EPOCH_SECONDS = 1_420_070_400
 """2015-01-01, from which ORC counts."""
-_MOST_SECONDS = 2**63 // 10**6 - 1
+_MAX_SECONDS = 2**63 // 10**6 - 1
 _UTC = frozenset({"", "UTC", "GMT", "Etc/UTC", "Etc/GMT", "Z"})
 
 
@@ -473,7 +473,7 @@ def _nanoseconds(encoded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _microseconds(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    if (np.abs(nanos) >= 10**9).any() or (np.abs(seconds) > _MOST_SECONDS - _EPOCH_SECONDS).any():
+    if (np.abs(nanos) >= 10**9).any() or (np.abs(seconds) > _MAX_SECONDS - _EPOCH_SECONDS).any():
         raise ValueError("a timestamp that 64 bits of microseconds cannot hold")
     seconds = seconds + _EPOCH_SECONDS
     # Java and C++ count seconds before 1970 toward it and nanoseconds away from it; Arrow writes these as negative

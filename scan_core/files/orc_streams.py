@@ -451,20 +451,20 @@ def decompress(section: bytes, tail: OrcTail) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_block(block: bytes, compression: int, most_bytes: int) -> bytes:
+def _decompress_block(block: bytes, compression: int, max_bytes: int) -> bytes:
     """The codec is numbered as in the postscript: zlib, Snappy, LZO, LZ4, zstd, Brotli from 1 on."""
     try:
         match compression:
             case 1:
-                return zlib.decompressobj(-15).decompress(block, most_bytes)
+                return zlib.decompressobj(-15).decompress(block, max_bytes)
             case 2:
                 length, _ = _varint(memoryview(block), 0)
-                return bytes(pa.Codec("snappy").decompress(block, min(length, most_bytes), asbytes=True))
+                return bytes(pa.Codec("snappy").decompress(block, min(length, max_bytes), asbytes=True))
             case 4:
-                return _decompress_lz4(block, most_bytes)
+                return _decompress_lz4(block, max_bytes)
             case 5:
                 with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-                    return bytes(stream.read(most_bytes))
+                    return bytes(stream.read(max_bytes))
             case 3 | 6:
                 raise pa.ArrowNotImplementedError("what columns compressed by LZO or Brotli become cannot be bounded")
             case _:
@@ -473,12 +473,12 @@ def _decompress_block(block: bytes, compression: int, most_bytes: int) -> bytes:
         raise ValueError(f"a compressed block is broken: {error}") from error
 
 
-def _decompress_lz4(block: bytes, most_bytes: int) -> bytes:
+def _decompress_lz4(block: bytes, max_bytes: int) -> bytes:
     import cramjam
 
-    found = bytearray(most_bytes)
+    found = bytearray(max_bytes)
     try:
-        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, most_bytes)])
+        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, max_bytes)])
     except cramjam.DecompressionError as error:
         raise ValueError(f"a compressed block is broken: {error}") from error
 

@@ -115,13 +115,13 @@ def file_size(path: str, io: FileIOConfig) -> int:
 
 
 def read_bytes(
-    path: str, io: FileIOConfig, offset: int = 0, length: int | None = None, *, most_bytes: int | None = None
+    path: str, io: FileIOConfig, offset: int = 0, length: int | None = None, *, max_bytes: int | None = None
 ) -> bytes:
     """The bytes [offset, offset + length) of a file, or all from `offset` on.
 
     Raises:
         MissingFileError: it does not exist or cannot be read.
-        MalformedTableError: the range is not inside the file, or longer than `most_bytes`.
+        MalformedTableError: the range is not inside the file, or longer than `max_bytes`.
     """
     location = locate(path, io)
     try:
@@ -129,13 +129,13 @@ def read_bytes(
             descriptor = os.open(location.path, _READ)
             try:
                 _require_plain(os.fstat(descriptor), path)
-                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size, most_bytes)
+                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size, max_bytes)
                 return _read_local(descriptor, offset, length)
             finally:
                 os.close(descriptor)
         remote: Any = open_input(path, io)
         with remote:
-            length = _checked_length(path, offset, length, remote.size(), most_bytes)
+            length = _checked_length(path, offset, length, remote.size(), max_bytes)
             data: bytes = remote.read_at(length, offset)
             return data
     except OSError as error:
@@ -158,14 +158,14 @@ def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
     return found
 
 
-def read_small(path: str, io: FileIOConfig, most_bytes: int) -> tuple[bytes, Fingerprint] | None:
-    """The same of a local file of up to `most_bytes`; None of others, which are better asked for ranges.
+def read_small(path: str, io: FileIOConfig, max_bytes: int) -> tuple[bytes, Fingerprint] | None:
+    """The same of a local file of up to `max_bytes`; None of others, which are better asked for ranges.
 
     Raises:
         MissingFileError: it does not exist or cannot be read.
     """
     location = locate(path, io)
-    return _read_whole_local(path, location, most_bytes, io) if location.is_local else None
+    return _read_whole_local(path, location, max_bytes, io) if location.is_local else None
 
 
 def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
@@ -247,14 +247,14 @@ def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
 
 
 def _read_whole_local(
-    path: str, location: Location, most_bytes: int | None, io: FileIOConfig
+    path: str, location: Location, max_bytes: int | None, io: FileIOConfig
 ) -> tuple[bytes, Fingerprint] | None:
     try:
         descriptor = os.open(location.path, _READ)
         try:
             status = os.fstat(descriptor)
             _require_plain(status, path)
-            if most_bytes is not None and status.st_size > most_bytes:
+            if max_bytes is not None and status.st_size > max_bytes:
                 return None
             data = _read_local(descriptor, 0, status.st_size)
         finally:
@@ -276,13 +276,13 @@ def _read_local(descriptor: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _checked_length(path: str, offset: int, length: int | None, size: int, most_bytes: int | None) -> int:
+def _checked_length(path: str, offset: int, length: int | None, size: int, max_bytes: int | None) -> int:
     if length is None:
         length = size - offset
     if offset < 0 or length < 0 or offset + length > size:
         raise MalformedTableError(f"{path}: bytes {offset} to {offset + length} are not inside its {size} bytes")
-    if most_bytes is not None and length > most_bytes:
-        raise MalformedTableError(f"{path}: {length} bytes, and at most {most_bytes} are read of such a file")
+    if max_bytes is not None and length > max_bytes:
+        raise MalformedTableError(f"{path}: {length} bytes, and at most {max_bytes} are read of such a file")
     return length
 
 

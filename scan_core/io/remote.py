@@ -91,13 +91,13 @@ class ByteRanges:
         self._source.close()
 
 
-def grouped(ranges: Sequence[Range], bridge: int, most_bytes: int | None = None) -> list[tuple[Range, list[int]]]:
+def grouped(ranges: Sequence[Range], bridge: int, max_bytes: int | None = None) -> list[tuple[Range, list[int]]]:
     """What to request for some ranges: each range to read, and the places in `ranges` of those that it holds.
 
     Args:
         ranges: in any order.
         bridge: gaps of up to so many bytes are read over.
-        most_bytes: of one request, unless a single range is larger.
+        max_bytes: of one request, unless a single range is larger.
     """
     groups: list[tuple[Range, list[int]]] = []
     for index in sorted(range(len(ranges)), key=lambda i: ranges[i]):
@@ -105,7 +105,7 @@ def grouped(ranges: Sequence[Range], bridge: int, most_bytes: int | None = None)
         if groups:
             (start, size), members = groups[-1]
             end = max(start + size, offset + length)
-            if offset <= start + size + bridge and (most_bytes is None or end - start <= most_bytes):
+            if offset <= start + size + bridge and (max_bytes is None or end - start <= max_bytes):
                 groups[-1] = (start, end - start), [*members, index]
                 continue
         groups.append(((offset, length), [index]))
@@ -153,13 +153,13 @@ class RemoteFile:
         self._tail = start, memoryview(data)
         return data
 
-    def fetch_ahead(self, ranges: Iterable[Range], row_group: int, most_bytes: int) -> int:
+    def fetch_ahead(self, ranges: Iterable[Range], row_group: int, max_bytes: int) -> int:
         """Begin to fetch ranges in the background: those that fit, in the order given, in addition to what is being fetched.
 
         Returns how many bytes are requested. `row_group` is for `forget_ahead`.
         """
         with self._lock:
-            room = most_bytes - sum(s.end - s.start for s in self._spans if s.ahead_for is not None)
+            room = max_bytes - sum(s.end - s.start for s in self._spans if s.ahead_for is not None)
             chosen: list[Range] = []
             for offset, length in ranges:
                 if length <= 0 or self._holder(offset, offset + length) is not None or self._in_tail(offset, length):

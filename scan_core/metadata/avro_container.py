@@ -286,11 +286,11 @@ def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
         yield count, block
 
 
-def decompress(payload: bytes, codec: str, most_bytes: int) -> bytes:
+def decompress(payload: bytes, codec: str, max_bytes: int) -> bytes:
     """The plain bytes of a block in a codec of `MAX_EXPANSION`, or of a file in `gzip`.
 
     Raises:
-        BlockTooLargeError: they are more than `most_bytes`.
+        BlockTooLargeError: they are more than `max_bytes`.
         ValueError: broken, truncated, or with a checksum that does not match.
     """
     try:
@@ -298,42 +298,42 @@ def decompress(payload: bytes, codec: str, most_bytes: int) -> bytes:
             case "null":
                 return payload
             case "deflate":
-                return _inflate(zlib.decompressobj(wbits=-15), payload, most_bytes)
+                return _inflate(zlib.decompressobj(wbits=-15), payload, max_bytes)
             case "gzip":
-                return _inflate(zlib.decompressobj(wbits=31), payload, most_bytes)
+                return _inflate(zlib.decompressobj(wbits=31), payload, max_bytes)
             case "bzip2":
-                return _inflate(bz2.BZ2Decompressor(), payload, most_bytes)
+                return _inflate(bz2.BZ2Decompressor(), payload, max_bytes)
             case "xz":
-                return _inflate(lzma.LZMADecompressor(memlimit=most_bytes), payload, most_bytes)
+                return _inflate(lzma.LZMADecompressor(memlimit=max_bytes), payload, max_bytes)
             case "zstandard":
-                return _decompress_zstandard(payload, most_bytes)
+                return _decompress_zstandard(payload, max_bytes)
             case "snappy":
-                return _decompress_snappy(payload, most_bytes)
+                return _decompress_snappy(payload, max_bytes)
             case _:
                 raise ValueError(f"unknown codec {codec!r}")
     except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
         raise ValueError(f"a compressed block is broken: {error}") from error
 
 
-def _inflate(decompressor: Any, payload: bytes, most_bytes: int) -> bytes:
-    plain: bytes = decompressor.decompress(payload, most_bytes + 1)
-    _check_size(len(plain), most_bytes)
+def _inflate(decompressor: Any, payload: bytes, max_bytes: int) -> bytes:
+    plain: bytes = decompressor.decompress(payload, max_bytes + 1)
+    _check_size(len(plain), max_bytes)
     if not decompressor.eof:
         raise ValueError("a compressed block ends early")
     return plain
 
 
-def _decompress_zstandard(payload: bytes, most_bytes: int) -> bytes:
+def _decompress_zstandard(payload: bytes, max_bytes: int) -> bytes:
     parts, total = [], 0
     with pa.CompressedInputStream(pa.BufferReader(payload), "zstd") as stream:
         while part := stream.read(_STEP_BYTES):
             parts.append(part)
             total += len(part)
-            _check_size(total, most_bytes)
+            _check_size(total, max_bytes)
     return b"".join(parts)
 
 
-def _decompress_snappy(payload: bytes, most_bytes: int) -> bytes:
+def _decompress_snappy(payload: bytes, max_bytes: int) -> bytes:
     """Raw snappy, its length first, then the big-endian CRC-32 of the plain bytes."""
     if len(payload) < 5:
         raise ValueError("a snappy block without checksum")
@@ -342,7 +342,7 @@ def _decompress_snappy(payload: bytes, most_bytes: int) -> bytes:
         size |= (byte & 127) << (7 * index)
         if byte < 128:
             break
-    _check_size(size, most_bytes)
+    _check_size(size, max_bytes)
     if size > MAX_EXPANSION["snappy"] * len(payload):
         raise ValueError(f"a snappy block of {len(payload)} bytes claims {size}")
     plain: bytes = pa.Codec("snappy").decompress(payload[:-4], size, asbytes=True)
@@ -351,9 +351,9 @@ def _decompress_snappy(payload: bytes, most_bytes: int) -> bytes:
     return plain
 
 
-def _check_size(size: int, most_bytes: int) -> None:
-    if size > most_bytes:
-        raise BlockTooLargeError(f"a block of more than {most_bytes} bytes")
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise BlockTooLargeError(f"a block of more than {max_bytes} bytes")
 
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})

@@ -268,7 +268,7 @@ def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
         UnsupportedError: a format version newer than this reader.
     """
     path = find_metadata_file(location, io)
-    return parse_metadata(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path), path
+    return parse_metadata(read_bytes(path, io, max_bytes=MAX_METADATA_BYTES), path), path
 
 
 def read_document(path: str, io: FileIOConfig) -> Any:
@@ -279,7 +279,7 @@ def read_document(path: str, io: FileIOConfig) -> Any:
         MalformedTableError: it cannot be decompressed, or is too large.
         ValueError: no JSON document, or one of too many values.
     """
-    return load_document(decompress_document(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path))
+    return load_document(decompress_document(read_bytes(path, io, max_bytes=MAX_METADATA_BYTES), path))
 
 
 def load_document(text: bytes | str) -> Any:

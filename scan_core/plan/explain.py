@@ -240,7 +240,7 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     try:
         with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
             columns, plan = next(reader.row_groups(), (None, Scan()))
-            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _most_bytes(context):
+            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _max_bytes(context):
                 return
             for step in plan.restrictions:
                 if type(step) is Conjunct:
@@ -249,7 +249,7 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
         return  # reading the rows reports it
 
 
-def _most_bytes(context: ScanContext) -> int:
+def _max_bytes(context: ScanContext) -> int:
     return context.options.memory_limit_bytes // 4
 
 

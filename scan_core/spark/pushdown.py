@@ -323,7 +323,7 @@ class _Joins:
         ]
         if not asked:
             return
-        rows = {index: _most_rows(scan) for index, scan in self._scans.items()}
+        rows = {index: _max_rows(scan) for index, scan in self._scans.items()}
         order = sorted(rows, key=lambda index: (rows[index], index))
         rank = {index: number for number, index in enumerate(order)}
         for small in order:
@@ -357,7 +357,7 @@ class _Joins:
             pushed.left[what] = found.why_not_by_keys
 
 
-def _most_rows(scan: Scan) -> int:
+def _max_rows(scan: Scan) -> int:
     """Upper bound of the rows that the scan returns, from its plan."""
     return sum(task.data_file.record_count for task in scan.plan().tasks)
 

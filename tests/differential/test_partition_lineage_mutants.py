@@ -11,7 +11,7 @@ from scan_core.sql import query_shape, query_tree
 from scan_core.sql.sql_functions import join_kind
 from tests.differential.test_partition_lineage import check
 
-MOST_SEEDS = 400
+MAX_SEEDS = 400
 
 
 def _only_within(patch: pytest.MonkeyPatch, owner: Any, function: str, name: str, replacement: Any) -> None:
@@ -135,9 +135,9 @@ def test_a_broken_rule_is_found(
     mutate: Callable[[pytest.MonkeyPatch], None], kinds: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in range(MAX_SEEDS):
         try:
             check(seed, kinds)
         except AssertionError:
             return
-    pytest.fail(f"{MOST_SEEDS} random queries did not notice")
+    pytest.fail(f"{MAX_SEEDS} random queries did not notice")

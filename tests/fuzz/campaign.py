@@ -13,7 +13,7 @@ from tests.fuzz.worker import TOO_MUCH_MEMORY
 
 CHUNK = 5_000
 """Cases a process: starting one costs as much as 200 of them."""
-MOST_ENDED = 20
+MAX_ENDED = 20
 """Processes of a chunk that may end before their last case: with more, the fault is not in single cases."""
 WORKER = ("-m", "tests.fuzz.worker")
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -58,6 +58,6 @@ def _run_chunk(worker: Sequence[str], seed: int, start: int, stop: int) -> Itera
             why = "too much memory" if ended.returncode == TOO_MUCH_MEMORY else f"the process ended, {ended.returncode}"
             yield Finding(seed, last, f"case {last}: {why}\n{ended.stderr[-4_000:]}")
             start, num_ended = last + 1, num_ended + 1
-            if num_ended == MOST_ENDED:
+            if num_ended == MAX_ENDED:
                 yield Finding(seed, start, f"given up after {num_ended} processes that ended, before case {start}")
                 return

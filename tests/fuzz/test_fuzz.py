@@ -10,7 +10,7 @@ import pytest
 
 from scan_core import MalformedTableError
 from tests.fuzz.__main__ import SEED
-from tests.fuzz.campaign import MOST_ENDED, run_campaign
+from tests.fuzz.campaign import MAX_ENDED, run_campaign
 from tests.fuzz.case import _judge_refusal, make_case, run_case
 from tests.fuzz.subjects import Subject, build_subjects
 from tests.support.memory import PEAK_BYTES
@@ -75,7 +75,7 @@ def test_a_campaign_is_given_up_if_every_process_ends(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("import os; os.abort()\n")
     found = list(run_campaign(9, 0, 1_000, worker=[str(script)]))
-    assert len(found) == MOST_ENDED + 1
+    assert len(found) == MAX_ENDED + 1
     assert "given up after 20 processes" in str(found[-1])
 
 

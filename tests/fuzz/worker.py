@@ -19,11 +19,11 @@ from tests.fuzz.case import make_case, run_case
 from tests.fuzz.subjects import build_subjects
 from tests.support.memory import peak_bytes
 
-MOST_SECONDS = 30
+MAX_SECONDS = 30
 """For one case, which takes milliseconds; the machine may be busy."""
-MOST_ADDRESS_BYTES = 16 * 1024**3
-MOST_ARROW_BYTES = 512 * 1024**2
-MOST_RESIDENT_BYTES = 1024**3
+MAX_ADDRESS_BYTES = 16 * 1024**3
+MAX_ARROW_BYTES = 512 * 1024**2
+MAX_RESIDENT_BYTES = 1024**3
 """The tables are small: more was allocated because a file said so."""
 TOO_MUCH_MEMORY = 3
 """Exit code; peaks do not go down again, so another process has to go on."""
@@ -32,7 +32,7 @@ TOO_MUCH_MEMORY = 3
 def main(seed: int, start: int, stop: int, folder: Path) -> int:
     """Run the cases [start, stop)."""
     faulthandler.enable()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESS_BYTES, MOST_ADDRESS_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_BYTES, MAX_ADDRESS_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(dir=folder) as tables, (folder / "progress").open("r+") as progress:
         subjects = build_subjects(Path(tables))
@@ -40,12 +40,12 @@ def main(seed: int, start: int, stop: int, folder: Path) -> int:
             progress.seek(0)
             progress.write(str(number))
             progress.flush()
-            faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+            faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
             what = _run(seed, number, subjects)
             if what is not None:
                 sys.stdout.write(json.dumps({"number": number, "what": what}) + "\n")
                 sys.stdout.flush()
-            if pa.default_memory_pool().max_memory() > MOST_ARROW_BYTES or peak_bytes() > MOST_RESIDENT_BYTES:
+            if pa.default_memory_pool().max_memory() > MAX_ARROW_BYTES or peak_bytes() > MAX_RESIDENT_BYTES:
                 return TOO_MUCH_MEMORY
         faulthandler.cancel_dump_traceback_later()
     return 0

@@ -78,14 +78,14 @@ def parse_bloom_filter(data: bytes) -> BloomFilter | None:
 
 
 def read_bloom_filter(
-    read_at: Callable[[int, int], bytes], place: tuple[int, int | None], most_bytes: int
+    read_at: Callable[[int, int], bytes], place: tuple[int, int | None], max_bytes: int
 ) -> tuple[BloomFilter, int] | None:
     """The filter at a place of a file, and how many bytes were read for it; None if it is none, or too large.
 
     Args:
         read_at: (offset, length) -> those bytes of the file, fewer where it ends.
         place: offset, and length if it is known.
-        most_bytes: a larger one is not read.
+        max_bytes: a larger one is not read.
     """
     offset, length = place
     if length is None:
@@ -97,7 +97,7 @@ def read_bloom_filter(
         if not isinstance(num_bytes, int) or num_bytes <= 0:
             return None
         length = start + num_bytes
-    if length > min(most_bytes, MAX_BITSET_BYTES + _LONGEST_HEADER_BYTES):
+    if length > min(max_bytes, MAX_BITSET_BYTES + _LONGEST_HEADER_BYTES):
         return None
     found = parse_bloom_filter(read_at(offset, length))
     return None if found is None else (found, length)
@@ -205,9 +205,9 @@ def _encoded_decimal(value: Decimal, file_type: pa.DataType, physical_type: int)
     return None  # byte arrays: writers differ in their length
 
 
-MOST_DICTIONARY_BYTES = 1024**2
+MAX_DICTIONARY_BYTES = 1024**2
 """Writers give up larger dictionaries; searching one takes as long as decoding a column."""
-_LEAST_SAVED = 4
+_MIN_SAVED = 4
 """The chunk is so many times as large as its dictionary, or reading that spares nothing."""
 
 
@@ -296,7 +296,7 @@ def _dictionary_range(chunk: Chunk) -> tuple[int, int] | None:
     """Offset and length of the dictionary page; None if it does not hold every value, or is not worth reading."""
     length = chunk.metadata[9] - chunk.start
     pages = chunk.metadata.get(13)
-    if not 0 < length <= min(MOST_DICTIONARY_BYTES, chunk.num_bytes // _LEAST_SAVED):
+    if not 0 < length <= min(MAX_DICTIONARY_BYTES, chunk.num_bytes // _MIN_SAVED):
         return None
     if chunk.metadata[4] not in READABLE_CODECS or not isinstance(pages, list):
         return None

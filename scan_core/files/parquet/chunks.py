@@ -97,8 +97,8 @@ def _count_values(
 
 _PAGED_SHARE_OF_BYTES = 0.6
 """Above this share, reading the whole chunk is cheaper than reading selected pages."""
-_LEAST_PAGED_BYTES = 64 * 1024
-_LEAST_PAGED_VALUES = 100_000
+_MIN_PAGED_BYTES = 64 * 1024
+_MIN_PAGED_VALUES = 100_000
 """A chunk with less of both is decoded sooner than its offset index."""
 
 
@@ -185,7 +185,7 @@ class PagedChunks:
         if len(leaves) != 1:
             return False
         chunk = self._chunk(row_group, leaves[0])
-        return chunk.uncompressed_bytes >= _LEAST_PAGED_BYTES or chunk.num_values >= _LEAST_PAGED_VALUES
+        return chunk.uncompressed_bytes >= _MIN_PAGED_BYTES or chunk.num_values >= _MIN_PAGED_VALUES
 
     def _wanted(self, row_group: RowGroup, column: int, rows: Positions) -> _Wanted | None:
         """The pages to read; None where the whole chunk is cheaper."""
@@ -284,7 +284,7 @@ class PagedChunks:
 _LOCAL_BUFFER = 256 * 1024
 _REMOTE_BUFFER = 1024 * 1024
 """Bytes read ahead of each column at a time: requests to an object store should be large."""
-_MOST_SKIPPED_WINDOWS = 2
+_MAX_SKIPPED_WINDOWS = 2
 """Beyond, decoding rows only to skip them costs more than finding their pages."""
 
 
@@ -305,7 +305,7 @@ class ChunkStreams:
         """Whether a window is near enough to the position of a column's stream to continue with it."""
         stream = self._streams.get(column) if self._row_group == row_group.index else None
         position = stream.position if stream is not None else 0
-        return position <= window.start <= position + _MOST_SKIPPED_WINDOWS * len(window)
+        return position <= window.start <= position + _MAX_SKIPPED_WINDOWS * len(window)
 
     def read(
         self, row_group: RowGroup, columns: Sequence[int], window: range, batch_rows: int | None = None

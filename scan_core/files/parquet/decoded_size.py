@@ -42,13 +42,13 @@ _LEVEL_BYTES = 4
 """The two levels of a value in a list or map."""
 _TOLERANCE = 4
 """Up to this many times the target a row group is read at once: reading in windows costs more."""
-_LEAST_ROWS, _LEAST_BYTES = 4_096, 8 * 1024**2
+_MIN_ROWS, _MIN_BYTES = 4_096, 8 * 1024**2
 """A window holds no fewer rows and bytes than both, however low the limit is: each has its own cost."""
 _MEASURED_ROWS = 65_536
 _HEADER_BYTES = 4_096
 _HEADER_WINDOWS = (256, 4 * _HEADER_BYTES, 16 * 1024**2)
 """Bytes read for the header of a page: those with long statistics are read again."""
-_MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
+_MAX_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
 """Most bytes that one compressed byte decompresses to, by codec: none, Snappy, gzip, LZ4."""
 _LARGEST_EXPANSION = 1 << 15
 """For zstd, which can write a block of 128 kB as four bytes."""
@@ -60,7 +60,7 @@ _STREAMS = {2: "gzip", 6: "zstd"}
 """Codecs that can decompress the beginning of a page without the rest."""
 _BEGINNING_BYTES, _BYTES_PER_PREFIX = 4_096, 3
 """Where a page with prefixes is cut at first: their lengths stand in front, mostly in a byte or less each."""
-_MOST_GATHERED_BYTES = 4 * 1024**2
+_MAX_GATHERED_BYTES = 4 * 1024**2
 _OPTIONAL, _REPEATED = 1, 2
 
 
@@ -94,16 +94,16 @@ class DecodedSizes:
         for leaf in leaves:
             may_be_large = (
                 self._layout.is_repeated(leaf)  # a page may have any number of values
-                or _most_plain_bytes(self._chunk(row_group, leaf)) > limits.most_bytes
+                or _max_plain_bytes(self._chunk(row_group, leaf)) > limits.max_bytes
                 # on an object store, windows were cut by what the footer states: now that is compared with the pages
                 or (self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False))
             )
             if may_be_large:
                 largest = self._walked(row_group, leaf).largest_bytes
-                if largest > limits.most_bytes:
+                if largest > limits.max_bytes:
                     raise MemoryLimitError(
                         f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {largest} bytes, "
-                        f"and at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes"
+                        f"and at most {limits.max_bytes} may be decoded at once; raise memory_limit_bytes"
                     )
 
     def windows(
@@ -132,8 +132,8 @@ class DecodedSizes:
                 measured.append(leaf)
         if measured:
             return self._cut(row_group, leaves, self._costs(row_group, measured, int(per_row), limits), rows, limits)
-        size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(_LEAST_BYTES / per_row)), 1)
-        if per_row > limits.most_bytes:
+        size = max(int(limits.target_bytes / per_row), min(_MIN_ROWS, int(_MIN_BYTES / per_row)), 1)
+        if per_row > limits.max_bytes:
             self._refuse(row_group, leaves, rows.start, int(per_row), limits)
         return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
 
@@ -147,7 +147,7 @@ class DecodedSizes:
             costs = part[max(rows.start - (position - len(part)), 0) : max(rows.stop - (position - len(part)), 0)]
             if not len(costs):
                 continue
-            if (most := int(costs.max())) > limits.most_bytes:
+            if (most := int(costs.max())) > limits.max_bytes:
                 self._refuse(row_group, leaves, first + int(costs.argmax()), most, limits)
             ends, used = np.cumsum(costs), 0
             while (fitting := int(np.searchsorted(ends, used + room, "right"))) < len(costs):
@@ -164,7 +164,7 @@ class DecodedSizes:
         more = f" and {len(leaves) - 5} more" if len(leaves) > 5 else ""
         raise MemoryLimitError(
             f"{self._path}: row {row} of row group {row_group.index} decodes to {num_bytes} bytes (columns {names}{more}), "
-            f"and at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes or select fewer columns"
+            f"and at most {limits.max_bytes} may be decoded at once; raise memory_limit_bytes or select fewer columns"
         )
 
     def _chunk(self, row_group: RowGroup, leaf: int) -> Chunk:
@@ -186,7 +186,7 @@ class DecodedSizes:
             return False  # of fixed size, even if they share values
         if is_stated is None:  # nobody has compared the size of other chunks with their pages
             is_stated = self._is_remote or (row_group.index, leaf) in self._pages
-        plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _most_plain_bytes(chunk)
+        plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _max_plain_bytes(chunk)
         return chunk.num_values * plain > limits.target_bytes
 
     def _repeated_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
@@ -221,7 +221,7 @@ class DecodedSizes:
         """Length of the longest prefix that a value shares with the one before it, in pages that store prefixes once."""
         if chunk.metadata[4] and chunk.metadata[4] not in _STREAMS:
             return max(
-                (self._most_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
+                (self._max_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
             )
         plain, longest, size = replace(chunk, metadata={**chunk.metadata, 4: 0}), 0, 0
         gathered: list[tuple[PageFacts, bytes]] = []
@@ -229,21 +229,21 @@ class DecodedSizes:
             part = self._numbers(chunk, page, _BEGINNING_BYTES + _BYTES_PER_PREFIX * page.num_values)
             gathered.append((page, part))
             size += len(part)
-            if size < _MOST_GATHERED_BYTES and index + 1 < len(pages):
+            if size < _MAX_GATHERED_BYTES and index + 1 < len(pages):
                 continue
             try:
-                longest = max(longest, self._most_of_numbers(plain, leaf, gathered))
+                longest = max(longest, self._max_of_numbers(plain, leaf, gathered))
             except (OSError, ValueError):  # the lengths of some page go on behind the cut, or are broken
                 for one, _ in gathered:
                     whole = self._numbers(chunk, one, one.plain_bytes)
-                    longest = max(longest, self._most_of_numbers(plain, leaf, [(one, whole)]))
+                    longest = max(longest, self._max_of_numbers(plain, leaf, [(one, whole)]))
             gathered, size = [], 0
         return longest
 
-    def _numbers(self, chunk: Chunk, page: PageFacts, most_bytes: int | None) -> bytes:
+    def _numbers(self, chunk: Chunk, page: PageFacts, max_bytes: int | None) -> bytes:
         """A page that holds, as numbers, how much its values share: the lengths stand in front, encoded as numbers are.
 
-        Up to `most_bytes` of it are taken out of compression; without, it stays compressed.
+        Up to `max_bytes` of it are taken out of compression; without, it stays compressed.
         """
         data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
         header, begin = _header_of(data, 0)
@@ -254,13 +254,13 @@ class DecodedSizes:
         }
         stated[4 if is_second else 2] = I32Value(_DELTA_BINARY_PACKED)
         body, sizes = data[begin:], (header[2], header[3])
-        if most_bytes is not None:
+        if max_bytes is not None:
             levels = header[8].get(5, 0) + header[8].get(6, 0) if is_second else 0
             values = body[levels:]
             if chunk.metadata[4] and header[details].get(7, True) is not False:
                 with pa.CompressedInputStream(pa.BufferReader(values), _STREAMS[chunk.metadata[4]]) as stream:
-                    values = stream.read(most_bytes)
-            body = body[:levels] + values[:most_bytes]
+                    values = stream.read(max_bytes)
+            body = body[:levels] + values[:max_bytes]
             sizes = len(body), len(body)
             if is_second:
                 stated[7] = False
@@ -268,7 +268,7 @@ class DecodedSizes:
             write_struct({1: I32Value(page.kind), 2: I32Value(sizes[0]), 3: I32Value(sizes[1]), details: stated}) + body
         )
 
-    def _most_of_numbers(self, chunk: Chunk, leaf: int, pages: Sequence[tuple[PageFacts, bytes]]) -> int:
+    def _max_of_numbers(self, chunk: Chunk, leaf: int, pages: Sequence[tuple[PageFacts, bytes]]) -> int:
         """The largest number in pages made by `_numbers`."""
         column = self._layout.metadata.schema.column(leaf)
         lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
@@ -404,9 +404,9 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
         position = page.body + page.stored_bytes
 
 
-def _most_plain_bytes(chunk: Chunk) -> int:
+def _max_plain_bytes(chunk: Chunk) -> int:
     """Upper bound of its decoded pages in bytes, independent of their headers and the footer."""
-    return chunk.num_bytes * _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
+    return chunk.num_bytes * _MAX_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
 
 
 def row_bytes(array: pa.Array) -> Costs:

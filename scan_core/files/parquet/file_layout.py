@@ -13,7 +13,7 @@ from pyarrow._parquet import ParquetReader
 
 from scan_core.columns.conversion import Way, leaf_ranges, members_of, type_of_leaves
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
-from scan_core.files.parquet.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
+from scan_core.files.parquet.footer import MAGIC, MIN_TAIL_BYTES, Chunk, Footer, read_footer
 from scan_core.files.parquet.pages import PageFacts
 from scan_core.io.cache import BoundedCache
 from scan_core.io.remote import ByteSource
@@ -116,7 +116,7 @@ def _has_id(field: pa.Field) -> bool:
 _FIRST_BYTE = 4
 _DICTIONARY_BYTES_PER_VALUE = 3
 """A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
-_MOST_TAIL_BYTES = 8 * 1024**2
+_MAX_TAIL_BYTES = 8 * 1024**2
 _REMEMBERED_CHUNKS = 100_000
 """Column chunks whose facts are kept: some 100 MB at most."""
 
@@ -200,14 +200,14 @@ class FooterCache:
 
     def __init__(self) -> None:
         self._layouts: BoundedCache[Hashable, ParquetLayout] = BoundedCache(_num_chunks)
-        self.tail_bytes = LEAST_TAIL_BYTES
+        self.tail_bytes = MIN_TAIL_BYTES
 
     def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
         """The layout under `key`, read if it is not known; two threads may both read it."""
         if (known := self._layouts.find(key)) is not None:
             return known
         layout = read()
-        self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MOST_TAIL_BYTES)
+        self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MAX_TAIL_BYTES)
         return self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
 
     def forget_threads(self) -> None:
@@ -217,14 +217,14 @@ class FooterCache:
     def clear(self) -> None:
         """Forget everything."""
         self._layouts.clear()
-        self.tail_bytes = LEAST_TAIL_BYTES
+        self.tail_bytes = MIN_TAIL_BYTES
 
 
 FOOTERS = FooterCache()
 os.register_at_fork(after_in_child=FOOTERS.forget_threads)
 
 
-def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> ParquetLayout:
+def read_layout(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES) -> ParquetLayout:
     """Read and check the footer of an open file, from its last bytes, as many as are given, if it fits in there.
 
     Raises:

@@ -206,7 +206,7 @@ MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 MAX_FOOTER_BYTES = 512 * 1024**2
 """The largest footers seen are some 100 MB."""
-LEAST_TAIL_BYTES = 64 * 1024
+MIN_TAIL_BYTES = 64 * 1024
 """Read at once from the end of a file: most footers fit."""
 
 PLAIN, PLAIN_DICTIONARY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 2, 7, 8
@@ -286,7 +286,7 @@ class Footer:
     checksums: Checksums | None = None
 
 
-def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> tuple[Footer, bytes]:
+def read_footer(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES) -> tuple[Footer, bytes]:
     """Read and check the footer; with it come its bytes. `tail_bytes` are asked for before its length is known.
 
     Raises:

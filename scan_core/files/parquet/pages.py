@@ -48,7 +48,7 @@ _HEADER_BYTES = 512
 """Longest page header looked at first: statistics inside may be long, the counts come before them."""
 _UNCOMPRESSED, _SNAPPY, _ZSTD = 0, 1, 6
 READABLE_CODECS = frozenset({_UNCOMPRESSED, _SNAPPY, _ZSTD})
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _NUMBER = rb"([\x80-\xff]{0,4}[\x00-\x7f])"
 _HEADER = re.compile(
     # kind and sizes, perhaps a checksum, and the details: values, encoding and what more a page of this kind has
@@ -196,7 +196,7 @@ def _is_intact(header: Struct, body: Raw) -> bool:
 
 
 def _decompressed(body: Raw, size: Any, codec: int) -> Raw | None:
-    if not isinstance(size, int) or not 0 <= size <= _MOST_BYTES:
+    if not isinstance(size, int) or not 0 <= size <= _MAX_BYTES:
         return None
     if codec == _UNCOMPRESSED:
         return body if len(body) == size else None

@@ -221,7 +221,7 @@ class ParquetFileReader:
         """Whether fetching bytes ahead pays: the file is on an object store."""
         return self._remote is not None
 
-    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+    def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
         """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
         if self._remote is None:
             return
@@ -231,7 +231,7 @@ class ParquetFileReader:
         paged = sorted({leaf for key in habits.paged if key in known for leaf in self._leaves[known[key]]})
         indexes = [place for leaf in paged for place in (chunks[leaf].offset_index,) if place is not None]
         ranges = [*indexes, *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in whole)]
-        self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, most_bytes)
+        self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, max_bytes)
 
     def release(self, row_group: RowGroup) -> None:
         """Drop what was fetched of a row group and not read."""

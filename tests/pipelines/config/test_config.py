@@ -7,7 +7,7 @@ import pytest
 from pipelines.config.project import change_log_name, config_template, load, parse, partition_field, quarantine_name
 from pipelines.errors import ConfigError
 
-LEAST = """
+MINIMAL = """
 tables:
   shop.products:
     source: {path: "landing/*.jsonl"}
@@ -16,11 +16,11 @@ tables:
 
 
 def with_lines(*lines: str) -> str:
-    return LEAST + "".join(f"    {line}\n" for line in lines)
+    return MINIMAL + "".join(f"    {line}\n" for line in lines)
 
 
 def test_least_config_has_an_embedded_catalog_beside_it(tmp_path: Path) -> None:
-    config = parse(LEAST, tmp_path / "nevermore.yaml")
+    config = parse(MINIMAL, tmp_path / "nevermore.yaml")
     assert config.catalog.uri == f"sqlite:///{tmp_path}/warehouse/catalog.db"
     assert config.catalog.warehouse == f"file://{tmp_path}/warehouse"
     table = config.tables["shop.products"]
@@ -119,9 +119,12 @@ published:
         (with_lines("key: [other]"), "nevermore.yaml:6: 'key' occurs twice"),
         ("tables: [", "not YAML"),
         ("just text", "a config is a mapping with the sections"),
-        (LEAST.replace("landing/", "${NO_SUCH_VARIABLE}/"), "nevermore.yaml:4: environment variable NO_SUCH_VARIABLE"),
         (
-            LEAST + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
+            MINIMAL.replace("landing/", "${NO_SUCH_VARIABLE}/"),
+            "nevermore.yaml:4: environment variable NO_SUCH_VARIABLE",
+        ),
+        (
+            MINIMAL + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
             "would share the change log change_log.shop_products_x",
         ),
     ],
@@ -138,7 +141,7 @@ def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, mon
 
 def test_days_and_years_of_yaml_are_keys_of_partitions() -> None:
     text = (
-        LEAST
+        MINIMAL
         + "published:\n  a.b: {sql: x, partition: day, start: 2026-01-31}\n  a.c: {sql: x, partition: year(day), start: 2026}\n"
     )
     published = parse(text).published
@@ -166,7 +169,7 @@ def test_every_wrong_type_is_told_with_those_that_there_are() -> None:
 
 def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANDING", "/in")
-    config = parse(LEAST.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
+    config = parse(MINIMAL.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
     assert config.tables["shop.products"].source.path == ("/in/json/*",)
 
 
@@ -213,13 +216,13 @@ def test_partition_fields_in_every_spelling(text: str, expected: tuple[str, str]
 
 
 def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
-    text = LEAST + "spark: {master: 'spark://host:7077', package: dist/our.zip, conf: {spark.executor.cores: 2, spark.speculation: true}}\n"  # fmt: skip
+    text = MINIMAL + "spark: {master: 'spark://host:7077', package: dist/our.zip, conf: {spark.executor.cores: 2, spark.speculation: true}}\n"  # fmt: skip
     spark = parse(text, tmp_path / "nevermore.yaml").spark
     assert spark.conf == {"spark.executor.cores": "2", "spark.speculation": "true"}
     assert spark.package == f"{tmp_path}/dist/our.zip"
     moved = spark.at(remote="sc://host:15002")
     assert (moved.master, moved.remote, moved.conf) == (None, "sc://host:15002", spark.conf)
-    assert parse(LEAST, tmp_path / "nevermore.yaml").spark.package == "auto"
+    assert parse(MINIMAL, tmp_path / "nevermore.yaml").spark.package == "auto"
 
 
 @pytest.mark.parametrize(
@@ -252,20 +255,20 @@ def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        parse(f"{LEAST}{section}\n")
+        parse(f"{MINIMAL}{section}\n")
 
 
 def test_two_places_of_the_command_line_are_refused() -> None:
     with pytest.raises(ConfigError, match="--master and --remote are mutually exclusive"):
-        parse(LEAST).spark.at("local[2]", "sc://host")
+        parse(MINIMAL).spark.at("local[2]", "sc://host")
 
 
 def test_master_of_the_command_line_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="--master: 'foo' is not a Spark master"):
-        parse(LEAST).spark.at("foo")
+        parse(MINIMAL).spark.at("foo")
 
 
 @pytest.mark.parametrize("cron", ["0 1 * * *", "*/15 0-6,22 1 JAN-MAR mon", "0  2 * * 1-5"])
 def test_schedules_are_cron_expressions(cron: str) -> None:
-    text = f"{LEAST}published: {{shop.d: {{sql: s, partition: day, schedule: '{cron}'}}}}\n"
+    text = f"{MINIMAL}published: {{shop.d: {{sql: s, partition: day, schedule: '{cron}'}}}}\n"
     assert parse(text).published["shop.d"].schedule == cron

@@ -15,7 +15,7 @@ import pytest
 from scan_core.files.parquet.bloom import BloomTest, parse_bloom_filter, plain_encoded
 
 COUNT = 3_000
-MOST_FALSE_HITS = 0.05
+MAX_FALSE_HITS = 0.05
 
 
 def columns() -> dict[str, pa.Array]:
@@ -66,7 +66,7 @@ def test_present_values_are_never_excluded_and_absent_ones_mostly_are(path: Path
     step = {"d": 0.25, "f": 0.25, "dec": Decimal("0.01"), "s": "?"}.get(column, 1)
     absent = [v + step for v in present]
     assert not any(test(v) for v in present)
-    assert sum(not test(v) for v in absent) <= MOST_FALSE_HITS * COUNT
+    assert sum(not test(v) for v in absent) <= MAX_FALSE_HITS * COUNT
 
 
 def test_values_the_file_cannot_hold_are_excluded_and_unknown_ones_kept() -> None:

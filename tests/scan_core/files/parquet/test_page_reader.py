@@ -51,7 +51,7 @@ PAGED = [n for n in COLUMNS if n != "pair"]
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_LEAST_PAGED_BYTES", 0)
+    monkeypatch.setattr(chunks, "_MIN_PAGED_BYTES", 0)
     monkeypatch.setattr(chunks, "_PAGED_SHARE_OF_BYTES", 1.0)
 
 

@@ -30,7 +30,7 @@ TABLE = pa.table(
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_LEAST_PAGED_BYTES", 0)
+    monkeypatch.setattr(chunks, "_MIN_PAGED_BYTES", 0)
 
 
 def written(**options: Any) -> bytes:
