@@ -25,7 +25,7 @@ READ_COST, DECODE_COST, MAX_VALUE_COST = 50_000.0, 3.0, 5.0
 once per distinct value, and a column with an index has few of them."""
 MAX_ROWS = 1 << 25
 """Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
-MAX_SHARE_OF_STAGE_1 = 0.1
+MAX_OF_STAGE_1 = 0.1
 """A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
 may have to run first, and does so faster on whole columns."""
 _FAR_APART = 5_000
@@ -76,7 +76,7 @@ def split_stages(
             answered[index] = answer
             chooser.narrowed_by(answer)
     if len(answered) < len(conjuncts):
-        for index in [i for i, answer in answered.items() if most_rows(answer) > MAX_SHARE_OF_STAGE_1 * chooser.num_rows]:
+        for index in [i for i, answer in answered.items() if most_rows(answer) > MAX_OF_STAGE_1 * chooser.num_rows]:
             mixed[index] = {conjuncts[index]: answered.pop(index)}
     for index, conjunct in enumerate(conjuncts):
         if index not in answered and index not in mixed and (parts := chooser.parts(conjunct)):

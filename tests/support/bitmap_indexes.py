@@ -47,6 +47,6 @@ def bitmaps_for_nothing(most_of_stage_1: float = 1.0) -> Iterator[None]:
         patch.object(answers, "BITMAP_COST", 0.0),
         patch.object(answers, "BITMAP_BYTE_COST", 0.0),
         patch.object(stages, "READ_COST", 1.0),
-        patch.object(stages, "MAX_SHARE_OF_STAGE_1", most_of_stage_1),
+        patch.object(stages, "MAX_OF_STAGE_1", most_of_stage_1),
     ):
         yield
