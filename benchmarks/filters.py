@@ -16,9 +16,9 @@ from benchmarks.shapes import build
 from scan_core import ScanOptions
 from scan_core.expr import normalize
 from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import judge
+from scan_core.expr.evaluate import Shared, judge
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.model.schema import NestedField, PrimitiveType, Schema
+from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_schema
 
 SEED_ROWS = 1_024
 SCAN_ROWS = 131_072
@@ -128,6 +128,41 @@ def dictionaries() -> None:
         report(f"{text} on {SCAN_ROWS} rows of 500 values", race(candidates), "on dictionary values")
 
 
+NUMBERS = {
+    "i % 7 = 3": pa.int64(),
+    "cast(i as string) like '%7'": pa.int64(),
+    "d * 1.1 + 2 > 300": pa.decimal128(12, 2),
+    "year(t) = 1970 and month(t) = 3": pa.timestamp("us"),
+    "round(f, 1) = 3.5": pa.float64(),
+}
+
+
+def numbers() -> None:
+    """Conditions on 500 distinct numbers, once per value and once per row."""
+    random = np.random.default_rng(9)
+    whole = pa.array(random.integers(0, 500, SCAN_ROWS))
+    fields = [(1, "i", "long"), (2, "d", "decimal(12, 2)"), (3, "t", "timestamp"), (4, "f", "double")]
+    schema = parse_schema(
+        {"type": "struct", "fields": [{"id": i, "name": n, "type": t, "required": False} for i, n, t in fields]}
+    )
+    columns = {
+        1: whole,
+        2: whole.cast(pa.decimal128(22, 2)).cast(pa.decimal128(12, 2)),
+        3: pa.array(np.asarray(whole) * 86_400_000_000).cast(pa.timestamp("us")),
+        4: whole.cast(pa.float64()),
+    }
+    for text, kind in NUMBERS.items():
+        conjuncts = bind(text, schema).conjuncts
+        candidates: dict[str, Callable[[], Any]] = {
+            "once per value": lambda c=conjuncts: [
+                int(judge(x, columns, SCAN_ROWS, shared=Shared()).passed.sum()) for x in c
+            ],  # type: ignore[misc]
+            "once per row": lambda c=conjuncts: [int(judge(x, columns, SCAN_ROWS).passed.sum()) for x in c],  # type: ignore[misc]
+        }
+        goal = Goal("once per value", "once per row", 0.5)
+        report(f"{text} on {SCAN_ROWS} rows of 500 values of {kind}", race(candidates), "once per value", [goal])
+
+
 SCANS = {
     "four filters of 0.9 each, the dearest first": "lower(k1) not like '%7' and v0 * 3 / 7 < 385.7 and i0 < 90 and q < 90",
     "an expensive LIKE beside cheap filters": "k1 like '%9%9%' and q < 5 and i0 < 10",
@@ -163,4 +198,5 @@ if __name__ == "__main__":
     in_lists()
     normal_forms()
     dictionaries()
+    numbers()
     orders()

@@ -43,7 +43,17 @@ from scan_core.expr.bound import (
 from scan_core.expr.casts import cast
 from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
 from scan_core.expr.compare import compare, contains, numbers
-from scan_core.expr.frame import Codes, Frame, conjunction, disjunction, negation, not_false, scatter, sole_column
+from scan_core.expr.frame import (
+    Codes,
+    Frame,
+    conjunction,
+    disjunction,
+    negation,
+    not_false,
+    remembered_truth,
+    scatter,
+    sole_column,
+)
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.strings import like_matcher, lower
 from scan_core.expr.vectors import (
@@ -412,7 +422,8 @@ _CALL_COST = {
     **dict.fromkeys(("startswith", "endswith", "contains", "length"), 10.0),
     **dict.fromkeys(("map_get", "array_contains", "map_contains_key"), 30.0),
     **dict.fromkeys(("list_get", "list_element_at", "size"), 8.0),
-    **dict.fromkeys(("year", "month", "quarter", "day", "trunc", "date_trunc", "add_months"), 8.0),
+    **dict.fromkeys(("year", "month", "quarter", "day"), 40.0),
+    **dict.fromkeys(("trunc", "date_trunc", "add_months"), 100.0),
 }
 
 
@@ -435,13 +446,31 @@ def cost_of(node: BoundExpr) -> float:
             return below + 60.0
         case Like():
             return below + 15.0
-        case Cast(operand):
-            return below + (200.0 if name_of(operand.type) == "string" else 3.0)
-        case Call(function):
-            return below + _CALL_COST.get(function.removeprefix("try "), 3.0)
+        case Cast(operand, type_):
+            return below + _cast_cost(name_of(operand.type), name_of(type_))
+        case Call(function, arguments):
+            return below + _call_cost(function.removeprefix("try "), {name_of(a.type) for a in arguments})
         case _:
             reads_text = any(name_of(c.type) in BYTES | {"string", "uuid"} for c in children(node))
             return below + (_STRING_COST if reads_text else 1.0)
+
+
+def _cast_cost(source: str, target: str) -> float:
+    if source == "string":
+        return 200.0
+    return 100.0 if target == "string" or (target == "decimal" and source != "decimal") else 3.0
+
+
+def _call_cost(function: str, types: set[str]) -> float:
+    if "decimal" in types:
+        return 100.0
+    if function in {"%", "/", "div"} and not types & FLOATING:
+        return 40.0
+    if function in {"+", "-", "*"} and not types & FLOATING:
+        return 20.0  # with a look for overflows
+    if function == "round":
+        return 300.0
+    return _CALL_COST.get(function, 3.0)
 
 
 def pays_to_narrow(node: BoundExpr, rows_left: int, num_rows: int) -> bool:
@@ -570,10 +599,12 @@ def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
 def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     field_id = sole_column(node)
     encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
-    if encoded is None:
+    if field_id is None or encoded is None:
         return _plain_truth(node, frame, nulls=nulls)
     values, codes = encoded
-    truth = truth_of(node, values, nulls=nulls)
+    truth = remembered_truth(
+        node, values, field_id, lambda distinct: truth_of(node, distinct, nulls=True), cost=cost_of(node)
+    )
     unknown = None if truth.unknown is None or not truth.unknown.any() else _spread(truth.unknown, codes)
     failed = None if truth.failed is None or not truth.failed.any() else _spread(truth.failed, codes)
     return Truth(_spread(truth.true, codes), unknown, failed, truth.reason)

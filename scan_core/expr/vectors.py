@@ -48,6 +48,27 @@ class Truth:
         unknown = None if self.unknown is None else self.unknown[rows]
         return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
 
+    def at(self, rows: npt.NDArray[np.integer[Any]]) -> "Truth":
+        """The rows at these places."""
+        unknown = None if self.unknown is None else self.unknown[rows]
+        return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
+
+    def followed_by(self, other: "Truth") -> "Truth":
+        """These rows, and then others."""
+        return Truth(
+            np.concatenate([self.true, other.true]),
+            _followed(self.unknown, other.unknown, self, other),
+            _followed(self.failed, other.failed, self, other),
+            self.reason or other.reason,
+        )
+
+
+def _followed(first: Mask | None, second: Mask | None, one: Truth, other: Truth) -> Mask | None:
+    if first is None and second is None:
+        return None
+    none = [np.zeros(len(t.true), np.bool_) for t in (one, other)]
+    return np.concatenate([none[0] if first is None else first, none[1] if second is None else second])
+
 
 def union(left: Mask | None, right: Mask | None) -> Mask | None:
     """Rows in either mask."""

@@ -40,6 +40,8 @@ class Switches:
         adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
             filter, and its rows where the caller joins again.
         adaptive_order: order conjuncts by measured cost.
+        reuse_results: evaluate sub-expressions that several conjuncts have once; evaluate numbers with few distinct values
+            once per value, too, and keep what costly expressions give for distinct values for later row groups and scans.
         read_small_files_whole: read a local delete file of up to 256 kB in one operation, not footer and columns separately.
         split_row_groups: let several Spark tasks share a row group larger than a split; each reads its own pages.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
@@ -64,6 +66,7 @@ class Switches:
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True
     adaptive_order: bool = True
+    reuse_results: bool = True
     read_small_files_whole: bool = True
     split_row_groups: bool = True
     share_indexes: bool = True

@@ -159,6 +159,7 @@ def _mixed(conjunct: Conjunct, answers: Mapping[BoundExpr, Answer]) -> _MixedCon
         conjunct.options,
         conjunct.worth,
         conjunct.table,
+        None,
         answers,
         any(isinstance(n, Call | Case | Cast | Failure) for n in walk(conjunct.expr)),
     )

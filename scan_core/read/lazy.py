@@ -6,13 +6,18 @@ What was decoded for a filter is narrowed, not read again, when a later step or 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.file_reader import FileReader, RowGroup
-from scan_core.rows.selection import All, RowSelection, relative, select_rows
+from scan_core.rows.selection import All, RowSelection, relative, select_rows, to_mask
+
+if TYPE_CHECKING:
+    from scan_core.expr.bound import BoundExpr
+    from scan_core.expr.evaluate import Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class LazyColumns:
         self.dead: DeadRows | None = None
         self.reads: Counter[int] = Counter()
         self._decoded: dict[int, _Decoded] = {}
+        self._shared: tuple[Shared, RowSelection] | None = None
 
     def copy(self) -> "LazyColumns":
         """A view for requests of other rows: it uses data decoded here, but its own decoded data is not kept."""
@@ -86,6 +92,17 @@ class LazyColumns:
             )
         self._narrow([i for i in dict.fromkeys(indices) if self._decoded[i].selection is not selection], selection)
         return [self._decoded[i].array for i in indices]
+
+    def shared_results(self, parts: "frozenset[BoundExpr]", selection: RowSelection) -> "Shared":
+        """Results that conjuncts share, for the rows of `selection`, which must lie within every earlier one."""
+        from scan_core.expr.evaluate import Shared
+
+        if self._shared is None or self._shared[0].parts != parts:
+            self._shared = Shared(parts), selection
+        elif self._shared[1] is not selection:
+            found, within = self._shared
+            self._shared = found.where(to_mask(relative(selection, within))), selection
+        return self._shared[0]
 
     def _narrow(self, indices: Sequence[int], selection: RowSelection) -> None:
         """Narrow decoded columns to `selection`, with one mask for those that were decoded together."""

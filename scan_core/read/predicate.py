@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scan_core.columns.file_reader import RowGroup, StatisticsOf
 from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
-from scan_core.expr.evaluate import evaluation_error, judge
+from scan_core.expr.evaluate import evaluation_error, judge, shared_parts
 from scan_core.expr.kernels import cost_of
 from scan_core.expr.nodes import BoundPredicate, leaf_ids
 from scan_core.expr.parts import narrowed
@@ -41,6 +41,7 @@ class Conjunct(Restriction):
         types: of those that statistics tell of.
         equated: those compared for equality, so that single values can be excluded.
         table: location of the table.
+        shared: sub-expressions that other conjuncts have, too; None where no results are kept.
     """
 
     predicate: BoundPredicate
@@ -52,6 +53,7 @@ class Conjunct(Restriction):
     options: ScanOptions
     worth: Worth
     table: str
+    shared: frozenset[BoundExpr] | None
 
     @property
     def cause(self) -> Cause:
@@ -114,7 +116,8 @@ class Conjunct(Restriction):
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if the conjunct is true; false and NULL are not."""
         values = {i: values_of(source, columns, selection) for i, source in self.columns.items()}
-        outcome = judge(self.expr, values, selected_count(selection))
+        shared = None if self.shared is None else columns.shared_results(self.shared, selection)
+        outcome = judge(self.expr, values, selected_count(selection), shared=shared)
         if outcome.failed is None:
             return Verdict(outcome.passed)
         return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.expr, outcome))
@@ -139,6 +142,7 @@ def open_conjuncts(
     conjuncts = predicate.conjuncts
     if context.options.switches.read_nested_parts:
         conjuncts = tuple(map(narrowed, conjuncts))
+    shared = shared_parts(conjuncts) if context.options.switches.reuse_results else None
     return [
         Conjunct(
             BoundPredicate("", (conjunct,)),
@@ -149,6 +153,7 @@ def open_conjuncts(
             context.options,
             Worth.in_file(),
             context.table,
+            shared,
         )
         for index, conjunct in enumerate(conjuncts)
     ]

@@ -1,0 +1,153 @@
+"""Results kept for distinct values and shared between conjuncts: the same as without, and computed once."""
+
+import decimal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import scan_core
+from scan_core import ScanOptions
+from scan_core.expr import frame, kernels
+from scan_core.expr.bind import bind
+from scan_core.expr.evaluate import Shared, judge
+from scan_core.model.schema import parse_schema
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
+
+COLUMNS = [
+    Column(1, "i", "int"),
+    Column(2, "d", "decimal(12, 2)"),
+    Column(3, "f", "double"),
+    Column(4, "t", "timestamp"),
+    Column(5, "day", "date"),
+    Column(6, "s", "string"),
+]
+SCHEMA = parse_schema({"type": "struct", "fields": [c.json() for c in COLUMNS]})
+ROWS = 40_000
+CONDITIONS = [
+    "cast(i as string) like '%7'",
+    "i % 7 = 3 or i is null",
+    "not (i * i + 3 * i > 1000)",
+    "100 / (i - 5) > 3",
+    "try_divide(100, i - 5) > 3",
+    "d * 1.1 + 2 > 300",
+    "d % 7 <> 3",
+    "round(f, 1) = 3.5",
+    "isnan(f * 2) or 1 / f < 0",
+    "cast(f as decimal(10, 2)) > 5",
+    "date_trunc('month', t) = timestamp_ntz '1970-02-01'",
+    "year(t) = 1970 and month(t) = 3",
+    "add_months(day, 1) > date '1970-05-01'",
+    "upper(reverse(lower(replace(s, '1', 'x')))) like '%X%'",
+    "cast(s as int) % 7 = 3 or s is null",
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    frame._REMEMBERED.clear()
+
+
+def batch(seed: int, low: int, high: int) -> dict[int, pa.Array]:
+    """Values between `low` and `high`, some NULL."""
+    random = np.random.default_rng(seed)
+
+    def numbers() -> pa.Array:
+        return pa.array(random.integers(low, high, ROWS), mask=random.random(ROWS) < 0.1)
+
+    doubles = np.where(random.random(ROWS) < 0.1, -0.0, random.integers(low, high, ROWS) / 2)
+    doubles[random.random(ROWS) < 0.05] = np.nan
+    cents = [None if v is None else decimal.Decimal(v) / 4 for v in range(low, high)]
+    return {
+        1: numbers().cast(pa.int32()),
+        2: pa.array(cents, pa.decimal128(12, 2)).take(pa.array(random.integers(0, high - low, ROWS))),
+        3: pa.array(doubles),
+        4: pa.array(random.integers(low, high, ROWS) * 86_400_000_000).cast(pa.timestamp("us")),
+        5: numbers().cast(pa.int32()).cast(pa.date32()),
+        6: numbers().cast(pa.string()).dictionary_encode(),
+    }
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_results_by_value_are_those_by_row_in_one_batch_after_the_other(where: str) -> None:
+    for seed, (low, high) in enumerate([(0, 120), (0, 600), (0, 600), (50, 160), (300, 1000), (2000, 2100), (0, 40)]):
+        columns = batch(seed, low, high)
+        for conjunct in bind(where, SCHEMA).conjuncts:
+            plain, by_value = judge(conjunct, columns, ROWS), judge(conjunct, columns, ROWS, shared=Shared())
+            assert (plain.passed == by_value.passed).all()
+            if plain.failed is None or by_value.failed is None:
+                assert plain.failed is by_value.failed
+            else:
+                assert (plain.failed == by_value.failed).all()
+                assert plain.reason == by_value.reason
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, function: str) -> list[int]:
+    """The number of values of each call of a function."""
+    calls: list[int] = []
+    kernel: Callable[..., Any] = kernels._KERNELS[function]
+
+    def counting(arguments: Any, types: Any, result: Any) -> Any:
+        calls.append(len(arguments[0]))
+        return kernel(arguments, types, result)
+
+    monkeypatch.setattr(kernels, "_KERNELS", {**kernels._KERNELS, function: counting})
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("column", "where"), [(1, "i % 7 = 3"), (2, "d * 1.5 > 7"), (5, "add_months(day, 1) > date '1970-05-01'")]
+)
+def test_numbers_with_few_distinct_values_are_evaluated_once_per_value(
+    monkeypatch: pytest.MonkeyPatch, column: int, where: str
+) -> None:
+    (conjunct,) = bind(where, SCHEMA).conjuncts
+    calls = counted(monkeypatch, {1: "%", 2: "*", 5: "add_months"}[column])
+    columns = batch(1, 0, 100)
+    judge(conjunct, columns, ROWS, shared=Shared())
+    assert [100 <= n <= 102 for n in calls] == [True]
+    judge(conjunct, columns, ROWS)
+    assert calls[1:] == [ROWS]
+    distinct = {column: pa.array(range(ROWS), pa.int32()).cast(columns[column].type if column == 1 else pa.int32())}
+    if column == 1:
+        judge(conjunct, distinct, ROWS, shared=Shared())
+        assert calls[2:] == [ROWS], "many distinct values are not worth a dictionary"
+
+
+def table_of(folder: Path, group_rows: int = 10_000, groups: int = 4) -> scan_core.Scan:
+    table = TableBuilder(folder / "t", [Column(1, "id", "long"), Column(2, "s", "string")])
+    texts = [f"value {i % 500}" for i in range(group_rows * groups)]
+    table.commit(table.data({"id": range(len(texts)), "s": texts}, row_group_size=group_rows))
+    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(parallelism=1))
+
+
+def test_results_for_distinct_values_are_kept_for_the_next_row_groups_and_scans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = table_of(tmp_path).where("lower(reverse(upper(replace(s, '1', 'x')))) like '%x%'")
+    calls = counted(monkeypatch, "reverse")
+    plain = scan.with_options(ScanOptions.of(parallelism=1, reuse_results=False))
+    count = plain.count()
+    assert calls == [501] * 4
+    calls.clear()
+    assert scan.count() == count
+    assert calls == [501]
+    assert scan.select("s").count() == count
+    assert calls == [501]
+
+
+def test_sub_expression_of_two_conjuncts_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = table_of(tmp_path, groups=1).where("concat(lower(s), cast(id as string)) like '%1%'")
+    scan = scan.where("concat(lower(s), cast(id as string)) like '%2%'").where(
+        "length(concat(lower(s), cast(id as string))) > 8"
+    )
+    calls = counted(monkeypatch, "concat")
+    count = scan.count()
+    assert len(calls) == 1
+    calls.clear()
+    assert scan.with_options(ScanOptions.of(parallelism=1, reuse_results=False)).count() == count
+    assert len(calls) == 3
