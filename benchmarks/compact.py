@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -95,13 +95,13 @@ class Mirror:
 
 
 def seconds_of(run: Callable[[], object], times: int = 7) -> float:
-    """Least seconds of a call with empty delete caches: whatever else the machine does only adds to them."""
+    """Least seconds of CPU of a call with empty delete caches: whatever else the machine does only adds to them."""
     found = []
     for _ in range(times):
         DELETE_CACHE.clear()
-        began = perf_counter()
+        began = process_time()
         run()
-        found.append(perf_counter() - began)
+        found.append(process_time() - began)
     return min(found)
 
 
