@@ -225,7 +225,7 @@ def run(
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()
-    upkeep, expiry = Upkeep(settings), RegularExpiry(settings)
+    upkeep, expiry = Upkeep(settings), RegularExpiry(settings, tables)
 
     def then_maintain(report_round: "OnReport", report_maintenance: "Callable[[Maintained], None]") -> "OnReport":
         def after_round(report: "IngestReport") -> None:

@@ -30,6 +30,7 @@ from pipelines.iceberg.commit import request_or_conflict, retry_conflicts
 from pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
 from pipelines.iceberg.metadata_swap import supports, swap_without
 from pipelines.iceberg.recovery import open_existing
+from pipelines.ingest.feeds import feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.publish.state import STATE, PublishedState, base_of
 from scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata
@@ -69,6 +70,8 @@ def maintained_tables(
 ) -> Iterator[MaintainedTable]:
     """The tables of entries of a config that exist: mirrors with their change logs and quarantines, and published tables.
 
+    Events of a feed that belong to none of its tables are in a quarantine of their own, which belongs to any of them.
+
     Raises:
         ConfigError: an unknown name.
     """
@@ -84,6 +87,10 @@ def maintained_tables(
         for name in tables:
             if find_table(catalog, name) is not None:
                 yield MaintainedTable(name, entry, section.maintenance)
+    for feed in feeds_of(config, [*config.tables, *config.patterns]):
+        chosen = [name for name in feed.wanted if not names or name in names]
+        if chosen and find_table(catalog, feed.quarantine) is not None:
+            yield MaintainedTable(feed.quarantine, chosen[0], feed.settings[0].maintenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +209,10 @@ def expire_all(
 class RegularExpiry:
     """Expires snapshots of the tables whose config has `expire_every`, between the rounds of a continuous run."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tables: Collection[str] | None = None) -> None:
+        """Expire snapshots of these mirrors; without any, of all and of published tables."""
         entries: dict[str, TableConfig | PublishedConfig] = {**config.tables, **config.patterns, **config.published}
+        self._tables = tables
         self._is_wanted = any(entry.maintenance.expire_every is not None for entry in entries.values())
         self._config = config
         self._due: dict[str, float] = {}
@@ -222,7 +231,8 @@ class RegularExpiry:
         due = []
         for name, entry in wanted.items():
             every = entry.maintenance.expire_every
-            if every is not None and now >= self._due.get(name, 0.0):
+            is_wanted = not self._tables or name in self._tables
+            if is_wanted and every is not None and now >= self._due.get(name, 0.0):
                 self._due[name] = now + every
                 due.append(name)
         found = expire_all(catalog, config, due) if due else ()

@@ -438,6 +438,26 @@ def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> Non
     assert "shop.products snapshot" in second
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
+    for number in range(4):
+        project.ingest(event("u", product(1, f"{number}.00")), name=f"{number}.jsonl")
+    text = project.config.read_text()
+    project.config.write_text(text + "maintenance: {keep_snapshots: 2, keep_for: 1ms, expire_every: 1h}\n")
+    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as process:
+        assert process.stdout is not None
+        done = [json.loads(process.stdout.readline())["expired"] for _ in range(2)]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert [(one["table"], len(one["expired"])) for one in done] == [
+        ("shop.products", 2),
+        ("change_log.shop_products", 2),
+    ]
+    assert len(project.call("snapshots", "shop.products")[1]) == 2
+
+
 def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
     project.land("1.jsonl", event("c", product(1)))
     command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import sys
 import threading
 import time
@@ -12,15 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from checks.reference.expected_rows import live_rows
 from pipelines.cli.main import main
 from pipelines.config.project import RetentionConfig, load, quarantine_name
 from pipelines.errors import CommitConflictError
 from pipelines.iceberg import metadata_swap, storage
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, POSITION_FILE, num_carriers
-from pipelines.iceberg.table_writer import write_rows
+from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.maintain import retention
+from pipelines.maintain.orphans import orphans, orphans_of_all
 from pipelines.maintain.retention import Expiry, MaintainedTable, RegularExpiry, expire, expire_all
 from pipelines.publish.state import STATE, PublishedState, SourceState
 from scan_core import open_table
@@ -384,8 +387,6 @@ def die(config: str, point: str) -> None:
     "point", ["after-commit", "after-commit:3", "before-acknowledgement", "before-acknowledgement:2"]
 )
 def test_killed_anywhere_rows_are_the_same_and_orphans_finishes(project: Project, point: str) -> None:
-    from pipelines.maintain.orphans import orphans_of_all
-
     rows = project.rows()
     process = FORKS.Process(target=die, args=(str(project.folder / "nevermore.yaml"), point))
     process.start()
@@ -456,6 +457,76 @@ def test_beside_a_running_ingester_both_succeed(tmp_path: Path) -> None:
     assert [row["ordinal"] for row in project.rows(LOG, "ordinal")] == list(range(1, 3 * len(numbers) + 4))
 
 
+def history(folder: Path, seed: int, num_steps: int) -> int:
+    """Random commits, tags, branches and rollbacks; after each expiry and removal of orphans, all that is left is as it was."""
+    chance = random.Random(seed)
+    table = new_table(catalog_in(folder), {"id": "long", "n": "long"})
+    rows: dict[int, list[dict[str, Any]]] = {}
+    num_expired = 0
+    for step in range(num_steps):
+        table = reloaded(table.catalog)
+        kind = chance.choice(("commit", "commit", "commit", "replace", "truncate", "ref", "back", "expire", "orphans"))
+        if kind in ("ref", "back"):
+            move_refs(table, kind, step, chance)
+        elif kind == "expire":
+            settings = RetentionConfig(keep_snapshots=chance.randrange(1, 6), keep_for=chance.choice([0.001, 0.3, 60]))
+            num_expired += len(expired(folder, table, settings).expired)
+        elif kind == "orphans":
+            RowDelta(table).storage.write(f"{table.location()}/data/left-{step}.parquet", b"x")
+            time.sleep(0.005)
+            found = orphans(table.catalog, MaintainedTable("shop.t", "shop.t", LEAST), 0.001, delete=True)
+            assert [path.rpartition("/")[2] for path in found.files].count(f"left-{step}.parquet") == 1
+        else:
+            write(table, kind, step, chance)
+        table = reloaded(table.catalog)
+        location = table.metadata_location.removeprefix("file://")
+        for snapshot in table.metadata.snapshots:
+            if kind in ("expire", "orphans") or snapshot.snapshot_id not in rows:
+                order: Any = [("id", "ascending"), ("n", "ascending")]
+                now = live_rows(location, snapshot_id=snapshot.snapshot_id).sort_by(order).to_pylist()
+                assert rows.setdefault(snapshot.snapshot_id, now) == now
+    for name in table.metadata.refs:
+        assert open_table(table).scan().at_ref(name).count() == len(rows[table.metadata.refs[name].snapshot_id])
+    return num_expired
+
+
+def write(table: Any, kind: str, step: int, chance: random.Random) -> None:
+    delta = RowDelta(table)
+    keys = [chance.randrange(8) for _ in range(3)]
+    files = []
+    if kind != "truncate":
+        files = write_rows(pa.table({"id": keys, "n": [step] * 3}), delta.target, delta.default_spec)
+        files += write_deletes(pa.table({"id": keys}), delta.target, delta.default_spec, [1])
+    delta.commit(files, {}, remove=None if kind == "commit" else everything)
+
+
+def move_refs(table: Any, kind: str, step: int, chance: random.Random) -> None:
+    """Tag a snapshot or begin a branch at it, or roll back to an ancestor."""
+    current = table.metadata.current_snapshot_id
+    if current is None:
+        return
+    with table.manage_snapshots() as change:
+        if kind == "back":
+            change.rollback_to_snapshot(chance.choice(open_table(table).metadata.ancestors(current)).snapshot_id)
+        else:
+            create = change.create_tag if chance.random() < 0.5 else change.create_branch
+            create(chance.choice(table.metadata.snapshots).snapshot_id, f"r{step}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_is_left_is_as_it_was(seed: int, tmp_path: Path) -> None:
+    assert history(tmp_path, seed, 24) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("block", range(5))
+def test_whatever_is_left_is_as_it_was_in_many_histories(block: int, tmp_path: Path) -> None:
+    for seed in range(100 + 20 * block, 120 + 20 * block):
+        (tmp_path / str(seed)).mkdir()
+        history(tmp_path / str(seed), seed, 40)
+
+
 def test_a_continuous_run_expires_what_is_due(project: Project) -> None:
     path = project.folder / "nevermore.yaml"
     assert RegularExpiry(config_of(project)).run() == []
@@ -466,6 +537,21 @@ def test_a_continuous_run_expires_what_is_due(project: Project) -> None:
     )
     land(project, 6)
     assert expiry.run() == []
+
+
+def test_the_quarantine_of_a_feed_belongs_to_its_tables(tmp_path: Path) -> None:
+    project = Project(tmp_path, {name: {"key": ["id"]} for name in ("shop.products", "shop.orders")})
+    for number in range(3):
+        project.land(f"{number}.jsonl", [event("c", product(number)), f"no json {number}"])
+        project.run()
+    config = config_of(project)
+    for names in (None, ["shop.orders"]):
+        found = [t.name for t in retention.maintained_tables(open_catalog(config), config, names)]
+        assert found.count("quarantine.feed_of_shop_products") == 1
+        assert len(set(found)) == len(found)
+    time.sleep(0.005)
+    done = list(expire_all(open_catalog(config), config, overrides=LEAST))
+    assert [len(one.expired) for one in done if one.table.startswith("quarantine.feed")] == [2]
 
 
 def test_the_section_of_a_table_overrides_single_options(tmp_path: Path) -> None:
