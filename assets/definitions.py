@@ -21,7 +21,7 @@ from assets.jobs import (
 )
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
-from checks.asset_checks import mirror_asset_checks
+from checks.asset_checks import debt_asset_check, mirror_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
@@ -173,7 +173,11 @@ def project_definitions(config: Config) -> dg.Definitions:
         *(mirror_asset(table, config) for table in config.tables),
         *(published_asset(name, config, partitions_of(name, config.published)) for name in config.published),
     ]
-    mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
+    mirror_checks = [
+        check
+        for table in config.tables
+        for check in (mirror_asset_checks(table, mirror_key(table), config), debt_asset_check(table, mirror_key(table)))
+    ]
     check_all = check_job(mirror_checks)
     compact_all = compact_job([*config.tables])
     return dg.Definitions(

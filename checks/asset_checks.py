@@ -8,10 +8,13 @@ import dagster as dg
 from checks.comparison import CheckResult
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.config.project import Config
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.maintain.debt import Debt, debt_of
 
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""
 
+SCANS_ARE_FAST = "scans_are_fast"
 _DESCRIPTIONS = {
     "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",
     "mirror_equals_reference": "The engine's rows are those of DuckDB over the mirror's files and over the change log.",
@@ -38,6 +41,40 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
             if not found.passed:
                 leave_run_failed(context)
             yield check_result(found, key)
+
+    return check
+
+
+def debt_asset_check(table: str, key: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """Warns if scans of a mirror lose more of their time than the config allows; blocks nothing, as the rows are right."""
+
+    @dg.asset_check(
+        asset=key,
+        name=SCANS_ARE_FAST,
+        description="Scans lose at most `max_debt` of their time by small files and deletes.",
+        required_resource_keys={PROJECT},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        config = context.resources.project.config()
+        mirror = find_table(open_catalog(config), table)
+        debt = Debt(table) if mirror is None else debt_of(mirror, config)
+        return dg.AssetCheckResult(
+            passed=not debt.is_too_much,
+            severity=dg.AssetCheckSeverity.WARN,
+            description="\n".join(debt.lines),
+            metadata={
+                "part of scan time lost": debt.share,
+                "seconds lost": debt.lost_seconds,
+                "seconds saved by compaction": debt.saved_seconds,
+                "data files": debt.data_files,
+                "small files": debt.small_files,
+                "dead rows": debt.dead_rows,
+                "delete files": debt.delete_files,
+                "delete rows": debt.delete_rows,
+                "manifests": debt.manifests,
+                "snapshots": debt.snapshots,
+            },
+        )
 
     return check
 

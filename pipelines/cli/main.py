@@ -45,7 +45,7 @@ _PANELS = {
     "Turn change events into tables": (
         *("ingest", "run", "status", "quarantine", "replay", "resync", "adopt", "recover", "publish", "simulate"),
     ),
-    "Keep tables fast": ("index", "compact", "expire", "orphans"),
+    "Keep tables fast": ("debt", "index", "compact", "expire", "orphans"),
 }
 _OTHER_PANEL = "Inspect tables"
 

@@ -1,4 +1,4 @@
-"""The commands that keep tables fast and small: `nevermore compact`, `expire` and `orphans`."""
+"""The commands that keep tables fast and small: `nevermore debt`, `compact`, `expire` and `orphans`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,6 +133,35 @@ def _size(text: str) -> int:
         return int(TypeAdapter(Bytes).validate_python(text))
     except ValidationError as error:
         raise ConfigError(f"--target-size: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def debt(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
+    ] = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Show what scans of mirrors lose by small files and deletes, and what `compact` and `expire` would do about it.
+
+    Key columns are read of files to which deletes may apply; nothing is changed. Seconds are estimates for one core.
+
+    Example: `nevermore debt shop.orders --json`
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.maintain.debt import debts_of_all
+
+    settings = load(config)
+    with progress("Looking at files and deletes", hidden=as_json):
+        found = list(debts_of_all(open_existing(settings), settings, tables))
+    if as_json:
+        print_json([one.as_dict() for one in found])
+    elif not found:
+        typer.echo("no mirror of the config exists yet")
+    for one in [] if as_json else found:
+        typer.echo("\n".join(one.lines))
 
 
 EntryNames = Annotated[

@@ -456,7 +456,7 @@ def _lines(table: "TableStatus") -> list[str]:
         f"{table.table}: {counted(table.logged, 'change')} logged, applied {applied}{behind}",
         f"  position    {table.place}",
         f"  log written {_when(table.log_committed_at)}",
-        f"  delete debt {carried} on {written} ({table.delete_debt:.0%})",
+        f"  delete debt {carried} on {written} ({table.delete_debt:.0%}), {counted(table.snapshots, 'snapshot')}",
     ]
     if table.quarantined:
         lines.append(f"  quarantine  {counted(table.quarantined, 'event')}")

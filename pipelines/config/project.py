@@ -99,6 +99,8 @@ class IndexConfig(Section):
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's default splits."""
+DEFAULT_MAX_DEBT = 0.5
+"""Automatic compaction begins at about half of it: a warning means that it is off or does not keep up."""
 DEFAULT_KEEP_SNAPSHOTS = 10
 DEFAULT_KEEP_FOR_SECONDS = 5 * 86400.0
 """As Iceberg's `history.expire.max-snapshot-age-ms`."""
@@ -137,10 +139,12 @@ class MaintenanceConfig(RetentionConfig):
         expire_every: how often `nevermore run` expires snapshots; if omitted, only `nevermore expire` and Dagster's `retention_job` do.
         compact: `auto` rewrites small files and files with many dead rows once scans lose a noticeable part of their time by them; `off` leaves that to `nevermore compact`.
         target_file_size: size of the files that compaction writes.
+        max_debt: the check `scans_are_fast` in Dagster warns if scans of a mirror lose more than this part of their time by small files and deletes.
     """
 
     compact: AutoOrOff = "auto"
     target_file_size: Bytes = DEFAULT_TARGET_FILE_BYTES
+    max_debt: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_DEBT
 
 
 class TableConfig(Section):

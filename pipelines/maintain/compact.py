@@ -488,6 +488,11 @@ def _pays(files: Sequence[FileDebt], costs: Costs, settings: CompactSettings) ->
     return saved > 0 and saved >= share * costs.scan_seconds(files, target)
 
 
+def pays_unasked(lost_seconds: float, scan_seconds: float) -> bool:
+    """Whether scans lose so much that files are rewritten though nobody asked for it."""
+    return lost_seconds > max(MIN_AUTO_SECONDS, MIN_AUTO_GAIN * scan_seconds)
+
+
 def needless_deletes(
     plan: ScanPlan,
     deletes: Sequence[DeleteFile],
@@ -573,7 +578,7 @@ def _max_dead_rows(task: FileScanTask) -> int:
     return min(task.data_file.record_count, keys + sum(file.record_count for file in _position_deletes(task)))
 
 
-def _dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> list[int]:
+def count_dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> list[int]:
     """Number of dead rows of each of these files; reads the columns of keys."""
 
     def count(split: Split, metrics: ScanMetrics) -> Iterator[int]:
@@ -685,6 +690,7 @@ class State:
     sequence_number: int
     plan: ScanPlan
     deletes: Sequence[DeleteFile]
+    num_manifests: int
 
     @classmethod
     def of(cls, opened: Table, options: ScanOptions) -> "State | None":
@@ -696,7 +702,7 @@ class State:
         listed = [m for m in manifests if m.content != DATA_MANIFEST]
         found = read_delete_manifests(listed, opened.metadata, plan.context.io)
         deletes = [file for files in found for file in files]
-        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, plan, deletes)
+        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, plan, deletes, len(manifests))
 
     def tasks_of(self, paths: Collection[str]) -> dict[str, FileScanTask]:
         """The data files with these paths that are live."""
@@ -771,7 +777,7 @@ class _Run:
             most = debts_of(plan, costs, lambda tasks: [_max_dead_rows(t) for t in tasks])
             if not self._is_indebted(most, costs):
                 return []
-        debts = debts_of(plan, costs, lambda tasks: _dead_rows(tasks, plan.context))
+        debts = debts_of(plan, costs, lambda tasks: count_dead_rows(tasks, plan.context))
         is_indebted = self._is_indebted(debts, costs)
         if settings.is_automatic and not is_indebted:
             return []
@@ -792,7 +798,7 @@ class _Run:
         scan, lost = costs.scan_seconds(debts, target), costs.saved_seconds(debts, target)
         if not self.report.scan_seconds:
             self.report.scan_seconds, self.report.debt_seconds = scan, max(lost, 0.0)
-        return lost > max(MIN_AUTO_SECONDS, MIN_AUTO_GAIN * scan)
+        return pays_unasked(lost, scan)
 
     def _report_dry(self, state: State, groups: Sequence[Sequence[FileDebt]]) -> None:
         report, target = self.report, self.settings.target_file_bytes

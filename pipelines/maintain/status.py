@@ -47,6 +47,7 @@ class TableStatus:
         data_files: data files of the mirror.
         delete_files: delete files of the mirror.
         delete_rows: rows in its equality-delete files.
+        snapshots: snapshots in the metadata of the mirror.
         quarantined: events in quarantine.
         commits: last commits of the mirror, newest first.
     """
@@ -60,6 +61,7 @@ class TableStatus:
     data_files: int
     delete_files: int
     delete_rows: int
+    snapshots: int
     quarantined: int
     commits: tuple[CommitFacts, ...]
 
@@ -204,6 +206,7 @@ def _status(catalog: "Catalog | LightCatalog | None", name: str, config: TableCo
         data_files=int(summary.get("total-data-files", 0)),
         delete_files=int(summary.get("total-delete-files", 0)),
         delete_rows=int(summary.get("total-equality-deletes", 0)),
+        snapshots=0 if mirror is None else len(mirror.metadata.snapshots),
         quarantined=int(_summary(held).get("total-records", 0)),
         commits=commits,
     )

@@ -1,0 +1,200 @@
+"""Debt of mirrors: what scans lose by small files and deletes, and what maintenance would do about it.
+
+Estimated as compaction does, which decides by it. Key columns are read of files to which deletes may apply.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pipelines.config.project import DEFAULT_MAX_DEBT, Config
+from pipelines.errors import SourceError
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.loaded_table import open_current
+from pipelines.ingest.table_patterns import expanded
+from pipelines.maintain.compact import (
+    MIN_AUTO_SECONDS,
+    SMALL_SHARE,
+    WRITTEN_VERSION,
+    CompactSettings,
+    Costs,
+    State,
+    choose_groups,
+    count_dead_rows,
+    debts_of,
+    needless_deletes,
+    pays_unasked,
+)
+from pipelines.maintain.retention import Expiry, MaintainedTable, counted, expire, size_text
+from scan_core import ScanOptions
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """What scans of a table lose, by its current snapshot.
+
+    Attributes:
+        table: name of the table.
+        snapshot_id: the snapshot; None for an empty table.
+        snapshots: snapshots in its metadata.
+        manifests: manifests of the current one; every plan reads them.
+        data_files: data files.
+        small_files: data files that are so small that compaction merges them.
+        rows: rows in data files, including dead ones.
+        dead_rows: rows that deletes removed and that scans still read.
+        delete_files: delete files.
+        delete_rows: keys and positions in them.
+        oldest_delete: when the oldest delete file was committed; if that snapshot has expired, when the oldest one left was.
+        lost_seconds: estimated seconds of one core that a scan of all columns loses.
+        scan_seconds: estimated seconds of the same scan without debt.
+        max_debt: part of the time of a scan above which the check warns.
+        can_compact: whether the table has a format version that is compacted.
+        is_due: whether compaction begins on its own.
+        compact_files: data files that `nevermore compact` would rewrite.
+        compact_bytes: their stored bytes.
+        dropped_deletes: delete files that leave with it.
+        saved_seconds: estimated seconds that each scan saves by it.
+        expiry: what `nevermore expire` would do; None if this was not asked for.
+    """
+
+    table: str
+    snapshot_id: int | None = None
+    snapshots: int = 0
+    manifests: int = 0
+    data_files: int = 0
+    small_files: int = 0
+    rows: int = 0
+    dead_rows: int = 0
+    delete_files: int = 0
+    delete_rows: int = 0
+    oldest_delete: datetime | None = None
+    lost_seconds: float = 0.0
+    scan_seconds: float = 0.0
+    max_debt: float = DEFAULT_MAX_DEBT
+    can_compact: bool = True
+    is_due: bool = False
+    compact_files: int = 0
+    compact_bytes: int = 0
+    dropped_deletes: int = 0
+    saved_seconds: float = 0.0
+    expiry: Expiry | None = None
+
+    @property
+    def share(self) -> float:
+        """Part of the time of a scan that is lost."""
+        whole = self.lost_seconds + self.scan_seconds
+        return self.lost_seconds / whole if whole else 0.0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether more than `max_debt` is lost, and enough for anyone to notice."""
+        return self.lost_seconds > MIN_AUTO_SECONDS and self.share > self.max_debt
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The debt as text."""
+        whole = self.lost_seconds + self.scan_seconds
+        warning = f", more than max_debt ({self.max_debt:.0%})" if self.is_too_much else ""
+        yield f"{self.table}: scans lose about {self.lost_seconds:.3g} s of {whole:.3g} s ({self.share:.0%}){warning}"
+        yield (
+            f"  data files  {self.data_files:,}, {self.small_files:,} of them small; "
+            f"{counted(self.rows, 'row')}, {self.dead_rows:,} of them dead"
+        )
+        since = "" if self.oldest_delete is None else f", since {self.oldest_delete:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"  deletes     {counted(self.delete_rows, 'row')} in {counted(self.delete_files, 'file')}{since}"
+        yield f"  metadata    {counted(self.snapshots, 'snapshot')}, {counted(self.manifests, 'manifest')}"
+        yield f"  compact     {self._compaction}"
+        if self.expiry is not None:
+            yield "  expire      " + next(self.expiry.lines).removeprefix(f"{self.table}: ")
+
+    @property
+    def _compaction(self) -> str:
+        if not self.can_compact:
+            return "only tables of format version 2 are compacted"
+        if not self.compact_files and not self.dropped_deletes:
+            return "nothing to compact"
+        when = "; begins on its own after the next commit of `nevermore run`" if self.is_due else ""
+        return (
+            f"would rewrite {counted(self.compact_files, 'file')} of {size_text(self.compact_bytes)}, drop "
+            f"{counted(self.dropped_deletes, 'delete file')} and save about {self.saved_seconds:.3g} s of each scan{when}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dictionary for JSON."""
+        return asdict(self) | {"share": self.share, "is_too_much": self.is_too_much}
+
+
+def debts_of_all(catalog: "Catalog", config: Config, names: Collection[str] | None = None) -> Iterator[Debt]:
+    """The debt of the mirrors of a config that exist, with what an expiry of snapshots would do.
+
+    Raises:
+        ConfigError: an unknown name.
+        ScanError: metadata, or keys of a file, cannot be read.
+    """
+    config = expanded(config, catalog)
+    for name in names or ():
+        config.table(name)
+    for name, entry in config.tables.items():
+        table = None if names and name not in names else find_table(catalog, name)
+        if table is None:
+            continue
+        try:
+            expiry = expire(catalog, config, MaintainedTable(name, name, entry.maintenance), is_dry=True)
+        except SourceError as error:  # its files may not be deleted
+            expiry = Expiry(name, is_dry=True, error=str(error).removeprefix(f"{name}: "))
+        yield replace(debt_of(table, config), expiry=expiry)
+
+
+def debt_of(table: "CatalogTable", config: Config) -> Debt:
+    """The debt of one mirror.
+
+    Raises:
+        ScanError: metadata, or keys of a file, cannot be read.
+    """
+    name, opened = ".".join(table.name()), open_current(table)
+    entry = config.table(name).maintenance
+    settings, costs = CompactSettings.of(table, config), Costs.at(opened.location)
+    memory = settings.memory_limit_bytes // 2
+    options = ScanOptions.of(memory_limit_bytes=memory, use_dead_row_bits=False, record_filters=False)
+    snapshots = table.metadata.snapshots  # `opened` has the current one alone
+    state = State.of(opened, options)
+    if state is None:
+        return Debt(name, snapshots=len(snapshots), max_debt=entry.max_debt)
+    plan, target = state.plan, settings.target_file_bytes
+    debts = debts_of(plan, costs, lambda tasks: count_dead_rows(tasks, plan.context))
+    scan, lost = costs.scan_seconds(debts, target), max(costs.saved_seconds(debts, target), 0.0)
+    can_compact = opened.metadata.format_version == WRITTEN_VERSION
+    spec = opened.metadata.specs[opened.metadata.default_spec_id]
+    groups = choose_groups(debts, spec, costs, settings) if can_compact else []
+    chosen = [debt for group in groups for debt in group]
+    paths = frozenset(debt.task.data_file.path for debt in chosen)
+    dropped = needless_deletes(plan, state.deletes, paths, state.sequence_number) if can_compact else ()
+    first = min((file.data_sequence_number for file in state.deletes), default=None)
+    since = [s.timestamp_ms for s in snapshots if first is not None and (s.sequence_number or 0) >= first]
+    return Debt(
+        table=name,
+        snapshot_id=state.snapshot_id,
+        snapshots=len(snapshots),
+        manifests=state.num_manifests,
+        data_files=len(debts),
+        small_files=sum(debt.size < SMALL_SHARE * target for debt in debts),
+        rows=sum(debt.task.data_file.record_count for debt in debts),
+        dead_rows=sum(min(debt.dead_rows, debt.task.data_file.record_count) for debt in debts),
+        delete_files=len(state.deletes),
+        delete_rows=sum(file.record_count for file in state.deletes),
+        oldest_delete=datetime.fromtimestamp(min(since) / 1000, UTC) if since else None,
+        lost_seconds=lost,
+        scan_seconds=scan,
+        max_debt=entry.max_debt,
+        can_compact=can_compact,
+        is_due=can_compact and entry.compact == "auto" and pays_unasked(lost, scan),
+        compact_files=len(chosen),
+        compact_bytes=sum(debt.size for debt in chosen),
+        dropped_deletes=len(dropped),
+        saved_seconds=sum(costs.saved_seconds(group, target) for group in groups),
+    )

@@ -1,0 +1,147 @@
+"""Debt: what scans lose is counted as the table is, and what maintenance would do is what it then does."""
+
+import json
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.project import Project as DagsterProject
+from assets.project import mirror_key
+from checks.asset_checks import SCANS_ARE_FAST, debt_asset_check
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.maintain import compact as compaction
+from pipelines.maintain import debt as module
+from pipelines.maintain.compact import CompactSettings, compact
+from pipelines.maintain.debt import debt_of, debts_of_all
+from pipelines.maintain.retention import expire_all
+from tests.pipelines.project import Project, event, product
+
+NAME = "shop.products"
+
+
+@pytest.fixture
+def project(tmp_path: Any) -> Project:
+    """Ten commits, each updates the three rows and deletes or creates a fourth."""
+    project = Project(tmp_path, {NAME: {"key": ["id"]}})
+    for number in range(10):
+        op = "c" if number % 2 == 0 else "d"
+        rows = [event("u", product(key, f"v{number}")) for key in range(3)]
+        project.land(f"{number}.jsonl", [*rows, event(op, product(9, f"v{number - number % 2}"))])
+        assert project.run().exit_code == 0
+    return project
+
+
+def config_of(project: Project, **maintenance: Any) -> Config:
+    path = project.folder / "nevermore.yaml"
+    if maintenance:
+        path.write_text(path.read_text() + f"maintenance: {json.dumps(maintenance)}\n")
+    return load(path)
+
+
+def table_of(config: Config) -> Any:
+    return find_table(open_catalog(config), NAME)
+
+
+def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> None:
+    config = config_of(project, keep_snapshots=1, keep_for="1ms")
+    catalog = open_catalog(config)
+    (debt,) = debts_of_all(catalog, config)
+    table = table_of(config)
+    summary = table.current_snapshot().summary
+    assert debt.snapshot_id == table.metadata.current_snapshot_id
+    assert (debt.data_files, debt.small_files, debt.snapshots) == (10, 10, 10)
+    assert (debt.rows, debt.dead_rows) == (35, 32)
+    assert debt.delete_files == int(summary["total-delete-files"])
+    assert debt.delete_rows == int(summary["total-equality-deletes"])
+    assert debt.manifests == len(table.current_snapshot().manifests(table.io))
+    assert debt.oldest_delete is not None
+    stamps = [s.timestamp_ms for s in table.metadata.snapshots]
+    assert debt.oldest_delete.timestamp() * 1000 in stamps[:3]
+    assert 0 < debt.share < 1
+    assert debt.saved_seconds == pytest.approx(debt.lost_seconds)
+    done = compact(table, CompactSettings.of(table, config))
+    assert (done.files_before, done.bytes_before, done.delete_files_dropped, done.dead_rows_removed) == (
+        debt.compact_files,
+        debt.compact_bytes,
+        debt.dropped_deletes,
+        debt.dead_rows,
+    )
+    after = debt_of(table, config)
+    assert (after.data_files, after.dead_rows, after.delete_files, after.oldest_delete) == (1, 0, 0, None)
+    assert (after.lost_seconds, after.share, after.compact_files, after.is_too_much) == (0, 0, 0, False)
+    (before_expiry,) = debts_of_all(catalog, config)
+    assert before_expiry.expiry is not None
+    (expired,) = [one for one in expire_all(catalog, config) if one.table == NAME]
+    assert (len(expired.expired), expired.deleted_bytes) == (
+        len(before_expiry.expiry.expired),
+        before_expiry.expiry.deleted_bytes,
+    )
+    assert len(expired.expired) > 0
+
+
+def test_a_table_without_rows_has_none(project: Project) -> None:
+    config = config_of(project)
+    RowDelta(table_of(config)).commit([], {}, remove=everything)
+    (debt,) = debts_of_all(open_catalog(config), config, [NAME])
+    assert (debt.data_files, debt.share, debt.is_too_much, debt.snapshots) == (0, 0.0, False, 11)
+    assert "nothing to compact" in "\n".join(debt.lines)
+
+
+def test_tables_that_are_not_compacted_say_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(project)
+    monkeypatch.setattr(module, "WRITTEN_VERSION", 1)
+    debt = debt_of(table_of(config), config)
+    assert (debt.dead_rows, debt.compact_files, debt.dropped_deletes, debt.is_due) == (32, 0, 0, False)
+    assert "only tables of format version 2 are compacted" in "\n".join(debt.lines)
+
+
+def test_files_that_may_not_be_deleted_do_not_expire(project: Project) -> None:
+    config = config_of(project)
+    with table_of(config).transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    (debt,) = debts_of_all(open_catalog(config), config)
+    assert list(debt.lines)[-1].startswith("  expire      failed: shop.products has the property gc.enabled=false")
+
+
+@pytest.mark.parametrize(("max_debt", "passes"), [(0.01, False), (1, True)])
+def test_the_check_warns_above_the_threshold_of_the_config(
+    max_debt: float, passes: object, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (compaction, module):
+        monkeypatch.setattr(place, "MIN_AUTO_SECONDS", 0.0)
+    config = config_of(project, max_debt=max_debt)
+    assert next(debt_of(table_of(config), config).lines).endswith("more than max_debt (1%)") != passes
+    check = debt_asset_check(NAME, mirror_key(NAME))
+    result = dg.Definitions(
+        asset_checks=[check],
+        resources={"project": DagsterProject(config_path=str(config.path))},
+        jobs=[dg.define_asset_job("only", selection=dg.AssetSelection.checks(check))],
+    ).resolve_job_def("only")
+    (found,) = result.execute_in_process().get_asset_check_evaluations()
+    assert (found.check_name, found.passed, found.severity) == (SCANS_ARE_FAST, passes, dg.AssetCheckSeverity.WARN)
+    assert found.metadata["dead rows"].value == 32
+
+
+def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    from pipelines.cli.main import main
+
+    def call(*words: str) -> tuple[Any, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["debt", *words, "--config", str(project.folder / "nevermore.yaml")])
+        return ended.value.code, *capsys.readouterr()
+
+    code, text, _ = call()
+    assert code in (0, None)
+    assert "10, 10 of them small; 35 rows, 32 of them dead" in text
+    assert "would rewrite 10 files" in text
+    assert "nothing to expire" in text
+    code, text, _ = call(NAME, "--json")
+    (document,) = json.loads(text)
+    assert (document["dead_rows"], document["is_too_much"]) == (32, False)
+    assert document["expiry"]["expired"] == []
+    code, _, errors = call("shop.product")
+    assert code == 2
+    assert NAME in errors
