@@ -43,7 +43,19 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 _PANELS = {
     "Start here": ("demo", "init", "ui"),
     "Turn change events into tables": (
-        *("ingest", "run", "status", "quarantine", "replay", "resync", "adopt", "recover", "publish", "simulate"),
+        *(
+            "ingest",
+            "run",
+            "status",
+            "quarantine",
+            "replay",
+            "resync",
+            "rollback",
+            "adopt",
+            "recover",
+            "publish",
+            "simulate",
+        ),
     ),
     "Keep tables fast": ("debt", "index", "compact", "expire", "orphans"),
 }

@@ -1,4 +1,4 @@
-"""The commands that keep tables fast and small: `nevermore debt`, `compact`, `expire` and `orphans`."""
+"""The commands that maintain tables: `nevermore debt`, `compact`, `expire`, `orphans` and `rollback`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -244,6 +244,52 @@ def orphans(
     with progress("Listing files", hidden=as_json) as show:
         found = list(orphans_of_all(catalog, settings, tables, overrides=overrides, delete=delete, show=show))
     _finish(found, as_json=as_json)
+
+
+def rollback(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to", metavar="SNAPSHOT", help="Snapshot, as `nevermore snapshots` lists them.", show_default=False
+        ),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="TIME",
+            help="The last snapshot committed before this time: ISO 8601 (UTC unless it has an offset).",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be undone; change nothing.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Roll a mirror back to an earlier snapshot, such as the last one before another tool damaged it.
+
+    The change log and the position in the source stay as they are, and the next ingest applies the later changes of the log again.
+    Refused if it could not. Published tables follow when they are published next.
+
+    Example: `nevermore rollback shop.orders --before 2026-01-02T08:00 --dry-run`
+    """
+    from pipelines.cli.arguments import parse_time
+    from pipelines.config.project import load
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.ingest.table_patterns import expanded
+    from pipelines.maintain.rollback import roll_back
+
+    if (to is None) == (before is None):
+        raise ConfigError("specify where to roll back to: either --to SNAPSHOT or --before TIME")
+    settings = load(config)
+    catalog = open_existing(settings)
+    until = None if before is None else parse_time(before)
+    done = roll_back(catalog, expanded(settings, catalog), table, snapshot_id=to, before=until, is_dry=dry_run)
+    if as_json:
+        print_json(done.as_dict())
+    else:
+        typer.echo("\n".join(done.lines))
 
 
 def _finish(found: "Sequence[Expiry | Orphans]", *, as_json: bool) -> None:

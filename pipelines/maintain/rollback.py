@@ -1,0 +1,175 @@
+"""Rolls a mirror back to one of its snapshots; the next ingest applies the later changes of its log again.
+
+The change log and the position in the source stay: they are ahead of the mirror then, as after an ingest that was interrupted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from pipelines.changes.change_log import ORDINAL
+from pipelines.config.project import Config, change_log_name
+from pipelines.errors import PositionLostError, SourceError
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.commit import request_or_conflict, retry_conflicts
+from pipelines.iceberg.loaded_table import open_current
+from pipelines.maintain.retention import counted
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Catalog, ReadableSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What was rolled back, or would be.
+
+    Attributes:
+        table: the mirror.
+        snapshot_id: the snapshot that is the current one now.
+        committed_at: when it was committed.
+        undone: snapshots that are no longer ancestors of the current one, newest first.
+        lost: those of them that were not made from the change log, such as commits of other writers; nothing repeats them.
+        repeated: changes of the log that the next ingest applies again.
+        is_dry: whether nothing was changed.
+    """
+
+    table: str
+    snapshot_id: int
+    committed_at: datetime
+    undone: tuple[int, ...]
+    lost: tuple[int, ...]
+    repeated: int
+    is_dry: bool
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        verb = "would be rolled back" if self.is_dry else "rolled back"
+        yield (
+            f"{self.table}: {verb} by {counted(len(self.undone), 'snapshot')} to {self.snapshot_id} of "
+            f"{self.committed_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        yield f"  the next ingest applies {counted(self.repeated, 'change')} of the log again"
+        if self.lost:
+            ids = ", ".join(map(str, self.lost))
+            yield f"  not made from the log, so not repeated: {counted(len(self.lost), 'snapshot')} ({ids})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dictionary for JSON."""
+        return asdict(self)
+
+
+def roll_back(
+    catalog: "Catalog",
+    config: Config,
+    name: str,
+    *,
+    snapshot_id: int | None = None,
+    before: datetime | None = None,
+    is_dry: bool = False,
+) -> Rollback:
+    """Make an ancestor of the current snapshot of a mirror the current one again.
+
+    Args:
+        catalog: the catalog of the config.
+        config: config of the project.
+        name: a mirror.
+        snapshot_id: the snapshot.
+        before: the newest ancestor that was committed before this time, if `snapshot_id` is None.
+        is_dry: change nothing.
+
+    Raises:
+        ConfigError: an unknown mirror.
+        SourceError: the mirror has no such snapshot.
+        PositionLostError: an ingest could not apply the later changes again; nothing was changed.
+        CommitConflictError: other writers kept changing the table; nothing was changed.
+    """
+    config.table(name)
+    return retry_conflicts(partial(_attempt, catalog, name, snapshot_id, before, is_dry=is_dry))
+
+
+def _attempt(
+    catalog: "Catalog", name: str, snapshot_id: int | None, before: datetime | None, *, is_dry: bool
+) -> Rollback:
+    table = find_table(catalog, name)
+    line = [] if table is None else list(positions.ancestors(table))
+    until = None if before is None else before.timestamp() * 1000
+    chosen = [s for s in line if (s.snapshot_id == snapshot_id if until is None else s.timestamp_ms < until)]
+    if table is None or not chosen:
+        wanted = f"snapshot {snapshot_id}" if before is None else f"snapshot before {before:%Y-%m-%dT%H:%M:%S%z}"
+        raise SourceError(
+            f"{name} has no {wanted} among the ancestors of its current one, of which it has {len(line):,}; "
+            f"nevermore snapshots {name} lists them"
+        )
+    target = chosen[0]
+    undone = list(takewhile(lambda s: s.snapshot_id != target.snapshot_id, line))
+    kept = line[len(undone) :]
+    made = [positions.summary_properties(s).get(positions.LOG_ORDINAL) for s in kept]
+    reached = next((ordinal for ordinal in made if ordinal is not None), None)
+    if reached is None:
+        raise PositionLostError(
+            f"{name}: neither snapshot {target.snapshot_id} nor an ancestor records which changes of the log it contains, so an "
+            f"ingest could not apply the later ones again; choose a later snapshot, or rebuild the rows from the log: nevermore resync {name}"
+        )
+    if (rebuilt := next((s for s in undone if _may_be_rebuilt(s)), None)) is not None:
+        raise PositionLostError(
+            f"{name}: snapshot {rebuilt.snapshot_id} replaced rows as a whole, as a resync does, which an ingest would not do again; "
+            f"choose that snapshot or a later one, or rebuild the rows: nevermore resync {name}"
+        )
+    repeated = _repeatable(catalog, name, int(reached))
+    lost = [s.snapshot_id for s in undone if not _is_repeated(s)]
+    if undone and not is_dry:
+        ref = table.metadata.refs["main"].model_dump(by_alias=True, exclude_none=True)
+        request_or_conflict(
+            table,
+            [
+                {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
+                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": line[0].snapshot_id},
+            ],
+            [{"action": "set-snapshot-ref", "ref-name": "main", **ref, "snapshot-id": target.snapshot_id}],
+        )
+    return Rollback(
+        table=name,
+        snapshot_id=target.snapshot_id,
+        committed_at=datetime.fromtimestamp(target.timestamp_ms / 1000, UTC),
+        undone=tuple(s.snapshot_id for s in undone),
+        lost=tuple(lost),
+        repeated=repeated,
+        is_dry=is_dry,
+    )
+
+
+def _is_repeated(snapshot: "ReadableSnapshot") -> bool:
+    """Whether a snapshot has no rows but those of its parent and of the log; a rewrite of files changes none."""
+    summary = snapshot.summary
+    is_rewrite = summary is not None and summary.operation.value == "replace"
+    return is_rewrite or positions.LOG_ORDINAL in positions.summary_properties(snapshot)
+
+
+def _may_be_rebuilt(snapshot: "ReadableSnapshot") -> bool:
+    """Whether a snapshot may be that of a resync. Ingest itself only removes whole files when the source was truncated."""
+    summary = positions.summary_properties(snapshot)
+    is_rewrite = snapshot.summary is not None and snapshot.summary.operation.value == "replace"
+    return not is_rewrite and positions.LOG_ORDINAL in summary and int(summary.get("deleted-data-files", 0)) > 0
+
+
+def _repeatable(catalog: "Catalog", name: str, reached: int) -> int:
+    """Number of changes of the log after an ordinal.
+
+    Raises:
+        PositionLostError: the log does not have all of them.
+    """
+    log = find_table(catalog, change_log_name(name))
+    last = int((log and positions.newest_property(log, positions.LAST_ORDINAL)) or 0)
+    held = 0 if log is None else open_current(log).scan().where(f"{ORDINAL} > {reached}").count()
+    if log is None or last < reached or held != last - reached:
+        raise PositionLostError(
+            f"{name}: its change log {change_log_name(name)} has {held:,} of the {max(last - reached, 0):,} changes after "
+            f"ordinal {reached:,}, so an ingest could not apply all of them again; choose a later snapshot, or take a new "
+            f"snapshot of the source: nevermore resync {name} --snapshot-source PATH"
+        )
+    return last - reached
