@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import scan_core
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import MetadataCopy
 from pipelines.iceberg.bitmap_indexes import build_indexes
 from scan_core import ScanOptions
@@ -60,4 +60,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     main()

@@ -6,6 +6,7 @@ them alone is disturbed by whatever else the machine does.
 
 import sys
 
+from benchmarks.race import chosen
 from benchmarks.results import Ratio, committed, recorded
 
 TOLERANCE = 1.25
@@ -34,4 +35,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     sys.exit(main())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.race import Answer, Goal, race, report
+from benchmarks.race import Answer, Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
 
 ROUNDS = 7
@@ -59,5 +59,5 @@ def measure(name: str, rounds: int = ROUNDS) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or list(GOAL_SECONDS):
+    for shape in chosen(__doc__, "shape", tuple(GOAL_SECONDS)):
         measure(shape)

@@ -4,8 +4,8 @@ Run: `python -m benchmarks.commit_cost [COMMITS]`. Prints milliseconds of CPU ti
 table, the median of the last tenth, and what a scan's planning costs at the end.
 """
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -88,4 +88,6 @@ def main(commits: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("commits", nargs="?", type=int, default=1000)
+    main(parser.parse_args().commits)

@@ -4,13 +4,12 @@ D decodes the key columns and those of the aggregate. The delete index is built 
 process that scans once; beside it the same with the index kept.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import scan_core
 from benchmarks.floor import decode_floor
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
 from scan_core.deletes.indexes import DELETE_CACHE
 
@@ -54,12 +53,6 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or [
-        "no_deletes",
-        "dense_ints",
-        "sparse_ints",
-        "two_strings",
-        "thousand_files",
-        "partitioned_2000",
-    ]:
+    default = ("no_deletes", "dense_ints", "sparse_ints", "two_strings", "thousand_files", "partitioned_2000")
+    for shape in chosen(__doc__, "shape", tuple(SHAPES), default):
         measure(shape)

@@ -3,14 +3,13 @@
 Delete caches are emptied before every measured call, as in a process that scans once.
 """
 
-import sys
 from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any
 
 import scan_core
 from benchmarks.count_and_aggregate import CALLS
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, MetadataCopy, build
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from scan_core import ScanOptions
@@ -63,5 +62,6 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or ["dense_ints", "sparse_ints", "two_strings", "thousand_files", "partitioned_2000"]:
+    default = ("dense_ints", "sparse_ints", "two_strings", "thousand_files", "partitioned_2000")
+    for shape in chosen(__doc__, "shape", tuple(SHAPES), default):
         measure(shape)

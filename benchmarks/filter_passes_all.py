@@ -3,12 +3,11 @@
 One kind is decided by the statistics of row groups, the other only by looking at every row.
 """
 
-import sys
 from functools import partial
 
 import scan_core
-from benchmarks.race import Goal, race, report
-from benchmarks.shapes import build
+from benchmarks.race import Goal, chosen, race, report
+from benchmarks.shapes import SHAPES, build
 
 FILTERS = {"by statistics": "q >= 0 and i0 >= 0", "row by row": "q + i0 >= 0"}
 COLUMNS = {"all columns": None, "four columns": ("s0", "v0", "i0", "q")}
@@ -32,5 +31,5 @@ def _drain(scan: scan_core.Scan) -> int:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or ["no_deletes", "dense_ints"]:
+    for shape in chosen(__doc__, "shape", tuple(SHAPES), ("no_deletes", "dense_ints")):
         measure(shape)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import scan_core
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import build
 from scan_core import ScanOptions
 from scan_core.expr import normalize
@@ -195,6 +195,7 @@ def whole(table: Any, where: str) -> int:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     in_lists()
     normal_forms()
     dictionaries()

@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from benchmarks.race import chosen
 from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.mirrors.fold import fold
@@ -135,4 +136,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     main()

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.ingest_decode import row, write
+from benchmarks.race import chosen
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import change_log_name, load, parse
 from pipelines.decode.feed import FeedConfig, TableFeed
@@ -134,7 +135,7 @@ def main(parts: list[str]) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     freeze_imports()
-    for part in parts or ["narrow", "wide", "threads"]:
+    for part in parts:
         if part == "threads":
             one_thread_and_two(5)
             one_thread_and_two(60)
@@ -143,4 +144,4 @@ def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(chosen(__doc__, "part", ("narrow", "wide", "threads")))

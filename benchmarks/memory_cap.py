@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.race import Answer, Goal, race, report
+from benchmarks.race import Answer, Goal, chosen, race, report
 from benchmarks.results import Ratio, record
-from benchmarks.shapes import build
+from benchmarks.shapes import SHAPES, build
 
 CAP_BYTES = 128 * 1024**2
 ROUNDS = 3
@@ -105,5 +105,5 @@ if __name__ == "__main__":
     if len(sys.argv) == 4:
         scan(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
     else:
-        for name in sys.argv[1:] or ["dense_ints", "ten_million_deletes"]:
+        for name in chosen(__doc__, "shape", tuple(SHAPES), ("dense_ints", "ten_million_deletes")):
             measure(name)

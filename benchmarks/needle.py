@@ -4,15 +4,14 @@ D decodes the filter columns whole and nothing else: the least a plan without an
 read the raw Parquet files, deleted rows too, so their answers are compared among themselves only.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.peers import raw_files, running
-from benchmarks.race import Goal, race, report
-from benchmarks.shapes import DATA, ROWS, build
+from benchmarks.race import Goal, chosen, race, report
+from benchmarks.shapes import DATA, ROWS, SHAPES, build
 from scan_core import ScanOptions
 
 WHERE = "s1 = 'city-77' and v0 < 10"
@@ -44,5 +43,5 @@ def measure(name: str, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or TABLE_ROWS:
+    for shape in chosen(__doc__, "shape", tuple(SHAPES), tuple(TABLE_ROWS)):
         measure(shape, TABLE_ROWS.get(shape, ROWS))

@@ -4,7 +4,6 @@ The table lies on the local disk behind a file system that makes every request w
 then hands out bytes at a fixed rate per connection. D reads the same table without any wait.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,8 @@ from unittest.mock import patch
 import pyarrow.fs as pafs
 
 import scan_core
-from benchmarks.race import Goal, race, report
-from benchmarks.shapes import build
+from benchmarks.race import Goal, chosen, race, report
+from benchmarks.shapes import SHAPES, build
 from scan_core import ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
@@ -69,5 +68,5 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or ["dense_ints"]:
+    for shape in chosen(__doc__, "shape", tuple(SHAPES), ("dense_ints",)):
         measure(shape)

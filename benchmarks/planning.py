@@ -8,7 +8,6 @@ import json
 import pickle
 import resource
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import fastavro
 
 import scan_core
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import DATA, build
 from scan_core.io import cache
 from scan_core.io.files import read_bytes
@@ -182,10 +181,10 @@ def peak_mb() -> int:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["manifests", "files", "deletes"]
-    if "manifests" in chosen:
+    parts = chosen(__doc__, "part", ("manifests", "files", "deletes"))
+    if "manifests" in parts:
         measure("1,001 manifests", build("thousand_files").metadata_location, "id < 1000", 1.3)
-    if "files" in chosen:
+    if "files" in parts:
         measure("100,000 data files", many_files(), "id < 1000000")
-    if "deletes" in chosen:
+    if "deletes" in parts:
         measure_deletes("10,000 data files and 10,000 delete files", many_deletes())

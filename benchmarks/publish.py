@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.race import chosen
 from benchmarks.results import Ratio, commit, committed, recorded
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -125,4 +126,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     main()

@@ -4,6 +4,7 @@ Wall and CPU time are taken of every round: on a machine with other work CPU tim
 ratio printed is also recorded, so that `make bench` can publish it and `make bench-check` compare it.
 """
 
+import argparse
 import gc
 import json
 import statistics
@@ -15,6 +16,24 @@ from typing import Any
 from benchmarks.results import Ratio, record
 
 ROUNDS = 7
+
+
+def chosen(
+    description: str | None, name: str = "", known: Sequence[str] = (), default: Sequence[str] = ()
+) -> list[str]:
+    """The words on the command line, each one of `known`; the default, or all, if there are none.
+
+    A benchmark without a name for words takes none. `--help` prints the first line of the description.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    if name:
+        parser.add_argument(
+            name, nargs="*", metavar=name, help=f"{', '.join(known)}; default: {', '.join(default or known)}"
+        )
+    words: list[str] = getattr(parser.parse_args(), name, [])
+    if wrong := [word for word in words if word not in known]:
+        parser.error(f"unknown {name}: {', '.join(wrong)} (known: {', '.join(known)})")
+    return words or list(default or known)
 
 
 @dataclass(frozen=True, slots=True)

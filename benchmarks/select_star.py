@@ -3,13 +3,13 @@
 D decodes every column, low-cardinality strings as dictionaries; a result of plain strings must also unpack those.
 """
 
-import sys
+import argparse
 from typing import Any
 
 import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.race import Goal, race, report
-from benchmarks.shapes import build
+from benchmarks.shapes import SHAPES, build
 from scan_core import ScanOptions
 
 DICTIONARIES = ("k2", "s0", "s1", "s2")
@@ -44,4 +44,7 @@ def measure(with_deletes: str, without: str) -> None:
 
 
 if __name__ == "__main__":
-    measure(*(sys.argv[1:] or ["dense_ints", "no_deletes"]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("with_deletes", nargs="?", choices=SHAPES, default="dense_ints")
+    parser.add_argument("without", nargs="?", choices=SHAPES, default="no_deletes")
+    measure(**vars(parser.parse_args()))

@@ -112,11 +112,11 @@ def _rounded(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    if not is_inside():
-        run_inside("benchmarks.spark_dataframe")
-        raise SystemExit(0)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("queries", nargs="*", default=list(QUERIES))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
+    if not is_inside():
+        run_inside("benchmarks.spark_dataframe")
+        raise SystemExit(0)
     measure(arguments.rounds, arguments.queries)

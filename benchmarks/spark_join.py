@@ -130,12 +130,12 @@ def _race(
 
 
 if __name__ == "__main__":
-    if not is_inside():
-        run_inside("benchmarks.spark_join")
-        raise SystemExit(0)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES))
     parser.add_argument("--layouts", nargs="*", default=list(dict.fromkeys(layout for layout, _ in CASES)))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
+    if not is_inside():
+        run_inside("benchmarks.spark_join")
+        raise SystemExit(0)
     measure(arguments.layouts, arguments.shares, arguments.rounds)

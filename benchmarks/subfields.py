@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import scan_core
-from benchmarks.race import Goal, race, report
+from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import DATA
 from pipelines.config.project import parse
 from pipelines.iceberg.catalog import create_table, open_catalog
@@ -174,5 +174,6 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
+    chosen(__doc__)
     measure()
     measure_leaves()

@@ -239,13 +239,13 @@ def measure(numbers: Sequence[int], scale: float, keys: str, rounds: int) -> Non
 
 
 if __name__ == "__main__":
-    if not is_inside():
-        run_inside("benchmarks.tpch")
-        raise SystemExit(0)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=SCALE)
     parser.add_argument("--keys", choices=["uniform", "skewed"], default="uniform")
     parser.add_argument("--queries", nargs="*", type=int, default=[*range(1, 23)])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
+    if not is_inside():
+        run_inside("benchmarks.tpch")
+        raise SystemExit(0)
     measure(arguments.queries, arguments.scale, arguments.keys, arguments.rounds)

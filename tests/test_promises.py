@@ -167,8 +167,29 @@ def test_every_variable_of_ours_is_in_the_docs() -> None:
     assert {name for name in ours if name not in pages} == {"NEVERMORE_CRASH_AT"}  # for tests of crashes alone
 
 
-def test_every_benchmark_can_be_imported() -> None:
+PEERS = {"merge_peer", "peer"}
+"""What benchmarks start in the environment of the other engines, with arguments of their own."""
+HELP = """
+import importlib, runpy, sys
+names = sys.argv[1:]
+for name in names:
+    importlib.import_module(name)
+    source = open(importlib.util.find_spec(name).origin).read()
+    if "if __name__ ==" in source and name.rpartition(".")[2] not in {peers}:
+        sys.argv = [name, "--help"]
+        del sys.modules[name]
+        try:
+            runpy.run_module(name, run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, name
+        else:
+            raise AssertionError(f"{{name}} runs instead of printing its help")
+"""
+
+
+def test_every_benchmark_can_be_imported_and_prints_its_help() -> None:
     names = [f"benchmarks.{path.stem}" for path in sorted((ROOT / "benchmarks").glob("*.py"))]
-    code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", HELP.format(peers=PEERS), *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") > 20
