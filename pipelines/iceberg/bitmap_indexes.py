@@ -11,11 +11,11 @@ import time
 import uuid
 from array import array as typed_array
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -613,6 +613,33 @@ def statistics_entry(writer: PuffinWriter, snapshot: Snapshot, listed: Sequence[
     }
 
 
+class StatisticsReport(Protocol):
+    """What a run that writes statistics reports."""
+
+    @property
+    def path(self) -> str | None:
+        """The file that the run wrote; None if it wrote none."""
+
+
+_Report = TypeVar("_Report", bound=StatisticsReport)
+
+
+def write_statistics(target: StatisticsTarget, attempt: Callable[[list[str]], _Report]) -> _Report:
+    """Run `attempt`, again after each conflict, and remove the files of attempts that were not committed.
+
+    Each attempt adds its file to the list that it is given. A later attempt may copy from the files of earlier ones, so
+    none is removed before the end. After any other error they stay: the commit may have happened.
+    """
+    leftover: list[str] = []
+    try:
+        report = retry_conflicts(lambda: attempt(leftover))
+    except CommitConflictError:
+        target.storage.remove(leftover)
+        raise
+    target.storage.remove(path for path in leftover if path != report.path)
+    return report
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A column that has no index in one data file, and the reason."""
@@ -658,18 +685,10 @@ def build_indexes(
         SourceError: the table has no snapshot.
         CommitConflictError: other writers kept changing the statistics.
     """
-    leftover: list[str] = []
-
-    def attempt() -> IndexReport:
-        return _Run(target, columns, snapshot_id, max_values, options or ScanOptions()).run(leftover)
-
-    try:
-        report = retry_conflicts(attempt)
-    except CommitConflictError:
-        target.storage.remove(leftover)
-        raise
-    target.storage.remove(path for path in leftover if path != report.path)
-    return report
+    chosen = options or ScanOptions()
+    return write_statistics(
+        target, lambda leftover: _Run(target, columns, snapshot_id, max_values, chosen).run(leftover)
+    )
 
 
 class _Run:

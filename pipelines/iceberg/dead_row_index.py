@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pyroaring import BitMap64
 
-from pipelines.errors import CommitConflictError, SourceError
+from pipelines.errors import SourceError
 from pipelines.iceberg.bitmap_indexes import (
     DELETION_VECTOR,
     NO_INDEX_TYPE,
@@ -23,8 +23,8 @@ from pipelines.iceberg.bitmap_indexes import (
     entry_of,
     statistics_entry,
     superseded_files,
+    write_statistics,
 )
-from pipelines.iceberg.commit import retry_conflicts
 from scan_core import (
     DeleteFile,
     FileScanTask,
@@ -102,18 +102,7 @@ def index_dead_rows(target: StatisticsTarget, *, options: ScanOptions | None = N
         MalformedTableError: a data or delete file breaks its specification.
         MissingFileError: a file is gone.
     """
-    leftover: list[str] = []
-
-    def attempt() -> DeadRowReport:
-        return _index(target, options or ScanOptions(), leftover)
-
-    try:
-        report = retry_conflicts(attempt)
-    except CommitConflictError:
-        target.storage.remove(leftover)
-        raise
-    target.storage.remove(path for path in leftover if path != report.path)
-    return report
+    return write_statistics(target, lambda leftover: _index(target, options or ScanOptions(), leftover))
 
 
 def _index(target: StatisticsTarget, options: ScanOptions, leftover: list[str]) -> DeadRowReport:
