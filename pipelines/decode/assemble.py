@@ -362,13 +362,11 @@ class Reading:
     Attributes:
         inference: how types of undeclared columns are inferred.
         placeholders: placeholders for values that were not sent.
-        by_rows: decode values of the usual kinds in one pass over the rows (`decode/image.py`).
         may_be_base64: decimals in text may be base64, so their encoding must be known.
     """
 
     inference: InferenceOptions
     placeholders: tuple[bytes, ...] = ()
-    by_rows: bool = True
     may_be_base64: bool = False
 
 
@@ -471,7 +469,7 @@ def _assemble_part(
     likely = () if feed.identity_full else stated
     types = _column_types(images, feed, declared, reading, keys=likely)
     encodings = encodings_of(types) if reading.may_be_base64 else {}
-    found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
+    found = [typed(i, types, reading.placeholders) for i in images]
     if feed.on_conflict == "new_column":
         found[:2], types = divert(
             images[:2],

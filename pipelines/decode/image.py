@@ -256,20 +256,15 @@ class ArrowMembers:
 Columns = Members | ArrowMembers
 
 
-def typed(
-    columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = (), *, by_rows: bool = True
-) -> Image:
-    """Decode the columns of the image that `types` names.
-
-    `by_rows` decodes values of the usual kinds in one pass over the rows, which is faster and gives the same result.
-    """
+def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = ()) -> Image:
+    """Decode the columns of the image that `types` names."""
     arrays: dict[str, pa.Array] = {}
     missing: dict[str, Mask] = {}
     unavailable: dict[str, Mask] = {}
     wrong: dict[str, tuple[Mask, Reasons]] = {}
     present = columns.is_object
     num_cut = 0
-    ready = decoded_by_rows(columns, types) if by_rows and isinstance(columns, Members) else {}
+    ready = decoded_by_rows(columns, types) if isinstance(columns, Members) else {}
     hiding = columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
     for name in columns.names:
         if name not in types:
