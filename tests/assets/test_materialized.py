@@ -108,7 +108,7 @@ def test_days_of_one_run_are_all_made(project: ShopProject) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("days", [1, 3])
+@pytest.mark.parametrize("days", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_rows_that_fail_their_check_are_not_published_and_fail_their_run_which_is_not_retried(
     project: ShopProject, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:

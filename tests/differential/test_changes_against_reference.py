@@ -20,7 +20,7 @@ from checks.reference.expected_rows import live_rows
 from scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 
-EXAMPLES = 20
+EXAMPLES = 12
 MANY_EXAMPLES = 250
 quick = settings(
     max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

@@ -18,7 +18,7 @@ from tests.differential.test_scan_against_reference import assert_equal
 from tests.pipelines.iceberg_tables import catalog_in, reloaded
 
 quick = settings(
-    max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 thorough = settings(quick, max_examples=1000, derandomize=False, print_blob=True)
 

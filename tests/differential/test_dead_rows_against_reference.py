@@ -18,7 +18,7 @@ from tests.differential.test_scan_against_reference import assert_equal, draw_pr
 from tests.support.dead_row_index import index_built
 
 quick = settings(
-    max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 thorough = settings(quick, max_examples=1500, derandomize=False, print_blob=True)
 OPTIONS = [

@@ -32,7 +32,7 @@ MANY_TABLES = 1_000
 """10,000 filters against DuckDB, as many against Spark."""
 _SWITCHES = [f.name for f in fields(Switches)]
 _QUICK = settings(
-    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=9, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 _THOROUGH = settings(_QUICK, max_examples=MANY_TABLES, derandomize=False, print_blob=True)
 

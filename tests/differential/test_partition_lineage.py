@@ -18,7 +18,7 @@ from scan_core.sql.query_tree import qualified, traceable
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, states
 
 quick = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 thorough = settings(quick, max_examples=4_000, derandomize=False, print_blob=True)
 

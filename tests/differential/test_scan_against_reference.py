@@ -17,7 +17,7 @@ from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 
-EXAMPLES = 25
+EXAMPLES = 14
 MANY_EXAMPLES = 1500
 OPTIONS = [
     ScanOptions(),

@@ -67,7 +67,7 @@ PARTITIONS = {
 }
 SWITCHES = [f.name for f in fields(Switches)]
 QUICK = settings(
-    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=5, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

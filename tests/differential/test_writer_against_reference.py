@@ -17,7 +17,7 @@ from tests.checks.mirror_tables import no_rows_lost
 from tests.pipelines.change_batches import Change, Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in
 
-EXAMPLES = 8
+EXAMPLES = 5
 MANY_EXAMPLES = 400
 COLUMNS = {"id": pa.int64(), "region": pa.string(), "big": pa.string(), "qty": pa.int32()}
 CHECKS = (mirror_equals_reference, no_deleted_row_reappears, no_rows_lost, key_is_unique)

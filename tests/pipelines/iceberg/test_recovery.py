@@ -313,8 +313,17 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("place", ["warehouse", "warehouse/shop/p/metadata", "warehouse/catalog.db"])
-@pytest.mark.parametrize("words", [["ingest"], ["resync", "shop.p"]])
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["ingest"], "warehouse/shop/p/metadata"),
+        (["ingest"], "warehouse/catalog.db"),
+        (["resync", "shop.p"], "warehouse"),
+        pytest.param(["ingest"], "warehouse", marks=pytest.mark.slow),
+        pytest.param(["resync", "shop.p"], "warehouse/shop/p/metadata", marks=pytest.mark.slow),
+        pytest.param(["resync", "shop.p"], "warehouse/catalog.db", marks=pytest.mark.slow),
+    ],
+)
 def test_a_warehouse_that_cannot_be_written_is_one_message(open_folder: Path, place: str, words: list[str]) -> None:
     project = Project(open_folder / "project").write()
     project.ingest(1)

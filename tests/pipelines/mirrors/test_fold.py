@@ -99,9 +99,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Row], list[Change]]:
     return list(start.values()), changes
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories())
-def test_rule_26_fold_and_write_equals_one_change_after_the_other(history: tuple[list[Row], list[Change]]) -> None:
+def check_history(history: tuple[list[Row], list[Change]]) -> None:
     start, changes = history
     naive = NaiveMirror(KEY, {tuple(row[n] for n in KEY): dict(row) for row in start})
     mirror = MemoryMirror(KEY, [dict(row) for row in start])
@@ -115,6 +113,21 @@ def test_rule_26_fold_and_write_equals_one_change_after_the_other(history: tuple
     if not naive.refused:
         assert not mirror.unresolved
         assert mirror.rows == naive.rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories())
+def test_rule_26_fold_and_write_equals_one_change_after_the_other(history: tuple[list[Row], list[Change]]) -> None:
+    check_history(history)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None)
+@given(histories())
+def test_rule_26_fold_and_write_equals_many_changes_one_after_the_other(
+    history: tuple[list[Row], list[Change]],
+) -> None:
+    check_history(history)
 
 
 def fold_changes(changes: Sequence[Change], row_type: pa.StructType = ROW, key: Sequence[str] = KEY) -> Any:

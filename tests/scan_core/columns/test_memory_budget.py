@@ -43,7 +43,7 @@ def test_pieces_cover_all_rows_once_and_fit() -> None:
     assert halves(All(100)) == []
 
 
-@pytest.mark.parametrize("limit", [MIB, 8 * MIB, 64 * MIB])
+@pytest.mark.parametrize("limit", [MIB, pytest.param(8 * MIB, marks=pytest.mark.slow), 64 * MIB])
 def test_results_do_not_depend_on_the_limit(tmp_path: Path, limit: int) -> None:
     table = scan_core.open_table(table_of(tmp_path, 60_000).metadata_path)
     for scan in (table.scan(), table.scan().select("v3", "id").where("v2 % 7 = 1"), table.scan().select("_pos", "v9")):

@@ -27,7 +27,8 @@ from tests.support.bound_bytes import encode_bound
 from tests.support.entry_columns import Entry, entry_columns
 from tests.support.random_predicates import SCHEMA, Sql, predicates
 
-_SETTINGS = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+_QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
+num_examples = pytest.mark.parametrize("num_examples", [20, pytest.param(1000, marks=pytest.mark.slow)])
 _NAMES = ("i", "l", "f", "d", "dec", "s", "dt", "ts", "b", "tz", "bin", "big", "s2")
 _IDS = {name: SCHEMA.find(name).field_id for name in _NAMES}
 _TYPES: dict[int, PrimitiveType] = {i: SCHEMA.find(name).type for name, i in _IDS.items()}  # type: ignore[misc]
@@ -126,9 +127,12 @@ def pruner(where: str, spec: PartitionSpec, options: ScanOptions) -> FilePruner:
     return FilePruner(metadata, context)
 
 
-@_SETTINGS
-@given(st.data(), predicates())
-def test_files_pruned_together_are_those_pruned_one_by_one(data: st.DataObject, where: Sql) -> None:
+@num_examples
+def test_files_pruned_together_are_those_pruned_one_by_one(num_examples: int) -> None:
+    settings(_QUIET, max_examples=num_examples)(given(st.data(), predicates())(check_files))()
+
+
+def check_files(data: st.DataObject, where: Sql) -> None:
     fields = data.draw(st.sampled_from(_SPECS))
     known = data.draw(st.lists(partitions(fields), min_size=1, max_size=3))
     columns = entry_columns(data.draw(st.lists(entries(len(known)), min_size=1, max_size=6)), known)
@@ -143,9 +147,13 @@ def test_files_pruned_together_are_those_pruned_one_by_one(data: st.DataObject, 
     assert list(together.data_files) == list(one_by_one.data_files)
 
 
-@_SETTINGS
-@given(st.data(), st.sampled_from(sorted(_TYPES)), st.booleans())
-def test_key_bounds_of_columns_are_those_of_files(data: st.DataObject, field_id: int, nan_matters: bool) -> None:  # noqa: FBT001  drawn
+@num_examples
+def test_key_bounds_of_columns_are_those_of_files(num_examples: int) -> None:
+    cases = given(st.data(), st.sampled_from(sorted(_TYPES)), st.booleans())
+    settings(_QUIET, max_examples=num_examples)(cases(check_key_bounds))()
+
+
+def check_key_bounds(data: st.DataObject, field_id: int, nan_matters: bool) -> None:  # noqa: FBT001  drawn
     columns = entry_columns(data.draw(st.lists(entries(1), min_size=1, max_size=6)))
     files = [data_file_at(columns, row) for row in range(len(columns))]
     expected = key_bounds(files, field_id, _TYPES[field_id], nan_matters=nan_matters)

@@ -60,9 +60,13 @@ def test_pages_no_shorter_than_the_row_group_tell_nothing() -> None:
     assert find_stretches({}, lambda _: None) is None
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=80)
-@given(table=tables(25), condition=predicates(3), data=st.data())
-def test_no_row_that_passes_is_lost(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
+@pytest.mark.parametrize("num_examples", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_no_row_that_passes_is_lost(num_examples: int) -> None:
+    quiet = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=num_examples)
+    quiet(given(table=tables(25), condition=predicates(3), data=st.data())(check_rows))()
+
+
+def check_rows(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
     predicate = bind(condition.spark, SCHEMA)
     index = {}
     for field_id in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 18):
