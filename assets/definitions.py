@@ -81,6 +81,8 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
     }
     if report.indexes is not None:
         values |= report.indexes.as_metadata()
+    if report.conversion is not None:
+        values |= report.conversion.as_metadata()
     table = find_table(open_catalog(config), report.table)
     if table is not None:
         opened = open_table(table)

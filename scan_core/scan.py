@@ -38,7 +38,7 @@ from scan_core.model.errors import (
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.snapshot import Snapshot
+from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
 from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.aggregate import Call, Function, Partial, combine
@@ -444,10 +444,10 @@ class Scan(ScanRequest):
         """What the last finished run of this scan did, planning included."""
         return self._last.metrics
 
-    def plan(self) -> ScanPlan:
-        """The files to read, and the deletes that may touch each."""
+    def plan(self, uncommitted: Sequence[DeleteFile] = ()) -> ScanPlan:
+        """The files to read, and the deletes that may touch each; `uncommitted` are deletes that the snapshot lacks."""
         snapshot, schema = self._resolve()
-        return plan_scan(self.table.metadata, snapshot, self._context(schema))
+        return plan_scan(self.table.metadata, snapshot, self._context(schema), uncommitted)
 
     def changes(
         self, from_snapshot: int | None, to_snapshot: int | None = None, *, trust_rewrites: bool = False

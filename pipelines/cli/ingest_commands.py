@@ -147,6 +147,8 @@ def _result_lines(table: "TableReport") -> Iterator[str]:
         yield from (f"{table.table}: {column}" for column in table.unmet_columns)
         if table.indexes is not None:
             yield from (f"{table.table}: {line}" for line in table.indexes.lines)
+        if table.conversion is not None:
+            yield from (f"{table.table}: {line}" for line in table.conversion.lines)
 
 
 def _warning_lines(table: "TableReport") -> Iterator[str]:
@@ -155,6 +157,8 @@ def _warning_lines(table: "TableReport") -> Iterator[str]:
         return
     if table.indexes is not None:
         yield from (f"{table.table}: indexes: {warning}" for warning in table.indexes.warnings)
+    if table.conversion is not None and table.conversion.warning is not None:
+        yield f"{table.table}: deletes were not converted: {table.conversion.warning}"
     if table.missed_removals:
         yield f"{table.table}: {counted(table.missed_removals, 'removal')} matched no row in the mirror"
     if table.quarantined:
@@ -325,6 +329,8 @@ def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
         parts += [f"{t.table} snapshot {t.snapshot_id}" for t in report.tables if t.mirror_commits]
         parts += [f"{quarantined:,} to quarantine"] if quarantined else []
         parts += [f"{t.table} indexes: {w}" for t in report.tables if t.indexes for w in t.indexes.warnings]
+        conversions = [(t.table, t.conversion) for t in report.tables if t.conversion is not None]
+        parts += [f"{name} deletes were not converted: {c.warning}" for name, c in conversions if c.warning]
         applied = any(t.error is None and t.status != "nothing new" for t in report.tables)
         failures = [f"{t.table} failed: {t.error.removeprefix(f'{t.table}: ')}" for t in report.tables if t.error]
         show(", ".join(parts + failures))

@@ -57,7 +57,7 @@ _PANELS = {
             "simulate",
         ),
     ),
-    "Keep tables fast": ("debt", "index", "compact", "expire", "orphans"),
+    "Keep tables fast": ("debt", "index", "convert", "compact", "expire", "orphans"),
 }
 _OTHER_PANEL = "Inspect tables"
 

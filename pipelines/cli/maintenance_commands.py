@@ -1,4 +1,4 @@
-"""The commands that maintain tables: `nevermore debt`, `compact`, `expire`, `orphans` and `rollback`."""
+"""The commands that maintain tables: `nevermore debt`, `compact`, `convert`, `expire`, `orphans` and `rollback`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ from pipelines.cli.arguments import (
     AsJson,
     OptionalConfig,
     ProjectConfig,
+    TableName,
     is_identifier,
     open_for_change,
     split_names,
@@ -162,6 +163,38 @@ def debt(
         typer.echo("no mirror of the config exists yet")
     for one in [] if as_json else found:
         typer.echo("\n".join(one.lines))
+
+
+def convert(
+    table: TableName,
+    upgrade: Annotated[
+        bool,
+        typer.Option("--upgrade", help="Upgrade a table of format version 2 to version 3 first, for deletion vectors."),
+    ] = False,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a table's equality deletes by the positions of the deleted rows, so that every engine reads it fast.
+
+    A table of format version 2 gets position-delete files, one of version 3 deletion vectors. No row changes, and data files
+    stay as they are. It works on tables of any writer, also while others write: their newer deletes wait for the next
+    conversion. If it is interrupted, run it again. For a mirror, `deletes: converted` in the config does this after each run.
+
+    Example: `nevermore convert shop.orders`
+    """
+    from pipelines.iceberg.conversion import convert as convert_deletes
+    from pipelines.iceberg.loaded_table import upgrade as upgrade_table
+
+    opened = open_for_change(table, config)
+    if isinstance(opened, str):
+        raise ConfigError(
+            f"{table} is a path, and only a catalog can make a commit: name the table as `namespace.table`, with the "
+            f"config of its catalog ({DEFAULT_CONFIG} or --config), or as `catalog.namespace.table`"
+        )
+    if upgrade and opened.format_version < 3:
+        upgrade_table(opened, 3)
+    report = convert_deletes(opened)
+    print_result(report, [f"{table}: {line}" for line in report.lines], as_json=as_json)
 
 
 EntryNames = Annotated[

@@ -44,7 +44,7 @@ def adopt(
     """Turn a table written by Spark, Flink or PyIceberg into a mirror. Its rows stay, and its change log is applied to them.
 
     Refused, without changing anything, if the key is not unique, the partitioning differs from the config, or the table
-    has format version 3.
+    has a later format version than the config says.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.recovery import open_existing

@@ -39,6 +39,8 @@ DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
 """A minute of lag for at most 1,440 snapshots a day."""
 DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
 """Leaves room for two tables side by side on a 4 GiB machine."""
+DEFAULT_CONVERT_AFTER_SECONDS = 300.0
+"""A conversion writes a file for every data file with new dead rows, so not every commit is worth one."""
 DEFAULT_MAX_QUARANTINE_RATIO = 0.5
 """If most events are rejected, the config is wrong, not the events."""
 DEFAULT_MAX_VALUES = 10_000
@@ -174,6 +176,12 @@ class TableConfig(Section):
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
         maintenance: what is done to keep the mirror fast and small; `keep_...` also apply to its change log and its quarantine.
+        format_version: Iceberg format version of the mirror, 2 or 3; a table of version 2 is upgraded with its next commit.
+        deletes: how deleted rows are recorded. `equality`: by key, the cheapest to write. `converted`: by key, and every run replaces
+            the keys by the positions of the rows, which every engine reads fast. `vectors`: by deletion vectors from the first
+            commit on; requires format version 3.
+        convert_after: with `deletes: converted`, a continuous run converts once a delete is older than this; other runs convert
+            at their end.
         compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
             and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
         commit_rows: commit after this many changes.
@@ -206,6 +214,9 @@ class TableConfig(Section):
     bloom_filters: bool = False
     index: IndexConfig | None = None
     maintenance: MaintenanceConfig = MaintenanceConfig()
+    format_version: Literal[2, 3] = 2
+    deletes: Literal["equality", "converted", "vectors"] = "equality"
+    convert_after: Seconds = DEFAULT_CONVERT_AFTER_SECONDS
     compact_log: bool = True
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
@@ -237,6 +248,10 @@ class TableConfig(Section):
                 "inserts: trusted cannot be combined with order_by: inserts after a late event are applied again",
                 "inserts",
             )
+        if self.deletes == "vectors" and self.format_version < 3:
+            raise placed("deletes: vectors requires format version 3: add format_version: 3", "deletes")
+        if "convert_after" in self.model_fields_set and self.deletes != "converted":
+            raise placed(f"convert_after has no effect with deletes: {self.deletes}; remove it", "convert_after")
         if both := sorted(set(self.include) & set(self.exclude)):
             raise placed(f"columns are both included and excluded: {', '.join(both)}", "exclude")
         if lost := sorted(set(self.key) & set(self.exclude)):

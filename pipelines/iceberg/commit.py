@@ -18,15 +18,22 @@ from pipelines.errors import CommitConflictError, CommitUnknownError
 from pipelines.iceberg import storage
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
-from pipelines.iceberg.manifests import ManifestEntry, NamedFiles, Selection, SnapshotManifests, manifest_list_bytes
-from pipelines.iceberg.metadata_swap import supports, swap_snapshot
+from pipelines.iceberg.manifests import (
+    ManifestEntry,
+    NamedFiles,
+    Selection,
+    SnapshotManifests,
+    manifest_list_bytes,
+    with_row_ids,
+)
+from pipelines.iceberg.metadata_swap import supports, swap_changed, swap_snapshot
 from pipelines.iceberg.positions import ancestors
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
 from scan_core import PartitionSpec, Schema
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.table import CommitTableRequest, Table
     from pyiceberg.table.metadata import TableMetadataV2
 
 ATTEMPTS = 5
@@ -380,20 +387,26 @@ class RowDelta:
         sequence_number = metadata.last_sequence_number + 1
         base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
         manifests = SnapshotManifests(
-            self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number, self._written
+            *(self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number),
+            *(self.table.format_version, self._written),
         )
         carried = manifests.carried(base, remove)
         if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
             self.storage.remove(self._written)
             raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
         records = [*manifests.added(added), *carried.records]
+        row_ids = {}
+        if manifests.version > 2:
+            first = getattr(metadata, "next_row_id", None) or 0
+            records, following = with_row_ids(records, first)
+            row_ids = {"first-row-id": first, "added-rows": following - first}
         entering = [_added_file(f) for f in added]
         leaving = [_removed_file(spec_id, entry) for spec_id, entry in carried.removed]
         named = operation or _operation(entering, leaving)
         summary = _summarise(entering, leaving, None if base is None else base.summary, properties)
         path = manifests.write(
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
-            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
+            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number, manifests.version),
         )
         storage.reached("after-manifests")
         snapshot = {
@@ -404,6 +417,7 @@ class RowDelta:
             "manifest-list": path,
             "summary": {"operation": named, **summary},
             "schema-id": self.schema.schema_id,
+            **row_ids,
         }
         return snapshot, Committed(snapshot_id, sequence_number, named, summary)
 
@@ -476,12 +490,30 @@ def request_commit(
         }
     )
     try:
-        table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+        if table.format_version > 2 and supports(table):
+            _commit_version_3(table, request)
+        else:
+            table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
     except (ValueError, BadRequestError) as error:
         if "sequence number" not in str(error):
             raise
         # No requirement covers the last sequence number, which a snapshot on another branch may have taken.
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def _commit_version_3(table: "Table", request: "CommitTableRequest") -> None:
+    """Commit to a SQL catalog, as PyIceberg does for version 2."""
+    from pyiceberg.table.update import update_table_metadata
+
+    base = table.catalog.load_table(table.name())
+    for requirement in request.requirements:
+        requirement.validate(base.metadata)
+    changed = update_table_metadata(
+        base.metadata, request.updates, metadata_location=base.metadata_location, enforce_validation=True
+    )
+    if not swap_changed(base, changed, storage_of(table), metadata_location(table)):
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}")
+    table.refresh()
 
 
 def request_or_conflict(

@@ -125,10 +125,8 @@ def _index(target: StatisticsTarget, options: ScanOptions, leftover: list[str]) 
         for task, vector in known:
             blob = read_bytes(vector.path, context.io, vector.content_offset or 0, vector.content_size_bytes or 0)
             writer.write_blob(_described(task, vector.record_count, deletes.number_of(task), snapshot), [blob])
-        splits = [Split(context, (task,)) for task in stale]
-        found = run_splits(splits, _resolve, ScanMetrics(), context.options.parallelism)
-        for task, dead in zip(stale, found, strict=True):
-            writer.write_blob(_described(task, len(dead), deletes.number_of(task), snapshot), [_framed(dead)])
+        for task, dead in zip(stale, dead_rows(stale, context), strict=True):
+            writer.write_blob(_described(task, len(dead), deletes.number_of(task), snapshot), [framed(dead)])
             num_dead += len(dead)
         data, checksum = encode_deletes([*deletes.numbers], deletes.sets, reading_digest(context))
         writer.write_blob(_blob(DELETES_TYPE, snapshot, list_properties(checksum)), [data])
@@ -153,6 +151,17 @@ def _known_dead_rows(task: FileScanTask, context: ScanContext) -> DeleteFile | N
     return bits.vector
 
 
+def dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[BitMap64]:
+    """The positions of the dead rows of whole data files, one bitmap for each, found on several threads.
+
+    Raises:
+        MalformedTableError: a data or delete file breaks its specification.
+        MissingFileError: a file is gone.
+    """
+    splits = [Split(context, (task,)) for task in tasks]
+    return run_splits(splits, _resolve, ScanMetrics(), context.options.parallelism)
+
+
 def _resolve(split: Split, metrics: ScanMetrics) -> Iterator[BitMap64]:
     (task,) = split.tasks
     dead, first = BitMap64(), 0
@@ -167,7 +176,7 @@ def _resolve(split: Split, metrics: ScanMetrics) -> Iterator[BitMap64]:
     yield dead
 
 
-def _framed(dead: BitMap64) -> bytes:
+def framed(dead: BitMap64) -> bytes:
     """A bitmap as the specification frames a `deletion-vector-v1` blob: length, magic, bitmap, CRC-32."""
     content = _VECTOR_MAGIC + dead.serialize()
     return struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))

@@ -100,12 +100,13 @@ class FileMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that is not committed yet.
+    """A data or delete file that is not committed yet.
 
     `partition` holds one value per field of the spec, in the physical form of manifests: days and microseconds as
     integers, decimals as unscaled integers, uuid as 16 bytes. `data_sequence_number` is None for the number of the commit; a
     rewritten file has that of the snapshot that was read (rule 30). `referenced_data_file` is the data file that position
-    deletes are for, if there is only one.
+    deletes are for, if there is only one. A deletion vector is a part of a Puffin file; `vector` is its offset and length
+    there, in bytes.
     """
 
     path: str
@@ -119,6 +120,7 @@ class WrittenFile:
     sort_order_id: int | None = None
     data_sequence_number: int | None = None
     referenced_data_file: str | None = None
+    vector: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelines.errors import SourceError
+from pipelines.errors import CommitConflictError, SourceError
 from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.metadata_swap import current_location
+from pipelines.iceberg.metadata_swap import current_location, metadata_json, supports, swap_format_version
 from pipelines.iceberg.positions import current_snapshot
 from pipelines.iceberg.sqlite_catalog import StoredTable
 from pipelines.iceberg.storage import Storage
@@ -15,6 +15,7 @@ from scan_core.io import FileIOConfig, table_facts
 from scan_core.metadata import parse_metadata
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as CatalogTable
     from pyiceberg.typedef import TableVersion
 
@@ -30,8 +31,8 @@ def open_current(table: ReadableTable) -> Table:
     metadata: Any = table.metadata
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
-    text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
-    return _opened(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))
+    text = metadata_json(metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}))
+    return _opened(parse_metadata(text, location), location, FileIOConfig(properties=properties))
 
 
 def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> Table:
@@ -92,15 +93,40 @@ def check_writable(table: ReadableTable) -> None:
     """Refuse tables whose format version the writer does not support.
 
     Raises:
-        SourceError: tables of version 1 have no delete files, those of version 3 need row ids.
+        SourceError: tables of version 1 have no delete files, those above 3 are unknown.
     """
     version = table.format_version
-    if version != 2:
-        raise SourceError(f"table {'.'.join(table.name())} has format version {version}; only version 2 is written")
+    if version not in {2, 3}:
+        raise SourceError(f"table {'.'.join(table.name())} has format version {version}; versions 2 and 3 are written")
 
 
 def upgrade(table: "CatalogTable", version: int) -> None:
-    """Upgrade a table to a later format version."""
-    with table.transaction() as change:
-        change.upgrade_table_version(cast("TableVersion", version))
+    """Upgrade a table to a later format version.
+
+    Raises:
+        SourceError: PyIceberg cannot upgrade tables of this catalog to this version.
+        CommitConflictError: another writer changed the table.
+    """
+    if version > 2 and supports(table):
+        if not swap_format_version(table, version, storage_of(table), metadata_location(table)):
+            raise CommitConflictError(f"another writer changed {'.'.join(table.name())}")
+    elif version > 2 and not _is_rest(table.catalog):
+        raise SourceError(
+            f"table {'.'.join(table.name())} cannot be upgraded to format version {version}: of its catalog's kinds only SQL "
+            "and REST ones can; keep format_version: 2"
+        )
+    elif version > 2:
+        from pyiceberg.table.update import UpgradeFormatVersionUpdate
+
+        # PyIceberg refuses version 3, though it reads it, and the server makes the change
+        table._do_commit((UpgradeFormatVersionUpdate.model_validate({"format-version": version}),), ())  # noqa: SLF001
+    else:
+        with table.transaction() as change:
+            change.upgrade_table_version(cast("TableVersion", version))
     table.refresh()
+
+
+def _is_rest(catalog: "Catalog") -> bool:
+    from pyiceberg.catalog.rest import RestCatalog
+
+    return isinstance(catalog, RestCatalog)

@@ -69,17 +69,20 @@ METRIC_MAPS = (
 )
 
 
+_VECTOR_PLACE = ((144, "content_offset"), (145, "content_size_in_bytes"))
+
+
 @cache
-def manifest_list_schema() -> Any:
-    """The Avro schema of manifest lists of format version 2."""
+def manifest_list_schema(version: int = 2) -> Any:
+    """The Avro schema of manifest lists of a format version."""
     from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
     from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-    return AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], "manifest_file")
+    return AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[version], "manifest_file")
 
 
-def entry_schema(layout: PartitionLayout) -> Record:
-    """The schema of manifest entries whose partitions have this layout.
+def entry_schema(layout: PartitionLayout, version: int = 2) -> Record:
+    """The schema of manifest entries of a format version, whose partitions have this layout.
 
     PyIceberg's schema is not used: it gives two decimals of one type the same name, and writes key field ids as longs.
     """
@@ -111,7 +114,9 @@ def entry_schema(layout: PartitionLayout) -> Record:
             _field(132, "split_offsets", _list(133, "long"), optional=True),
             _field(135, "equality_ids", _list(136, "int"), optional=True),
             _field(140, "sort_order_id", "int", optional=True),
+            *([_field(142, "first_row_id", "long", optional=True)] if version > 2 else []),
             _field(143, "referenced_data_file", "string", optional=True),
+            *(_field(i, name, "long", optional=True) for i, name in _VECTOR_PLACE if version > 2),
         ],
     }
     return {
@@ -177,7 +182,7 @@ def _encode_partition(values: Record, layout: PartitionLayout) -> Record:
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time without zone
 
 
-def _physical(value: Any) -> Any:
+def physical(value: Any) -> Any:
     """Convert a value that fastavro decoded by its logical type to the physical value in manifests."""
     match value:
         case datetime():
@@ -263,7 +268,7 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
     record: Record = {
         "content": int(file.content),
         "file_path": file.path,
-        "file_format": "PARQUET",
+        "file_format": "PARQUET" if file.vector is None else "PUFFIN",
         "partition": {f.name: v for f, v in zip(layout.spec.fields, file.partition, strict=True)},
         "record_count": file.record_count,
         "file_size_in_bytes": file.file_size_bytes,
@@ -272,6 +277,8 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
         "sort_order_id": file.sort_order_id,
         "referenced_data_file": file.referenced_data_file,
     }
+    if file.vector is not None:
+        record["content_offset"], record["content_size_in_bytes"] = file.vector
     for name in METRIC_MAPS:
         pairs: Mapping[int, Any] = getattr(metrics, name)
         record[name] = [{"key": k, "value": v} for k, v in sorted(pairs.items())] or None
@@ -279,9 +286,13 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
 
 
 def manifest_bytes(
-    entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, schema: Schema
+    entries: Sequence[ManifestEntry],
+    content: ManifestContent,
+    layout: PartitionLayout,
+    schema: Schema,
+    version: int = 2,
 ) -> bytes:
-    """Encode a manifest file of a table with this schema."""
+    """Encode a manifest file of a table with this schema and format version."""
     rows = (
         {
             "status": int(e.status),
@@ -301,10 +312,10 @@ def manifest_bytes(
         "schema-id": str(schema.schema_id),
         "partition-spec": json.dumps(spec),
         "partition-spec-id": str(layout.spec.spec_id),
-        "format-version": "2",
+        "format-version": str(version),
         "content": "deletes" if content is ManifestContent.DELETES else "data",
     }
-    return write_avro(entry_schema(layout), rows, metadata)
+    return write_avro(entry_schema(layout, version), rows, metadata)
 
 
 def manifest_record(
@@ -347,38 +358,54 @@ def manifest_record(
 
 
 def manifest_list_bytes(
-    records: Sequence[Record], snapshot_id: int, parent_id: int | None, sequence_number: int
+    records: Sequence[Record], snapshot_id: int, parent_id: int | None, sequence_number: int, version: int = 2
 ) -> bytes:
-    """Encode a manifest list file."""
+    """Encode a manifest list file of a format version."""
     metadata = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
         "sequence-number": str(sequence_number),
-        "format-version": "2",
+        "format-version": str(version),
     }
-    return write_avro(manifest_list_schema(), records, metadata)
+    return write_avro(manifest_list_schema(version), records, metadata)
+
+
+def with_row_ids(records: Sequence[Record], next_row_id: int) -> tuple[list[Record], int]:
+    """Manifest-list entries of format version 3, and the next free row id after them.
+
+    Data manifests that have no first row id yet, new ones and those from before an upgrade, get one each; their data files
+    without a row id of their own follow from it.
+    """
+    numbered = []
+    for record in records:
+        if record["content"] == ManifestContent.DATA and record.get("first_row_id") is None:
+            numbered.append({**record, "first_row_id": next_row_id})
+            next_row_id += record["added_rows_count"] + record["existing_rows_count"]
+        else:
+            numbered.append(record)
+    return numbered, next_row_id
 
 
 def read_manifest_list(data: bytes, path: str) -> list[Record]:
-    """Decode a manifest list of any writer to entries with the names of format version 2.
+    """Decode a manifest list of any writer to entries with the names of format version 3.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any manifest list.
     """
     read = read_avro(data, path)
-    names = _names_by_id(read.schema, manifest_list_schema())
+    names = _names_by_id(read.schema, manifest_list_schema(3))
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
     return [{**defaults, **_rename(row, names)} for row in read.rows]
 
 
 def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
-    """All entries of a manifest by any writer, with sequence numbers inherited where they were null.
+    """All entries of a manifest by any writer, with sequence numbers and row ids inherited where they were null.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any manifest.
     """
     read = read_avro(data, manifest["manifest_path"])
-    wanted = entry_schema(layout)
+    wanted = entry_schema(layout, 3)
     file_schema = _member(read.schema, 2)
     names, file_names = _names_by_id(read.schema, wanted), _names_by_id(file_schema, _member(wanted, 2))
     partition_names: dict[int, str] = {}  # manifests of unpartitioned tables may have no partitions
@@ -386,15 +413,19 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
         stored = _member(file_schema, 102)["fields"]
         partition_names = {f["field-id"]: f["name"] for f in stored if "field-id" in f}
     inherited = int(manifest["sequence_number"])
+    row_id = manifest.get("first_row_id")
     entries = []
     for row in read.rows:
         entry = _rename(row, names)
         data_file = {"content": 0, **_rename(entry["data_file"], file_names)}
         values = data_file.get("partition") or {}
         data_file["partition"] = {
-            f.name: _physical(values.get(partition_names.get(f.field_id, f.name))) for f in layout.spec.fields
+            f.name: physical(values.get(partition_names.get(f.field_id, f.name))) for f in layout.spec.fields
         }
         status = EntryStatus(entry["status"])
+        if row_id is not None and status is not EntryStatus.DELETED and data_file.get("first_row_id") is None:
+            data_file["first_row_id"] = row_id
+            row_id += data_file["record_count"]
         # Only ADDED entries inherit their numbers (rule 3); manifests of format version 1 have number 0 and no others.
         inherits = status is EntryStatus.ADDED or inherited == 0
         sequence = entry.get("sequence_number")
@@ -569,6 +600,7 @@ class SnapshotManifests:
     specs: Mapping[int, PartitionSpec]
     snapshot_id: int
     sequence_number: int
+    version: int
     written: list[str] = field(default_factory=list)
 
     def added(self, files: Sequence[WrittenFile]) -> Iterator[Record]:
@@ -636,7 +668,7 @@ class SnapshotManifests:
         return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
 
     def _manifest(self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout) -> Record:
-        data = manifest_bytes(entries, content, layout, self.schema)
+        data = manifest_bytes(entries, content, layout, self.schema, self.version)
         path = self.write(f"{uuid.uuid4()}-m0.avro", data)
         return manifest_record(
             entries,

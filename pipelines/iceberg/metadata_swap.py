@@ -147,13 +147,44 @@ def _swap(table: "Table", before: _Document, after: _Document, storage: Storage,
     return location
 
 
+def metadata_json(metadata: "TableMetadata") -> bytes:
+    """Metadata as it is stored. PyIceberg itself refuses to write that of format version 3, although it knows all of it."""
+    from pyiceberg.typedef import IcebergBaseModel
+
+    return IcebergBaseModel.model_dump_json(metadata).encode()
+
+
+def swap_changed(base: "Table", changed: "TableMetadata", storage: Storage, folder: str) -> bool:
+    """Make changed metadata current; False if another writer committed first. `base` is the table that was changed."""
+    document = _parsed(metadata_json(changed))
+    return _swap(base, _document(str(base.metadata_location), storage), document, storage, folder) is not None
+
+
+def swap_format_version(table: "Table", version: int, storage: Storage, folder: str) -> bool:
+    """Upgrade a table to a later format version; False if another writer committed first. The caller refreshes the table."""
+    base = str(table.metadata_location)
+    document = _document(base, storage)
+    changes = {
+        "format-version": version,
+        "last-updated-ms": max(time.time_ns() // 1_000_000, document.rest["last-updated-ms"] + 1),
+        "metadata-log": metadata_log(document.rest, base),
+        **({"next-row-id": 0} if version > 2 else {}),
+    }
+    upgraded = _Document({**document.rest, **changes}, document.snapshots)
+    return _swap(table, document, upgraded, storage, folder) is not None
+
+
 def _document(location: str, storage: Storage) -> _Document:
     with _lock:
         known = _documents.get(location)
         if known is not None:
             _documents.move_to_end(location)
             return known
-    rest = orjson.loads(storage.read(location))
+    return _parsed(storage.read(location))
+
+
+def _parsed(text: bytes) -> _Document:
+    rest = orjson.loads(text)
     snapshots = {s["snapshot-id"]: orjson.dumps(s) for s in rest.pop("snapshots", None) or []}
     return _Document(rest, snapshots)
 
@@ -178,6 +209,8 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) 
         "snapshot-log": [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time_ms}],
         "metadata-log": metadata_log(rest, base),
     }
+    if "added-rows" in snapshot:
+        changes["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
     return _Document({**rest, **changes}, {**document.snapshots, number: orjson.dumps(snapshot)})
 
 
@@ -239,6 +272,7 @@ def _shown(metadata: "TableMetadata", document: _Document, snapshot: Mapping[str
             "snapshots": [*metadata.snapshots, added],
             "snapshot_log": [*metadata.snapshot_log, SnapshotLogEntry.model_validate(rest["snapshot-log"][-1])],
             "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
+            **({"next_row_id": rest["next-row-id"]} if "next-row-id" in rest else {}),
         }
     )
 

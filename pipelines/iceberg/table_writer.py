@@ -4,6 +4,7 @@ Either all rows of a commit are written at once, or rows that arrive over time i
 file is defined in `parquet_output.py`.
 """
 
+import struct
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,11 +13,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
+from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
 from pipelines.iceberg.parquet_output import (
     ParquetOutput,
     WriterOptions,
@@ -34,7 +37,7 @@ from pipelines.iceberg.row_shape import (
     split_by_partition,
 )
 from pipelines.iceberg.storage import Storage
-from scan_core import ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
+from scan_core import FILE_PATH_ID, POSITION_ID, ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
 
 _ILLEGAL_KEYS = frozenset({"float", "double"})
 
@@ -103,6 +106,60 @@ def write_deletes(
         wide = conform(keys, target.schema.select(sources))
         parts = split_by_partition(wide, target.schema, spec)
     return [_write_delete_file(part, target, spec, key_schema, prefix) for part in parts]
+
+
+def write_positions(
+    data_file: str,
+    positions: npt.NDArray[np.int64],
+    target: WriteTarget,
+    spec: PartitionSpec,
+    partition: tuple[Any, ...],
+) -> WrittenFile:
+    """Write a position-delete file of one data file, which must be of this spec and partition.
+
+    Args:
+        data_file: path of the data file as its manifest states it.
+        positions: numbers of the deleted rows, ascending.
+        target: location of the file.
+        spec: spec of the data file.
+        partition: its partition, in the physical form of manifests.
+    """
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [data_file])
+    kinds = ((FILE_PATH_ID, "file_path", paths.type), (POSITION_ID, "pos", pa.int64()))
+    schema = pa.schema(
+        pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": str(i)}) for i, name, kind in kinds
+    )
+    rows = pa.table([paths, pa.array(positions)], schema)
+    folder = data_file.rpartition("/")[0]
+    below = folder.removeprefix(target.data_location).strip("/") if folder.startswith(target.data_location) else ""
+    path = _file_path(target, below, "-deletes")
+    footer, size = write_parquet(
+        rows,
+        path,
+        target.storage,
+        target.options,
+        use_dictionary=["file_path"],
+        column_encoding={"pos": "DELTA_BINARY_PACKED"},
+        bloom_filter_options=None,
+    )
+    # readers take equal, whole bounds of the path for "deletes rows of this file alone"
+    lowest, highest = (struct.pack("<q", positions[i]) for i in (0, -1))
+    counts = dict.fromkeys((FILE_PATH_ID, POSITION_ID), len(positions))
+    return WrittenFile(
+        path=path,
+        content=FileContent.POSITION_DELETES,
+        spec_id=spec.spec_id,
+        partition=partition,
+        record_count=footer.num_rows,
+        file_size_bytes=size,
+        metrics=FileMetrics(
+            value_counts=counts,
+            null_value_counts=dict.fromkeys(counts, 0),
+            lower_bounds={FILE_PATH_ID: data_file.encode(), POSITION_ID: lowest},
+            upper_bounds={FILE_PATH_ID: data_file.encode(), POSITION_ID: highest},
+        ),
+        referenced_data_file=data_file,
+    )
 
 
 def describe_parquet(
@@ -202,7 +259,16 @@ def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") 
     return "/".join(p for p in parts if p)
 
 
-__all__ = ["FileLayout", "RollingWriter", "WriteTarget", "WriterOptions", "check_key", "write_deletes", "write_rows"]
+__all__ = [
+    "FileLayout",
+    "RollingWriter",
+    "WriteTarget",
+    "WriterOptions",
+    "check_key",
+    "write_deletes",
+    "write_positions",
+    "write_rows",
+]
 
 MAX_OPEN_FILES = 32
 """Maximum of partitions that a task writes at a time; beyond it, the least recently used file is finished."""

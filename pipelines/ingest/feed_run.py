@@ -60,6 +60,7 @@ class FeedRun:
     log_only: bool
     stopping: Callable[[], bool]
     parallel_tables: int = 1
+    is_continuous: bool = False
     reports: dict[str, TableReport] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
@@ -161,6 +162,7 @@ class FeedRun:
         """Commit what was collected, and report to every table why its feed stopped."""
         for table in self._survivors(running, TableIngest.flush):
             table.report_unmet_columns()
+            table.convert_deletes(is_continuous=self.is_continuous)
             if stopped is not None:
                 _fail(table.report, stopped)
         if stopped is not None and not running:
@@ -289,6 +291,7 @@ def run_once(
     log_only: bool = False,
     stopping: Callable[[], bool] = bool,
     listings: Listings | None = None,
+    is_continuous: bool = False,
 ) -> IngestReport:
     """Apply everything that is new, once.
 
@@ -299,6 +302,7 @@ def run_once(
         log_only: write change logs and leave the mirrors to `apply_logs`.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
         listings: files that `found_nothing_new` has just listed.
+        is_continuous: other runs follow soon, so that deletes need not be converted before they are `convert_after` old.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.
@@ -312,7 +316,14 @@ def run_once(
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)
-    run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
+    run = FeedRun(
+        catalog,
+        progress,
+        log_only=log_only,
+        stopping=stopping,
+        parallel_tables=_threads(config),
+        is_continuous=is_continuous,
+    )
     for feed in feeds_of(current, chosen, listings):
         run.read(feed)
     return _report(run, current, chosen, began)
@@ -382,6 +393,8 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
         if name in current.patterns:
             continue
         table, report = start_table(catalog, name, current.tables[name], progress)
+        if table is not None:
+            table.convert_deletes()
         if table is not None and progress is not None and report.mirror_commits:
             progress(report)
         reports.append(report)
@@ -468,7 +481,7 @@ def run_continuously(
         if stop.wait(max(0.0, due[turn] - time.monotonic())):
             break
         began = time.monotonic()
-        on_report(run_once(config, tables=groups[turn], stopping=stop.is_set))
+        on_report(run_once(config, tables=groups[turn], stopping=stop.is_set, is_continuous=True))
         entries = {**config.tables, **config.patterns}
         interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
         due[turn] = began + interval

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.changes.change_log import Appended
 from pipelines.config.project import TableConfig
+from pipelines.iceberg.conversion import ConversionReport
 from pipelines.iceberg.file_metrics import FileContent
 from pipelines.iceberg.index_upkeep import IndexUpdate
 from pipelines.mirrors.mirror import Applied
@@ -92,6 +93,7 @@ class TableReport:
         position: position in the source, as text.
         unmet_columns: columns of the config that exist neither in the events of the run nor in the mirror.
         indexes: what was done for the indexes of the config; None without any, or without a commit.
+        conversion: how equality deletes were converted; None if they were not.
         error: why the table failed, None if it did not.
         exit_code: the exit code of the error.
     """
@@ -114,6 +116,7 @@ class TableReport:
     position: str | None = None
     unmet_columns: tuple[UnmetColumn, ...] = ()
     indexes: IndexUpdate | None = None
+    conversion: ConversionReport | None = None
     error: str | None = None
     exit_code: int = DONE
 
@@ -122,7 +125,8 @@ class TableReport:
         """`failed`, `applied` or `nothing new`."""
         if self.error is not None:
             return "failed"
-        return "applied" if self.mirror_commits or self.events or self.quarantined else "nothing new"
+        has_news = self.mirror_commits or self.events or self.quarantined or self.conversion
+        return "applied" if has_news else "nothing new"
 
     def add_superseded(self, count: int) -> None:
         """Count changes that are older than a truncate already applied."""

@@ -20,6 +20,7 @@ from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.conversion import keep_converted, waiting_since
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
@@ -29,7 +30,7 @@ from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from pipelines.sources.files import BatchEnd
-from scan_core import arrow_type
+from scan_core import ScanOptions, arrow_type
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -183,13 +184,14 @@ class TableIngest:
         return last_offsets(self._log.table, files)
 
     def is_applied(self) -> bool:
-        """Whether the mirror contains all logged changes, so that `start` changes nothing.
+        """Whether the mirror contains all logged changes, and no deletes to convert, so that a run changes nothing.
 
         Raises:
             PositionLostError: the mirror does not state what it contains.
         """
         mirror = Mirror(self._catalog, self.name, self.config, self.key or self._log.key)
-        return self.position is not None and mirror.applied_ordinal == self._log.last_ordinal
+        is_converted = self.config.deletes != "converted" or mirror.table is None or waiting_since(mirror.table) is None
+        return self.position is not None and mirror.applied_ordinal == self._log.last_ordinal and is_converted
 
     def start(self, source_table: str | None = None) -> None:
         """Apply to the mirror what an earlier run has only logged.
@@ -261,6 +263,19 @@ class TableIngest:
         if self.report.events["c"] or self.report.events["r"]:
             declared = (partition_field(text)[1] for text in self.config.partition_by)
             self.report.unmet_columns = tuple(unmet_columns(self.config, self._sent, {*self.known_types, *declared}))
+
+    def convert_deletes(self, *, is_continuous: bool = False) -> None:
+        """Convert the mirror's equality deletes, if the config says so and, in a continuous run, if some are old enough."""
+        if self._log_only or self.config.deletes != "converted":
+            return
+        table = find_table(self._catalog, self.name)
+        if table is None:
+            return
+        options = ScanOptions(memory_limit_bytes=self.config.memory_limit_bytes)
+        age = self.config.convert_after if is_continuous else 0.0
+        self.report.conversion = keep_converted(table, max_age_seconds=age, options=options)
+        if self.report.conversion is not None and self.report.conversion.snapshot_id is not None:
+            self.report.snapshot_id = self.report.conversion.snapshot_id
 
     def close(self) -> None:
         """Drop uncommitted changes."""

@@ -14,7 +14,7 @@ from pipelines.config.project import Config, TableConfig, change_log_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.commit import RowDelta, request_commit, retry_conflicts
 from pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
 from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.table_writer import check_key
@@ -69,7 +69,7 @@ def adopt(
         raise SourceError(f"the catalog has no table {name} to adopt; nevermore ingest creates one")
     if positions.newest_property(table, positions.LOG_ORDINAL) is not None:
         raise SourceError(f"{name} is already a mirror: {change_log_name(name)} is applied to it")
-    _check_version(table, name, upgrade_format=upgrade_format)
+    _check_version(table, name, settings, upgrade_format=upgrade_format)
     key = _key(table, name, settings)
     _check_partitioning(table, name, settings)
     num_rows = _check_rows(table, name, key)
@@ -82,11 +82,9 @@ def adopt(
         )
     if table.format_version == 1:
         upgrade(table, 2)
-    with table.transaction() as change:
-        change.set_properties(
-            {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
-            | {**shape_properties(key, settings), ADOPTED: "true"}
-        )
+    properties = {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
+    properties |= {**shape_properties(key, settings), ADOPTED: "true"}
+    request_commit(table, [], [{"action": "set-properties", "updates": properties}])
 
     def attempt() -> int:
         table.refresh()
@@ -102,14 +100,17 @@ def adopt(
     return Adopted(name, num_rows, key, ordinal, retry_conflicts(attempt))
 
 
-def _check_version(table: "Table", name: str, *, upgrade_format: bool) -> None:
+def _check_version(table: "Table", name: str, settings: TableConfig, *, upgrade_format: bool) -> None:
     if table.format_version == 1 and not upgrade_format:
         raise SourceError(
             f"{name} has format version 1, which has no delete files; --upgrade makes it version 2, which readers of "
             "version 1 alone cannot read"
         )
-    if table.format_version > 2:
-        raise SourceError(f"{name} has format version {table.format_version}; only version 2 is written")
+    if table.format_version > max(settings.format_version, 2):
+        raise SourceError(
+            f"{name} has format version {table.format_version}, but its config has format_version: {settings.format_version}; "
+            "versions 2 and 3 are written"
+        )
 
 
 def _key(table: "Table", name: str, settings: TableConfig) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ from pipelines.errors import CommitConflictError, PipelineError, PositionLostErr
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import create_table, find_table
 from pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
+from pipelines.iceberg.conversion import as_vectors
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.loaded_table import check_writable, refresh
+from pipelines.iceberg.loaded_table import check_writable, refresh, upgrade
+from pipelines.iceberg.manifests import Selection
 from pipelines.iceberg.row_shape import conform, single_array, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
@@ -48,7 +50,7 @@ from pipelines.mirrors.fold import (
 from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, complete, find_rows
 from pipelines.mirrors.partial_removals import Removals
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
-from scan_core import Mask, Rows
+from scan_core import Mask, Rows, ScanError, ScanOptions
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
@@ -667,9 +669,13 @@ class Mirror:
         refresh(table)
         if self.applied_ordinal != before:
             raise CommitConflictError(f"another ingester has written {self.name} in the meantime", may_retry=False)
+        if table.format_version < self.config.format_version:
+            upgrade(table, self.config.format_version)
         delta = RowDelta(table, self.options)
         work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
+        files: Sequence[WrittenFile] = work.files
+        removed: Selection | None = everything if work.replaces_all else None
         try:
             if work.rejected.num_rows:
                 limit = self.config.max_quarantine_ratio
@@ -677,11 +683,14 @@ class Mirror:
                 reject(work.rejected)
             if changed := dict(self.config.properties.items() - table.metadata.properties.items()):
                 delta.set_properties(changed)
-            committed = delta.commit(work.files, properties, remove=everything if work.replaces_all else None)
-        except PipelineError:
-            delta.discard(work.files)
+            if self.config.deletes == "vectors" and not work.replaces_all:
+                options = ScanOptions(memory_limit_bytes=self.config.memory_limit_bytes)
+                files, removed = as_vectors(delta, work.files, options)
+            committed = delta.commit(files, properties, remove=removed)
+        except (PipelineError, ScanError):
+            delta.discard(files)
             raise
-        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached, work.num_missed)
+        return Applied(committed, tuple(files), work.rejected, changes.num_rows, reached, work.num_missed)
 
 
 def makes_rows(changes: Changes, config: TableConfig) -> bool:

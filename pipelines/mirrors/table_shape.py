@@ -146,6 +146,11 @@ def check_unchanged(
         )
     if table is None:
         return
+    if table.format_version > config.format_version:
+        raise ConfigError(
+            f"{name}: the table has format version {table.format_version}, which cannot be lowered; add format_version: "
+            f"{table.format_version}"
+        )
     made_by = table.metadata.properties
     made = made_by.get(PARTITION_BY)
     # the log of an adopted table does not contain its initial rows

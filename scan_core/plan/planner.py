@@ -67,8 +67,19 @@ class ScanPlan:
         return "\n".join(lines)
 
 
-def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanContext) -> ScanPlan:
+def plan_scan(
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    context: ScanContext,
+    uncommitted: Sequence[DeleteFile] = (),
+) -> ScanPlan:
     """Plan a scan of one snapshot; None is a table without snapshots, whose plan is empty.
+
+    Args:
+        metadata: of the table.
+        snapshot: what is read.
+        context: the scan.
+        uncommitted: deletes that are to apply in addition to those of the snapshot.
 
     Raises:
         MissingFileError: a manifest is gone.
@@ -84,6 +95,8 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         data_files = FileSet.of(filters.files_left(data_files, planner.trace))
         context = filters.decided(data_files)
     delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
+    if uncommitted:
+        delete_files = FileSet.of([*delete_files, *uncommitted])
     live = delete_files
     if filters is not None:
         delete_files = FileSet.of(filters.deletes_left(delete_files, planner.trace))

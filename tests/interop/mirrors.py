@@ -20,6 +20,7 @@ _TABLE = """\
     key: [{key}]
     types: {types}
     partition_by: {partition_by}
+    {deletes}
 """
 
 
@@ -32,6 +33,7 @@ class Feed:
     types: dict[str, str]
     partition_by: tuple[str, ...] = ()
     before_images: bool = True
+    deletes: str = "deletes: equality"
 
     def before(self, row: dict[str, Any]) -> dict[str, Any]:
         """What the feed tells of a row that is gone: all of it, or its key, as PostgreSQL does by default."""
@@ -67,6 +69,14 @@ FEEDS = (
         ("day(seen)", "region"),
         before_images=False,
     ),
+    *(
+        Feed(name, ("id",), {"id": "long", "region": "string", "day": "date"}, partition_by, deletes=deletes)
+        for name, partition_by, deletes in (
+            ("converted", ("region",), "deletes: converted"),
+            ("vectors", ("region", "month(day)"), "deletes: vectors\n    format_version: 3"),
+            ("converted_to_vectors", (), "deletes: converted\n    format_version: 3"),
+        )
+    ),
 )
 ROWS = 60
 
@@ -88,7 +98,11 @@ def make_mirrors(folder: Path) -> list[Proof]:
         _HEAD
         + "".join(
             _TABLE.format(
-                name=f.name, key=", ".join(f.key), types=json.dumps(f.types), partition_by=json.dumps(f.partition_by)
+                name=f.name,
+                key=", ".join(f.key),
+                types=json.dumps(f.types),
+                partition_by=json.dumps(f.partition_by),
+                deletes=f.deletes,
             )
             for f in FEEDS
         ),

@@ -1,0 +1,471 @@
+"""Converts equality deletes to position deletes (format version 2) or deletion vectors (version 3).
+
+Every engine reads those at speed, while many refuse equality deletes or read them slowly. The keys of all equality deletes of
+a snapshot are looked up in the key columns of the data files that may hold them, and one commit replaces the delete files.
+It changes no row. Nothing is kept from one conversion to the next: one that was killed leaves files that no metadata names,
+and the next begins anew.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Context, Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
+from pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.dead_row_index import dead_rows, framed
+from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from pipelines.iceberg.interfaces import ReadableTable
+from pipelines.iceberg.manifests import FileName, NamedFiles, physical
+from pipelines.iceberg.positions import ancestors, carried_positions, summary_properties
+from pipelines.iceberg.row_shape import partition_types
+from pipelines.iceberg.table_writer import write_positions
+from scan_core import (
+    FILE_PATH_ID,
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileFormat,
+    FileScanTask,
+    PartitionSpec,
+    PrimitiveType,
+    ScanContext,
+    ScanError,
+    ScanOptions,
+    ScanPlan,
+    Table,
+    TableMetadata,
+    Type,
+    normalise_value,
+    open_table,
+    partition_value,
+)
+from scan_core.bitmaps import PuffinBlob, deletes_of
+from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as CatalogTable
+    from pyroaring import BitMap64
+
+_log = logging.getLogger(__name__)
+_ROW_POSITION_ID = 2147483645
+"""Reserved id of the position of a row, which Iceberg Java gives as the field of a deletion vector."""
+_EXACT = Context(prec=76)
+_INHERITED = -1
+"""Snapshot and sequence number of a deletion vector's blob, as its file is written before its commit is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """Report of a conversion.
+
+    Attributes:
+        table: name of the table.
+        snapshot_id: snapshot of the commit; None if there was nothing to convert.
+        read_snapshot_id: snapshot whose deletes were converted; None for an empty table.
+        removed_files: delete files that left the table.
+        removed_deletes: keys and positions in them.
+        added_files: position-delete files or deletion vectors that took their place.
+        added_positions: dead rows that they name.
+        added_bytes: their size.
+        data_files: data files of the table.
+        resolved_files: data files whose key columns had to be read, unless an index knew their dead rows.
+        has_vectors: the new files are deletion vectors.
+        seconds: time taken.
+        warning: why a conversion in the background failed.
+    """
+
+    table: str
+    snapshot_id: int | None
+    read_snapshot_id: int | None
+    removed_files: int = 0
+    removed_deletes: int = 0
+    added_files: int = 0
+    added_positions: int = 0
+    added_bytes: int = 0
+    data_files: int = 0
+    resolved_files: int = 0
+    has_vectors: bool = False
+    seconds: float = 0.0
+    warning: str | None = None
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """What was done, as text; the warning is separate."""
+        if self.snapshot_id is not None:
+            kind = "deletion vector" if self.has_vectors else "position-delete file"
+            yield (
+                f"{self.removed_files:,} delete file{'s' * (self.removed_files != 1)} replaced by {self.added_files:,} {kind}"
+                f"{'s' * (self.added_files != 1)} of {self.added_positions:,} dead row{'s' * (self.added_positions != 1)} "
+                f"in {self.seconds:.1f} s"
+            )
+        elif self.warning is None:
+            yield "no deletes to convert"
+
+    def as_metadata(self) -> dict[str, str | int]:
+        """For the metadata of a materialization."""
+        return {"deletes converted": self.removed_deletes, "conversion": self.warning or "; ".join(self.lines)}
+
+
+def convert(table: "CatalogTable", options: ScanOptions | None = None) -> ConversionReport:
+    """Replace the equality deletes of a table's current snapshot.
+
+    Writers may go on meanwhile: their newer deletes stay as they are, for the next conversion.
+
+    Args:
+        table: a table of format version 2 or 3 from the catalog; updated to show the commit.
+        options: limits for reading key columns.
+
+    Raises:
+        SourceError: the format version is another one.
+        CommitConflictError: other writers kept changing the files that were converted.
+        CommitUnknownError: it is unknown whether the commit happened.
+        MalformedTableError: a data or delete file breaks its specification.
+        MissingFileError: a file is gone.
+    """
+    if table.format_version not in {2, 3}:
+        raise SourceError(
+            f"table {'.'.join(table.name())} has format version {table.format_version}, which has no delete files"
+            if table.format_version < 2
+            else f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 can be converted"
+        )
+    conversion = _Conversion(table, options or ScanOptions())
+    try:
+        return retry_conflicts(conversion.attempt)
+    except CommitConflictError:
+        conversion.discard()
+        raise
+
+
+def waiting_since(table: ReadableTable) -> float | None:
+    """When the oldest commit with equality deletes was made that are not converted, in seconds since the epoch.
+
+    None if the current snapshot has none, or does not state their number.
+    """
+    oldest = None
+    for snapshot in ancestors(table):
+        if summary_properties(snapshot).get("total-equality-deletes", "0") == "0":
+            break
+        oldest = snapshot.timestamp_ms / 1000
+    return oldest
+
+
+def keep_converted(
+    table: "CatalogTable", *, max_age_seconds: float = 0.0, options: ScanOptions | None = None
+) -> ConversionReport | None:
+    """Convert the deletes of a table if some are older than this; a failure is reported and never stops the caller.
+
+    Returns None if there is nothing to do yet.
+    """
+    since = waiting_since(table)
+    if since is None or time.time() - since < max_age_seconds:
+        return None
+    try:
+        return convert(table, options)
+    except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their delete files
+        _log.warning("deletes were not converted", exc_info=error)
+        known = isinstance(error, PipelineError | ScanError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        return ConversionReport(".".join(table.name()), None, None, warning=text)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A snapshot: its data files with what may touch them, and all its delete files."""
+
+    plan: ScanPlan
+    deletes: tuple[DeleteFile, ...]
+
+    @classmethod
+    def of(cls, table: Table, options: ScanOptions) -> "_State":
+        plan = table.scan().with_options(options).select().plan()
+        manifests = () if plan.snapshot is None else snapshot_manifests(plan.snapshot, table.io)
+        wanted = [m for m in manifests if m.content != DATA_MANIFEST]
+        parts = read_delete_manifests(wanted, table.metadata, table.io)
+        return cls(plan, tuple(file for part in parts for file in part))
+
+
+@dataclass(slots=True)
+class _Resolved:
+    """What the deletes of one snapshot became. Valid for later snapshots as long as `holds_for` says so.
+
+    Attributes:
+        state: the snapshot.
+        leaving: names of the delete files that are replaced.
+        added: the new files by path of their data file.
+        older: names of the position deletes that touch each of these data files.
+    """
+
+    state: _State
+    leaving: dict[FileName, DeleteFile]
+    added: Mapping[str, WrittenFile]
+    older: Mapping[str, frozenset[FileName]] = field(default_factory=dict)
+
+    def holds_for(self, now: _State) -> bool:
+        """Whether the commit may be made upon another snapshot (SEMANTICS 31 and 32).
+
+        Data files that came meanwhile must be newer than all deletes that leave, as new rows are; those of another
+        writer's compaction may be older. Nobody else may have replaced one of these deletes, nor the vector of a data
+        file that gets a new one.
+        """
+        live = {_name(file) for file in now.deletes}
+        if not live.issuperset(self.leaving):
+            return False
+        known = {_identity(task.data_file) for task in self.state.plan.tasks}
+        newest = max(file.data_sequence_number for file in self.leaving.values())
+        for task in now.plan.tasks:
+            file = task.data_file
+            if _identity(file) not in known and file.data_sequence_number < newest:
+                return False
+            if file.path in self.older and self.older[file.path] != _positions_of(task):
+                return False
+        return True
+
+
+def _name(file: DeleteFile) -> FileName:
+    return file.path, file.content_offset
+
+
+def _identity(file: DataFile) -> tuple[str, int]:
+    return file.path, file.data_sequence_number
+
+
+def _positions_of(task: FileScanTask) -> frozenset[FileName]:
+    vector = task.deletion_vector
+    return frozenset(_name(f) for f in (*task.position_deletes, *(() if vector is None else (vector,))))
+
+
+class _Conversion:
+    """One conversion, over all attempts to commit it."""
+
+    def __init__(self, table: "CatalogTable", options: ScanOptions) -> None:
+        self._table = table
+        self._options = options
+        self._resolved: _Resolved | None = None
+        self._began = time.monotonic()
+
+    def attempt(self) -> ConversionReport:
+        self._table.refresh()
+        state = _State.of(open_table(self._table), self._options)
+        delta = RowDelta(self._table)
+        if self._resolved is not None and not self._resolved.holds_for(state):
+            self.discard()
+        if self._resolved is None:
+            self._resolved = self._resolve(state, delta)
+        resolved = self._resolved
+        if not resolved.leaving:
+            snapshot = state.plan.snapshot
+            read = None if snapshot is None else snapshot.snapshot_id
+            return ConversionReport(self._name, None, read, data_files=len(state.plan.tasks), seconds=self._seconds)
+        live = {task.data_file.path for task in state.plan.tasks}
+        added = [file for path, file in resolved.added.items() if path in live]
+        try:
+            committed = delta.commit(
+                added,
+                carried_positions(self._table),
+                remove=NamedFiles(frozenset(resolved.leaving)),
+                operation="replace",
+            )
+        except (CommitConflictError, CommitUnknownError):
+            raise  # the files are needed for the next attempt, or may be in the table
+        except BaseException:
+            self.discard()
+            raise
+        delta.storage.remove(file.path for path, file in resolved.added.items() if path not in live and not file.vector)
+        read_snapshot = resolved.state.plan.snapshot
+        return ConversionReport(
+            self._name,
+            committed.snapshot_id,
+            None if read_snapshot is None else read_snapshot.snapshot_id,
+            removed_files=len(resolved.leaving),
+            removed_deletes=sum(file.record_count for file in resolved.leaving.values()),
+            added_files=len(added),
+            added_positions=sum(file.record_count for file in added),
+            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in added),
+            data_files=len(resolved.state.plan.tasks),
+            resolved_files=len(resolved.older),
+            has_vectors=self._table.format_version > 2,
+            seconds=self._seconds,
+        )
+
+    def discard(self) -> None:
+        """Remove the files that no commit took."""
+        if self._resolved is not None:
+            RowDelta(self._table).discard(tuple(self._resolved.added.values()))
+            self._resolved = None
+
+    @property
+    def _name(self) -> str:
+        return ".".join(self._table.name())
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _resolve(self, state: _State, delta: RowDelta) -> _Resolved:
+        has_vectors = self._table.format_version > 2
+        leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
+        touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in deletes_of(task))]
+        older = {task.data_file.path: _positions_of(task) for task in touched}
+        for task in touched:
+            leaving |= {_name(file): file for file in _replaced(task)}
+        added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
+        return _Resolved(state, leaving, added, older)
+
+
+def _is_converted(file: DeleteFile, *, has_vectors: bool) -> bool:
+    """Whether a delete file leaves the table whatever it touches.
+
+    All its keys were looked up in all data files that may hold them. With deletion vectors, position-delete files leave, too.
+    """
+    return file.content is DeleteContent.EQUALITY or (has_vectors and not file.is_deletion_vector)
+
+
+def _replaced(task: FileScanTask) -> Iterator[DeleteFile]:
+    """Position deletes of only the data file of a task, whose positions are all among the new ones."""
+    path = task.data_file.path.encode()
+    for file in task.position_deletes:
+        bounds = {file.lower_bounds.get(FILE_PATH_ID), file.upper_bounds.get(FILE_PATH_ID)}
+        if file.referenced_data_file == task.data_file.path or bounds == {path}:
+            yield file
+    if task.deletion_vector is not None:
+        yield task.deletion_vector
+
+
+_Dead = Iterator[tuple[FileScanTask, "BitMap64"]]
+
+
+def _written(
+    touched: Sequence[FileScanTask], context: ScanContext, delta: RowDelta, *, has_vectors: bool
+) -> Mapping[str, WrittenFile]:
+    """The dead rows of data files, written as position deletes or vectors, by path of the data file."""
+    found = zip(touched, dead_rows(touched, context), strict=True)
+    dead = ((task, rows) for task, rows in found if rows)
+    return (_write_vectors if has_vectors else _write_files)(dead, context, delta)
+
+
+def _write_files(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
+    added: dict[str, WrittenFile] = {}
+    try:
+        for task, rows in dead:
+            file = task.data_file
+            positions = np.frombuffer(rows.to_array(), np.uint64).astype(np.int64)
+            added[file.path] = write_positions(file.path, positions, delta.target, *_place(file, context))
+    except BaseException:
+        delta.discard(tuple(added.values()))
+        raise
+    return added
+
+
+def _write_vectors(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
+    first = next(dead, None)
+    if first is None:
+        return {}
+    path = f"{delta.target.data_location}/{uuid.uuid4().hex}-deletes.puffin"
+    written: list[tuple[DataFile, int]] = []
+    with PuffinWriter(path, delta.storage) as writer:
+        for task, rows in chain([first], dead):
+            properties = {"referenced-data-file": task.data_file.path, "cardinality": str(len(rows))}
+            blob = PuffinBlob(DELETION_VECTOR, (_ROW_POSITION_ID,), _INHERITED, _INHERITED, 0, 0, None, properties)
+            writer.write_blob(blob, [framed(rows)])
+            written.append((task.data_file, len(rows)))
+        writer.close({"created-by": "nevermore"})
+    added = {}
+    for (file, num_rows), blob in zip(written, writer.blobs, strict=True):
+        spec, partition = _place(file, context)
+        added[file.path] = WrittenFile(
+            path=path,
+            content=FileContent.POSITION_DELETES,
+            spec_id=spec.spec_id,
+            partition=partition,
+            record_count=num_rows,
+            file_size_bytes=writer.size_bytes,
+            metrics=FileMetrics(),
+            referenced_data_file=file.path,
+            vector=(blob.offset, blob.length),
+        )
+    return added
+
+
+def _place(file: DataFile, context: ScanContext) -> tuple[PartitionSpec, tuple[object, ...]]:
+    """Spec and partition of a data file, which its deletes must have, too."""
+    spec = context.specs[file.spec_id]
+    types = partition_types(spec, {i: path[-1].type for i, path in context.field_paths.items()})
+    values = zip(file.partition, types, strict=True)
+    return spec, tuple(physical(partition_value(value, kind)) for value, kind in values)
+
+
+def as_vectors(
+    delta: RowDelta, files: Sequence[WrittenFile], options: ScanOptions
+) -> tuple[list[WrittenFile], NamedFiles]:
+    """Resolve the equality deletes of a commit before it happens, so that the table never has one.
+
+    Returns what the commit adds instead, and the older vectors that leave with it. The files of the equality deletes are
+    removed. If this fails, all files of the commit still have to be discarded.
+
+    Args:
+        delta: the commit, to a table of format version 3.
+        files: what it was to add.
+        options: limits for reading key columns.
+    """
+    keys = [file for file in files if file.content is FileContent.EQUALITY_DELETES]
+    others = [file for file in files if file.content is not FileContent.EQUALITY_DELETES]
+    table = _with_changes(open_table(delta.table), delta)
+    uncommitted = [_uncommitted(file, table.metadata) for file in keys]
+    plan = table.scan().with_options(options).select().plan(uncommitted)
+    new = {_name(file) for file in uncommitted}
+    touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
+    leaving = {_name(file): file for task in touched for file in _replaced(task)}
+    vectors = _written(touched, plan.context, delta, has_vectors=True)
+    delta.storage.remove(file.path for file in keys)
+    return [*others, *vectors.values()], NamedFiles(frozenset(leaving))
+
+
+def _with_changes(table: Table, delta: RowDelta) -> Table:
+    """The table with the schema and the specs of a commit, which deletes may have, too."""
+    known = table.metadata
+    changed = replace(
+        known,
+        schemas={**known.schemas, delta.schema.schema_id: delta.schema},
+        current_schema_id=delta.schema.schema_id,
+        specs={**known.specs, **delta.specs},
+        _paths={},
+        _partition_types={},
+    )
+    return replace(table, metadata=changed)
+
+
+def _uncommitted(file: WrittenFile, metadata: TableMetadata) -> DeleteFile:
+    """An equality-delete file as a scan would find it in the table."""
+    metrics = file.metrics
+    types = metadata.partition_types(file.spec_id)
+    return DeleteFile(
+        file.path,
+        FileFormat.PARQUET,
+        file.spec_id,
+        tuple(_normalised(value, kind) for value, kind in zip(file.partition, types, strict=True)),
+        file.record_count,
+        file.file_size_bytes,
+        metadata.last_sequence_number + 1,
+        metadata.last_sequence_number + 1,
+        metrics.lower_bounds,
+        metrics.upper_bounds,
+        metrics.value_counts,
+        metrics.null_value_counts,
+        metrics.nan_value_counts,
+        content=DeleteContent.EQUALITY,
+        equality_ids=file.equality_ids,
+    )
+
+
+def _normalised(value: Any, kind: Type) -> Any:
+    if value is not None and isinstance(kind, PrimitiveType) and kind.name == "decimal":
+        value = Decimal(value).scaleb(-int(kind.parameters[1]), _EXACT)
+    return normalise_value(value, kind)
