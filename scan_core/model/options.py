@@ -99,7 +99,8 @@ class ScanOptions:
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
         record_filters: remember in the user's cache folder which columns have filters that remove rows only after their values
-            were read, for `index: {bitmap: auto}`; numbers of rows, no values.
+            were read, for `index: {bitmap: auto}`, and what conditions cost and let through, to order them from the start in the
+            next process; numbers of rows and digests of filters, no values.
         normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out if that makes few
             clauses: each clause may prune where the whole does not.
         switches: the optimisations.
