@@ -2,10 +2,9 @@
 
 python -m benchmarks.compact costs            the cost constants of pipelines/maintain/compact.py
 python -m benchmarks.compact once             one compaction of a table of many commits
-python -m benchmarks.compact commits [N]      N commits of three key shapes, compacted on its own as in a continuous run
+python -m benchmarks.compact commits          120 commits of three key shapes, compacted on its own as in a continuous run
 """
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import scan_core
+from benchmarks.race import chosen
 from pipelines.config.project import parse
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
@@ -190,7 +190,7 @@ def shapes() -> Iterator[tuple[str, bool, Keys]]:
     yield "random UUID", True, anywhere
 
 
-def commits(total: int) -> None:
+def commits(total: int = COMMITS) -> None:
     """Many commits of each shape: scans beside the compacted table, bytes rewritten per byte ingested."""
     for name, as_uuid, keys_of in shapes():
         with tempfile.TemporaryDirectory() as folder:
@@ -229,14 +229,6 @@ def _folder(above: str, name: str) -> Path:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["costs"]:
-            costs()
-        case ["once"]:
-            once()
-        case ["commits", number]:
-            commits(int(number))
-        case _:
-            costs()
-            once()
-            commits(COMMITS)
+    runs = {"costs": costs, "once": once, "commits": commits}
+    for part in chosen(__doc__, "part", tuple(runs)):
+        runs[part]()
