@@ -32,6 +32,7 @@ def check_history(draw: Callable[..., Any]) -> None:
         catalog.register_table("shop.t", str(history.table.metadata_path))
         first = history.table.snapshots[-1]["snapshot-id"] if history.table.snapshots else None
         everything = draw(st.booleans())
+        specs = {task.data_file.spec_id for task in scan_core.open_table(reloaded(catalog)).scan().plan().tasks}
         report = compact(reloaded(catalog), CompactSettings(rewrite_all=everything))
         table = reloaded(catalog)
         path = table.metadata_location.removeprefix("file://")
@@ -47,6 +48,8 @@ def check_history(draw: Callable[..., Any]) -> None:
             plan = scan_core.open_table(table).scan().plan()
             assert not any(task.has_deletes for task in plan.tasks)
             assert {task.data_file.spec_id for task in plan.tasks} <= {table.spec().spec_id}
+        if len(specs) > 1:  # the rows of files of older specs are now in partitions that have small files already
+            compact(table, CompactSettings())
         assert not compact(table, CompactSettings()).has_changed
 
 

@@ -23,6 +23,7 @@ from pipelines.config.project import (
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {
     "commit_interval": "60s",
+    "convert_after": "5m",
     "memory_limit_bytes": "1GiB",
     "target_file_bytes": "256MiB",
     "target_file_size": "256MiB",
