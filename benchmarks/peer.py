@@ -78,11 +78,38 @@ def polars() -> Ask:
     import polars as pl
 
     def ask(sql: str, metadata: str | None, files: str | None) -> Rows:
-        if metadata:
-            raise ValueError("Polars refuses equality deletes")
-        frame = pl.scan_parquet(f"{files}/*.parquet")
+        frame = pl.scan_iceberg(metadata) if metadata else pl.scan_parquet(f"{files}/*.parquet")
         context = pl.SQLContext(frames={"peer": frame}, eager=False)
         return rows_of(context.execute(sql.format(table="peer")).collect().to_arrow())
+
+    return ask
+
+
+def pyiceberg() -> Ask:
+    import duckdb
+    from pyiceberg.table import StaticTable
+
+    def ask(sql: str, metadata: str | None, files: str | None) -> Rows:
+        assert metadata, f"PyIceberg reads tables, not the files in {files}"
+        peer = StaticTable.from_metadata(metadata).scan().to_arrow()
+        connection = duckdb.connect()
+        connection.register("peer", peer)
+        return rows_of(connection.execute(sql.format(table="peer")).to_arrow_table())
+
+    return ask
+
+
+def daft() -> Ask:
+    import daft
+    from pyiceberg.table import StaticTable
+
+    def ask(sql: str, metadata: str | None, files: str | None) -> Rows:
+        frame = (
+            daft.read_iceberg(StaticTable.from_metadata(metadata))
+            if metadata
+            else daft.read_parquet(f"{files}/*.parquet")
+        )
+        return rows_of(daft.sql(sql.format(table="peer"), peer=frame).to_arrow())
 
     return ask
 
@@ -126,9 +153,11 @@ def spark() -> Ask:
 
 ENGINES: dict[str, Callable[[], Ask]] = {
     "clickhouse": clickhouse,
+    "daft": daft,
     "datafusion": datafusion,
     "duckdb": duckdb,
     "polars": polars,
+    "pyiceberg": pyiceberg,
     "sail": sail,
     "spark": spark,
 }

@@ -314,9 +314,8 @@ class _Conversion:
         leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
         touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in deletes_of(task))]
         older = {task.data_file.path: _positions_of(task) for task in touched}
-        for task in touched:
-            leaving |= {_name(file): file for file in _replaced(task)}
         added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
+        leaving |= _superseded(touched, added)
         return _Resolved(state, leaving, added, older)
 
 
@@ -339,16 +338,38 @@ def _replaced(task: FileScanTask) -> Iterator[DeleteFile]:
         yield task.deletion_vector
 
 
+def _superseded(touched: Sequence[FileScanTask], added: Mapping[str, WrittenFile]) -> dict[FileName, DeleteFile]:
+    """The position deletes that leave because a new file names their rows, too."""
+    changed = (task for task in touched if task.data_file.path in added)
+    return {_name(file): file for task in changed for file in _replaced(task)}
+
+
 _Dead = Iterator[tuple[FileScanTask, "BitMap64"]]
 
 
 def _written(
     touched: Sequence[FileScanTask], context: ScanContext, delta: RowDelta, *, has_vectors: bool
 ) -> Mapping[str, WrittenFile]:
-    """The dead rows of data files, written as position deletes or vectors, by path of the data file."""
+    """The dead rows of data files that no position delete names yet, by path of the data file.
+
+    They are written as position deletes or vectors, together with the older dead rows of the same data file.
+    """
     found = zip(touched, dead_rows(touched, context), strict=True)
-    dead = ((task, rows) for task, rows in found if rows)
+    dead = (
+        (task, rows)
+        for task, rows in found
+        if rows and ((has_vectors and task.position_deletes) or _num_named(task, context) < len(rows))
+    )
     return (_write_vectors if has_vectors else _write_files)(dead, context, delta)
+
+
+def _num_named(task: FileScanTask, context: ScanContext) -> int:
+    """How many rows of a data file are dead by position."""
+    if task.deletion_vector is not None:
+        return task.deletion_vector.record_count
+    if not task.position_deletes:
+        return 0
+    return sum(map(len, dead_rows([task.with_deletes((), task.position_deletes)], context)))
 
 
 def _write_files(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
@@ -422,10 +443,9 @@ def as_vectors(
     plan = table.scan().with_options(options).select().plan(uncommitted)
     new = {_name(file) for file in uncommitted}
     touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
-    leaving = {_name(file): file for task in touched for file in _replaced(task)}
     vectors = _written(touched, plan.context, delta, has_vectors=True)
     delta.storage.remove(file.path for file in keys)
-    return [*others, *vectors.values()], NamedFiles(frozenset(leaving))
+    return [*others, *vectors.values()], NamedFiles(frozenset(_superseded(touched, vectors)))
 
 
 def _with_changes(table: Table, delta: RowDelta) -> Table:

@@ -1,4 +1,4 @@
-"""ClickHouse, Sail and DuckDB's Iceberg extension read our mirrors: to the same rows, or in the known ways to others."""
+"""The engines of `make peers` read our mirrors: to the same rows, or in the known ways to others."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import scan_core
 from benchmarks.peers import Peer, running
 from tests.interop.mirrors import FEEDS, make_mirrors
 
-ENGINES = ("clickhouse", "sail", "duckdb")
+ENGINES = ("clickhouse", "daft", "duckdb", "polars", "pyiceberg", "sail")
 PEERS = Path(__file__).parents[2] / ".venv-peers"
 pytestmark = [
     pytest.mark.slow,

@@ -1,42 +1,16 @@
 """Tables that Flink wrote, with its own equality deletes, kept as mirrors from then on."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 
 from pipelines.config.project import load
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.maintain.adoption import adopt
 from tests.pipelines.project import Project, event
-
-
-def moved(value: Any, old: str, new: str) -> Any:
-    """A document with another prefix in every text."""
-    if isinstance(value, dict):
-        return {k: moved(v, old, new) for k, v in value.items()}
-    if isinstance(value, list):
-        return [moved(v, old, new) for v in value]
-    return value.replace(old, new) if isinstance(value, str) else value
-
-
-def copied(fixture: Path, folder: Path, location: str) -> Path:
-    """A copy of a table whose metadata and manifests say where the copy is; its newest metadata file."""
-    shutil.copytree(fixture, folder)
-    for path in (folder / "metadata").glob("*.avro"):
-        with path.open("rb") as file:
-            reader = fastavro.reader(file)
-            schema, facts = reader.writer_schema, dict(reader.metadata)
-            rows = [moved(row, location, str(folder)) for row in reader]
-        facts = {k: v for k, v in facts.items() if not k.startswith("avro.")}
-        with path.open("wb") as file:
-            fastavro.writer(file, schema, rows, codec="deflate", metadata=facts)
-    for path in (folder / "metadata").glob("*.metadata.json"):
-        path.write_text(json.dumps(moved(json.loads(path.read_text()), location, str(folder))))
-    return folder
+from tests.support.fixture_tables import copied
 
 
 def project_with(folder: Path, shared: Path, name: str, key: list[str] | None = None) -> Project:
