@@ -41,6 +41,7 @@ from pipelines.iceberg.row_shape import check_order, in_order, parquet_schema
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter
 from pipelines.mirrors.table_shape import ADOPTED, KEY
 from scan_core import (
+    ROW_LINEAGE,
     DataFile,
     DeleteContent,
     DeleteFile,
@@ -64,8 +65,8 @@ from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_ma
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Table as CatalogTable
 
-WRITTEN_VERSION = 2
-"""Format version of the tables that are compacted: version 1 has no sequence numbers, version 3 has the identity of rows."""
+WRITTEN_VERSIONS = (2, 3)
+"""Format versions of the tables that are compacted: version 1 has no sequence numbers."""
 _log = logging.getLogger(__name__)
 
 READ_SECONDS = 1 / 140e6
@@ -263,16 +264,12 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
         MalformedTableError: a data or delete file breaks its specification.
         MissingFileError: a file is gone.
     """
-    if table.format_version != WRITTEN_VERSION:
+    if table.format_version not in WRITTEN_VERSIONS:
         name, version = ".".join(table.name()), table.format_version
         reason = (
-            "rewriting would lose the identity of its rows"
-            if version > WRITTEN_VERSION
-            else "it has no sequence numbers"
+            "it has no sequence numbers" if version < min(WRITTEN_VERSIONS) else "only versions 2 and 3 are written"
         )
-        raise SourceError(
-            f"{name} has format version {version} and cannot be compacted: {reason}; use Spark's rewrite_data_files"
-        )
+        raise SourceError(f"{name} has format version {version} and cannot be compacted: {reason}")
     began = time.monotonic()
     report = CompactReport(".".join(table.name()), is_dry=settings.is_dry)
     run = _Run(table, settings, report, progress or (lambda _done, _total, _file: None), began)
@@ -303,7 +300,7 @@ def compact_mirror(config: Config, name: str, max_seconds: float | None = None) 
     if entry.maintenance.compact == "off":
         return None
     table = find_table(open_catalog(config), name)
-    if table is None or table.format_version != WRITTEN_VERSION:
+    if table is None or table.format_version not in WRITTEN_VERSIONS:
         return None
     settings = CompactSettings.of(table, config, is_automatic=True, max_seconds=max_seconds)
     report = compact(table, settings)
@@ -537,6 +534,10 @@ def needless_deletes(
         elif oldest_in(scope) > file.data_sequence_number or _name(file) in released - needed:
             found.add(_name(file))
     return frozenset(found)
+
+
+def _with_lineage(schema: Schema) -> Schema:
+    return Schema(schema.schema_id, (*schema.fields, *ROW_LINEAGE), schema.identifier_field_ids)
 
 
 def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: bool) -> bool:
@@ -834,9 +835,13 @@ class _Run:
         )
         keys = [delta.schema.find(name).field_id for name in settings.key if name in delta.schema.names]
         prefix = f"compact-{uuid.uuid4().hex[:8]}"
+        context, target = state.plan.context, delta.target
+        if self.table.format_version > 2:  # rows keep their ids, and who changed them last
+            context = replace(context, projection=_with_lineage(context.projection))
+            target = replace(target, schema=_with_lineage(target.schema))
         with (
-            RollingWriter(delta.target, delta.default_spec, layout, prefix, keys) as writer,
-            closing(self._live_rows(files, state.plan.context, metrics)) as batches,
+            RollingWriter(target, delta.default_spec, layout, prefix, keys) as writer,
+            closing(self._live_rows(files, context, metrics)) as batches,
         ):
             rows: Iterator[pa.Table | pa.RecordBatch] = batches
             if settings.sort_by:

@@ -16,7 +16,7 @@ from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.compact import (
     MIN_AUTO_SECONDS,
     SMALL_SHARE,
-    WRITTEN_VERSION,
+    WRITTEN_VERSIONS,
     CompactSettings,
     Costs,
     State,
@@ -115,7 +115,7 @@ class Debt:
     @property
     def _compaction(self) -> str:
         if not self.can_compact:
-            return "only tables of format version 2 are compacted"
+            return "only tables of format versions 2 and 3 are compacted"
         if not self.compact_files and not self.dropped_deletes:
             return "nothing to compact"
         when = "; begins on its own after the next commit of `nevermore run`" if self.is_due else ""
@@ -168,7 +168,7 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     plan, target = state.plan, settings.target_file_bytes
     debts = debts_of(plan, costs, lambda tasks: count_dead_rows(tasks, plan.context))
     scan, lost = costs.scan_seconds(debts, target), max(costs.saved_seconds(debts, target), 0.0)
-    can_compact = opened.metadata.format_version == WRITTEN_VERSION
+    can_compact = opened.metadata.format_version in WRITTEN_VERSIONS
     spec = opened.metadata.specs[opened.metadata.default_spec_id]
     groups = choose_groups(debts, spec, costs, settings) if can_compact else []
     chosen = [debt for group in groups for debt in group]

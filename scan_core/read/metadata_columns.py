@@ -29,6 +29,8 @@ SPEC_ID = NestedField(2147483643, "_spec_id", PrimitiveType("int"), required=Tru
 PARTITION_ID = 2147483642
 ROW_ID = NestedField(2147483540, "_row_id", _LONG)
 LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", _LONG)
+ROW_LINEAGE = (ROW_ID, LAST_UPDATED)
+"""What identifies a row in format version 3; writers that move rows to other files store it there."""
 DELETE_FILE = NestedField(2147483447, "_delete_file", _STRING)
 """Not part of the specification: the highest id below those it reserves."""
 

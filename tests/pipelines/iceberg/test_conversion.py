@@ -45,9 +45,16 @@ def deletes_left(table: Any) -> tuple[int, int, int]:
 
 # Tables of other writers
 
+OTHERS = sorted(
+    name
+    for name, table in fixture_tables().items()
+    if table.facts["rows_by_snapshot"]
+    and name != "pos_and_eq"  # position deletes in ORC, which a copy does not rewrite
+)
+
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("name", sorted(name for name, t in fixture_tables().items() if t.facts["rows_by_snapshot"]))
+@pytest.mark.parametrize("name", OTHERS)
 def test_tables_of_other_writers_keep_their_rows(name: str, version: int, tmp_path: Path) -> None:
     fixture = fixture_tables()[name]
     folder = copied(fixture.folder / name, tmp_path / "t", fixture.facts["location"])

@@ -23,6 +23,7 @@ from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from pipelines.maintain import compact as module
@@ -343,11 +344,35 @@ def test_mistakes_are_one_message(catalog: Any, tmp_path: Path) -> None:
         compact(reloaded(catalog), CompactSettings(sort_by=("nothing",)))
     with pytest.raises(scan_core.PredicateError):
         compact(reloaded(catalog), CompactSettings(where="id <"))
-    third = TableBuilder(tmp_path / "third", [Column(1, "id", "long")], version=3)
-    third.commit(third.data({"id": [1]}))
-    catalog.register_table("shop.third", str(third.metadata_path))
-    with pytest.raises(SourceError, match=r"shop\.third has format version 3 and cannot be compacted: rewriting would"):
-        compact(reloaded(catalog, "shop.third"), EVERYTHING)
+    first = TableBuilder(tmp_path / "first", [Column(1, "id", "long")], version=1)
+    first.commit(first.data({"id": [1]}))
+    catalog.register_table("shop.first", str(first.metadata_path))
+    with pytest.raises(SourceError, match=r"shop\.first has format version 1 and cannot be compacted: it has no seq"):
+        compact(reloaded(catalog, "shop.first"), EVERYTHING)
+
+
+def test_rows_of_version_3_keep_their_ids(catalog: Any) -> None:
+    new_table(catalog, COLUMNS)
+    append(catalog, range(3))
+    upgrade(reloaded(catalog), 3)
+    append(catalog, range(3, 6))
+    upsert(catalog, [], deleted=[1, 4])
+
+    def lineage() -> list[tuple[int, int, int]]:
+        scan = scan_core.open_table(reloaded(catalog)).scan().select("id", "_row_id", "_last_updated_sequence_number")
+        return sorted(tuple(row.values()) for row in scan.to_table().to_pylist())
+
+    before = lineage()
+    assert [row[0] for row in before] == [0, 2, 3, 5]
+    assert len({row[1] for row in before}) == 4
+    for _ in range(2):
+        report = compact(reloaded(catalog), EVERYTHING)
+        assert (report.rows, report.files_after) == (4, 1)
+        assert lineage() == before
+        append(catalog, [9])
+        assert lineage()[:-1] == before
+        assert lineage()[-1][1] > max(row[1] for row in before)
+        upsert(catalog, [], deleted=[9])
 
 
 def test_an_empty_table_and_one_of_dead_rows_only(catalog: Any) -> None:
