@@ -32,6 +32,8 @@ _MAX_COLUMNS = 256
 _MAX_ORDERS, _MAX_STEPS = 24, 32
 """Filters of a table whose order is kept, the latest ones, and conditions of each."""
 _MAX_BYTES = 128 * 1024
+MAX_FILTER_LENGTH = 10_000
+"""Characters of a filter whose order is kept: longer ones are lists of values that hardly come a second time."""
 
 Measurements = Mapping[object, tuple[float, float, float]]
 """Of each step of a filter: seconds, rows in, rows out. Keys are tuples of texts, numbers and such tuples."""
@@ -80,6 +82,9 @@ class _Recorder:
             orders[text] = measured
             if len(orders) > _MAX_ORDERS:
                 del orders[next(iter(orders))]
+            due = time.monotonic() - self._stored_at >= _SECONDS_BETWEEN
+        if due:
+            self.store()
 
     def store(self) -> None:
         with self._lock:
@@ -172,7 +177,7 @@ def _merge(
     latest = dict(list(orders.items())[-_MAX_ORDERS:])
     with folder.replace(_name(table)) as file:
         content = {"table": table, "columns": {str(i): list(c) for i, c in kept}, "orders": latest}
-        file.write(json.dumps(content).encode())
+        file.write(json.dumps(content, default=str).encode())
 
 
 def _measurements(stored: Any) -> Measurements:
@@ -202,5 +207,5 @@ def _read(folder: PrivateFolder, name: str, table: str) -> _Learned:
             return _Learned()
         columns = {int(i): (int(rows), int(removed)) for i, (rows, removed) in content["columns"].items()}
         return _Learned(columns, dict(content.get("orders", {})))
-    except (OSError, UnsafeFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, UnsafeFileError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return _Learned()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scan_core.io.cache import BoundedCache
 from scan_core.prune.verdicts import Level
-from scan_core.read.late_filters import record_order, stored_order
+from scan_core.read.late_filters import MAX_FILTER_LENGTH, record_order, stored_order
 
 if TYPE_CHECKING:
     from scan_core.split.tasks import ScanContext
@@ -103,7 +103,8 @@ class Adaptivity:
     def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
         text = "" if context.predicate is None else context.predicate.sql  # the text of an IN list may be megabytes
-        stored = (context.table, text) if context.options.record_filters and text else None
+        is_kept = context.options.record_filters and 0 < len(text) <= MAX_FILTER_LENGTH
+        stored = (context.table, text) if is_kept else None
         is_adaptive = context.options.switches.adaptive_order
         return cls(adaptive=is_adaptive, hint_key=(context.table, hash(text)), stored=stored)
 

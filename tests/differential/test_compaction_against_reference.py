@@ -61,7 +61,7 @@ def lineage(table: Any) -> Counter[tuple[str, int, int]]:
     if table.format_version < 3 or table.current_snapshot() is None:
         return Counter()
     ids = ["_row_id", "_last_updated_sequence_number"]
-    rows = scan_core.open_table(table).scan().select(*table.schema().column_names, *ids).to_table()
+    rows = scan_core.open_table(table).scan().select(*(f.name for f in table.schema().fields), *ids).to_table()
     keys = rows.select(ids).to_pylist()
     others = rows.drop_columns(ids).to_pylist()
     return Counter(

@@ -1,6 +1,7 @@
 """The order of steps: cheap and selective ones first, as guessed, as measured, and as other splits measured."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,6 +134,8 @@ def test_measurements_are_kept_for_the_next_process(tmp_path: Path, monkeypatch:
     (stored,) = (tmp_path / "cache").rglob("filters/*.json")
     assert "%77%" not in stored.read_text()
     content = json.loads(stored.read_text())
+    stored.write_text(json.dumps(content | {"columns": {"1": [math.inf, 1]}}))
+    assert first_order() == [count, guessed], "numbers that are none"
     content["orders"] = {text: [[key, 1, "many", 0] for key, *_ in steps] for text, steps in content["orders"].items()}
     stored.write_text(json.dumps(content))
     assert first_order() == [count, guessed], "what is not as we write it counts for nothing"
