@@ -16,6 +16,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
+SLOW_PAGES = {"publishing", "runtime-filters", "spark"}
+"""Pages that start Spark again and again."""
 BLOCK = re.compile(
     r"^```(?P<language>python|bash|yaml|json|csv|text)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
@@ -97,7 +99,14 @@ def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterato
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW_PAGES else ())
+        for page in PAGES
+        if examples(page)
+    ],
+)
 def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
     with interpreter(demo_project, environment, tmp_path / "output.txt") as python:

@@ -70,8 +70,11 @@ def deletes_of(table: Table) -> tuple[int, int, int]:
     return len(equality), len(positions), sum(task.deletion_vector is not None for task in tasks)
 
 
+QUICK = ("converted", "vectors")
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in MODES])
 def test_every_mode_has_the_same_rows_and_only_its_kind_of_deletes(mode: str, shape: str, tmp_path: Path) -> None:
     key = {} if shape == "full" else {"key": ["id"]}
     project = Project(tmp_path, {"shop.products": {**key, **MODES[mode], **SHAPES[shape]}})
