@@ -53,13 +53,14 @@ class Base:
         self._catalog = catalog
 
     def ids(self, numbers: np.ndarray) -> pa.Array:
-        """The keys of rows: their numbers, or 16 bytes without order."""
+        """The keys of rows: their numbers, or 32 hexadecimal digits without order."""
         if not self.as_uuid:
             return pa.array(numbers.astype(np.int64))
         halves = numbers.astype(np.uint64)[:, None] * np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
-        return pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(16), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(halves).tobytes())]
-        )
+        octets = np.ascontiguousarray(halves).view(np.uint8)
+        digits = np.frombuffer(b"0123456789abcdef", np.uint8)[np.stack([octets >> 4, octets & 15], axis=-1)]
+        ends = np.arange(0, 32 * len(numbers) + 1, 32, np.int32)
+        return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(digits.tobytes()))
 
     def rows(self, numbers: np.ndarray) -> pa.Table:
         """A key, two numbers and a text."""
@@ -119,11 +120,11 @@ def uuids() -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = Base(Path(folder), 8, 1_000_000, as_uuid=True)
         numbers = np.unique(_RANDOM.integers(0, 8_000_000, KEYS))
-        measure(f"convert: {len(numbers):,} random keys of 16 bytes", base, numbers, 1.2)
+        measure(f"convert: {len(numbers):,} random keys of 32 digits", base, numbers, 1.2)
     with tempfile.TemporaryDirectory() as folder:
         base = Base(Path(folder), 8, 1_000_000, as_uuid=True, bloom=True)
         numbers = np.unique(_RANDOM.integers(0, 8_000_000, 100))
-        measure(f"convert: {len(numbers)} random keys of 16 bytes, Bloom filters", base, numbers, 0.1)
+        measure(f"convert: {len(numbers)} random keys of 32 digits, Bloom filters", base, numbers, 0.1)
 
 
 def scan() -> None:
