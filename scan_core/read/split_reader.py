@@ -24,7 +24,7 @@ from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import file_columns_of, values_of
 from scan_core.read.task import TaskReader, open_task
 from scan_core.rows.buffers import Mask, Rows
-from scan_core.rows.selection import RowSelection, selected_count, to_indices
+from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
@@ -192,5 +192,13 @@ def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetri
         sample=None,
         runtime_filters=(),
     )
-    for batch in read_split(Split(flags_only, (task,)), metrics):
-        yield np.asarray(batch.column(0).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def flags(piece: _Piece) -> Iterable[Mask]:
+        dead, count = piece.columns.dead, selected_count(piece.selection)
+        if dead is None:
+            return [np.zeros(count, np.bool_)]
+        return [dead.flags if len(dead.flags) == count else dead.flags[to_mask(piece.selection)]]
+
+    fields = flags_only.projection.fields
+    with closing(_of_pieces(Split(flags_only, (task,)), (task,), fields, metrics, None, flags)) as found:
+        yield from found
