@@ -24,14 +24,14 @@ import pyarrow as pa
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
 from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
 from scan_core.keys.hash import HashSeed
-from scan_core.keys.lookup import DenseIndex, HashedIndex
+from scan_core.keys.lookup import DenseIndex, HashedIndex, WordFilter
 from scan_core.keys.summary import KeySummary
 from scan_core.keys.table import HashTable
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
 
-_MAGIC = b"NVRMIDX3"
+_MAGIC = b"NVRMIDX4"
 _PREFIX = struct.Struct("<8sQQI")
 """Magic, size of the file, size of the header, CRC-32 of everything behind the prefix."""
 _ALIGNMENT = 64
@@ -41,7 +41,17 @@ Array = npt.NDArray[Any]
 FlatIndex = DenseIndex | HashedIndex
 _CLASSES: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind
-    for kind in (DenseIndex, HashedIndex, HashTable, HashSeed, KeySummary, FixedColumn, BytesColumn, DictionaryColumn)
+    for kind in (
+        DenseIndex,
+        HashedIndex,
+        HashTable,
+        HashSeed,
+        KeySummary,
+        WordFilter,
+        FixedColumn,
+        BytesColumn,
+        DictionaryColumn,
+    )
 }
 """What an index is made of: nothing else is built from a file."""
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from scan_core.keys.columns import BytesColumn, key_column
 from scan_core.keys.equality_index import EqualityIndex, build_index, find_deleted, threshold_of
 from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import DeleteKeys
@@ -199,3 +200,49 @@ def test_keys_that_collide_without_a_secret_seed_are_still_found_fast() -> None:
 def test_nested_key_array_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="list"):
         index_of([pa.string()], (1, [("a",)])).deleted([pa.array([[1]])], 0)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+@pytest.mark.parametrize("shape", ["begins alike", "ends alike", "short", "equal lengths"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_filter_of_words_never_hides_a_deleted_key(kind: pa.DataType, shape: str, columns: int) -> None:
+    rng = np.random.default_rng(5)
+    made = {
+        "begins alike": lambda n: f"prefix of all {n}",
+        "ends alike": lambda n: f"{n:x} suffix of all",
+        "short": lambda n: f"{n:x}"[:7],
+        "equal lengths": lambda n: f"{n:016x}",
+    }[shape]
+    numbers = rng.integers(0, 1 << 24, 20_000).tolist()
+    keys = [None, "", *map(made, numbers[:500])]
+    probes = [*map(made, numbers), None, "", "x"] * 2
+    kinds = [pa.int64()] * (columns - 1) + [kind]
+
+    def arrays_of(values: list[str | None]) -> list[pa.Array]:
+        return [pa.array([7] * len(values))] * (columns - 1) + [pa.array(values, pa.string()).cast(kind)]
+
+    index = build_index([DeleteKeys(1, tuple(arrays_of(keys)))], kinds, PLENTY)
+    assert isinstance(index, HashedIndex)
+    assert index.filter is not None
+    expected = [probe in set(keys) for probe in probes]
+    compiled.load()
+    for use_numba in (True, False):
+        assert find_deleted(index, arrays_of(probes), 0, use_numba=use_numba).tolist() == expected
+    rows = index.filter.passing(as_bytes(arrays_of(probes)[-1]), compiled.load())
+    assert rows is not None
+    assert len(rows) < 0.2 * len(probes)
+    assert set(np.flatnonzero(expected)) <= set(rows.tolist())
+
+
+def test_keys_that_no_word_tells_apart_have_a_filter_that_lets_them_pass() -> None:
+    keys = [f"the same {'-' * n} for all" for n in range(300)]
+    index = build_index([DeleteKeys(1, (pa.array(keys),))], [pa.string()], PLENTY)
+    compiled.load()
+    probes = pa.array(keys + [key + " " for key in keys])
+    assert find_deleted(index, [probes], 0).tolist() == [True] * 300 + [False] * 300
+
+
+def as_bytes(array: pa.Array) -> BytesColumn:
+    column = key_column(array)
+    assert isinstance(column, BytesColumn)
+    return column
