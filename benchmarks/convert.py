@@ -24,6 +24,7 @@ from pipelines.config.project import load, parse
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.conversion import convert
+from pipelines.iceberg.dead_row_index import dead_rows
 from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
@@ -86,8 +87,9 @@ def timed(run: Callable[[], int]) -> Answer:
     return Answer(value, perf_counter() - wall, process_time() - cpu)
 
 
-def measure(title: str, base: Base, numbers: np.ndarray, goal: float | None = None) -> None:
-    """Race a conversion with the decode of the whole key column, both versions of the format."""
+def measure(title: str, base: Base, numbers: np.ndarray, goal: float | None = None, *, found: bool = True) -> None:
+    """Race a conversion, in both versions of the format, and finding the rows alone with the decode of the key column."""
+    expected = len(numbers) if found else 0
 
     def converted(version: int) -> Answer:
         table = base.with_deletes(numbers)
@@ -95,12 +97,22 @@ def measure(title: str, base: Base, numbers: np.ndarray, goal: float | None = No
             upgrade(table, version)
         return timed(lambda: convert(table).added_positions)
 
+    def resolved() -> Answer:
+        table = scan_core.open_table(base.with_deletes(numbers))
+
+        def find() -> int:
+            plan = table.scan().select().plan()
+            touched = [task for task in plan.tasks if task.has_deletes]
+            return sum(map(len, dead_rows(touched, plan.context)))
+
+        return timed(find)
+
     def floor() -> int:
         decode_floor(base.table, ("id",))
-        return len(numbers)
+        return expected
 
-    found = race({"convert": partial(converted, 2), "to vectors": partial(converted, 3), "D": floor}, rounds=5)
-    report(title, found, "convert", [Goal("convert", "D", goal), Goal("to vectors", "D", goal)])
+    ways = {"resolve": resolved, "convert": partial(converted, 2), "to vectors": partial(converted, 3), "D": floor}
+    report(title, race(ways, rounds=7), "resolve", [Goal(name, "D", goal) for name in ways if name != "D"])
 
 
 def bounds() -> None:
@@ -123,8 +135,14 @@ def uuids() -> None:
         measure(f"convert: {len(numbers):,} random keys of 32 digits", base, numbers, 1.2)
     with tempfile.TemporaryDirectory() as folder:
         base = Base(Path(folder), 8, 1_000_000, as_uuid=True, bloom=True)
-        numbers = np.unique(_RANDOM.integers(0, 8_000_000, 100))
-        measure(f"convert: {len(numbers)} random keys of 32 digits, Bloom filters", base, numbers, 0.1)
+        for where, first, end in (
+            ("every file", 0, 8_000_000),
+            ("one file", 3_000_000, 4_000_000),
+            ("no file, as inserted rows have", 9_000_000, 99_000_000),
+        ):
+            numbers = np.unique(_RANDOM.integers(first, end, 100))
+            title = f"convert: {len(numbers)} random keys of 32 digits of {where}, Bloom filters"
+            measure(title, base, numbers, 0.1, found=first < 8_000_000)
 
 
 def scan() -> None:
