@@ -220,7 +220,7 @@ def _rows_of_keys(subject: Subject, keys: pa.Table) -> pa.Table:
         condition = " or ".join(f"`{name.replace('`', '``')}` is null" for name in subject.key)
         rows = scan.where(condition).to_table()
         parts.append(rows.filter(_are_among(rows.select(list(subject.key)), nullable)))
-    return pa.concat_tables(parts) if parts else scan.arrow_schema.empty_table()
+    return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema=scan.arrow_schema)
 
 
 def _are_among(rows: pa.Table, keys: pa.Table) -> pa.Array:

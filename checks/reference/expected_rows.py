@@ -386,7 +386,7 @@ def live_rows(
         target = pa.schema(list(zip(wanted, arrow, strict=True)))
         query = live_query(connection, table, snapshot, fields)
         if query is None:
-            return target.empty_table()
+            return pa.Table.from_batches([], schema=target)
         sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
         selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
         rows = connection.sql(f"SELECT {selected} FROM ({query})").to_arrow_table()
@@ -563,7 +563,7 @@ def _folded(
     if not key:
         alive, num_missed = replay_rows(connection, "changes", row_schema.names, members)
         found = connection.sql(alive).to_arrow_table()
-        return Folded(_in_types(found, row_schema), key_schema.empty_table(), num_missed)
+        return Folded(_in_types(found, row_schema), pa.Table.from_batches([], schema=key_schema), num_missed)
     alive = replay(connection, "changes", key, row_schema.names, members)
     rows = connection.sql(alive).to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()

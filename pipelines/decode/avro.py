@@ -258,7 +258,7 @@ def read_values(values: pa.BinaryArray, reader: AvroReader) -> tuple[pa.Table, M
             parts.append((first, _nothing(reader)))
     schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
     tables = [table for _, table in parts]
-    return (pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()), bad
+    return (pa.concat_tables(tables).combine_chunks() if tables else pa.Table.from_batches([], schema=schema)), bad
 
 
 def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:

@@ -120,7 +120,7 @@ class ChangeBatch:
     @classmethod
     def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":
         """A batch without changes."""
-        return cls(change_schema(row_type, key).empty_table(), row_type, tuple(key))
+        return cls(pa.Table.from_batches([], schema=change_schema(row_type, key)), row_type, tuple(key))
 
 
 @dataclass(frozen=True)

@@ -325,6 +325,7 @@ class RowDelta:
         *,
         remove: Selection | None = None,
         operation: Operation | None = None,
+        forgets: bool = False,
     ) -> Committed:
         """Write manifests and swap the table's metadata.
 
@@ -333,13 +334,14 @@ class RowDelta:
             properties: entries for the snapshot's summary, such as positions.
             remove: selects the live data and delete files to remove from the table.
             operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
+            forgets: with `remove`: the manifests name no removed file any more, whose bounds are values of its rows.
 
         Raises:
             CommitConflictError: the table has changed since this commit was started, or a file that `remove` names is not
                 live; nothing of it is visible.
             CommitUnknownError: it is unknown whether the commit happened.
         """
-        snapshot, committed = self._snapshot(added, properties, remove, operation)
+        snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
         self._swap(snapshot)
         storage.reached("after-commit")
         return committed
@@ -379,6 +381,8 @@ class RowDelta:
         properties: Mapping[str, str],
         remove: Selection | None,
         operation: Operation | None,
+        *,
+        forgets: bool = False,
     ) -> tuple[dict[str, Any], Committed]:
         """Write the manifests; return the snapshot in the form of table metadata."""
         storage.reached("after-files")
@@ -390,7 +394,7 @@ class RowDelta:
             *(self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number),
             *(self.table.format_version, self._written),
         )
-        carried = manifests.carried(base, remove)
+        carried = manifests.carried(base, remove, forgets=forgets)
         if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
             self.storage.remove(self._written)
             raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")

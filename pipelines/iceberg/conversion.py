@@ -275,8 +275,8 @@ class _Conversion:
             )
         except (CommitConflictError, CommitUnknownError):
             raise  # the files are needed for the next attempt, or may be in the table
-        except BaseException:
-            self.discard()
+        except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
+            delta.discard(added)
             raise
         delta.storage.remove(file.path for path, file in resolved.added.items() if path not in live and not file.vector)
         read_snapshot = resolved.state.plan.snapshot

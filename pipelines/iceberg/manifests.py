@@ -614,8 +614,11 @@ class SnapshotManifests:
             layout = self._layout(spec_id, types)
             yield self._manifest([added_entry(f, self.snapshot_id, layout) for f in group], content, layout)
 
-    def carried(self, base: "Snapshot | None", remove: Selection | None) -> Carried:
-        """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files."""
+    def carried(self, base: "Snapshot | None", remove: Selection | None, *, forgets: bool = False) -> Carried:
+        """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files.
+
+        Removed files stay listed as deleted, with the bounds of their values; with `forgets` none is, of earlier commits neither.
+        """
         if base is None:
             return Carried()
         listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
@@ -634,11 +637,14 @@ class SnapshotManifests:
                 for e in live_entries
             ]
             leaving = [e for e in entries if e.status is EntryStatus.DELETED]
-            if not leaving:
+            if not leaving and not (forgets and manifest["deleted_files_count"] != 0):
                 kept.append(manifest)
                 continue
             removed += [(layout.spec.spec_id, e) for e in leaving]
-            rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
+            if forgets:
+                entries = [e for e in entries if e.status is not EntryStatus.DELETED]
+            if entries:
+                rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
         return Carried((*rewritten, *kept), tuple(removed))
 
     def write(self, name: str, data: bytes) -> str:

@@ -226,7 +226,7 @@ def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Sort the rows by these columns."""
-    keys = rows.select(list(names))
+    keys = without_extensions(rows.select(list(names)))
     if keys.num_columns == 1 and _is_ascending(keys.column(0)):
         return rows
     # Renamed, as Arrow treats a name that begins with a dot as a path.

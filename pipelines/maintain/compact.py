@@ -37,7 +37,7 @@ from pipelines.iceberg.loaded_table import open_current, refresh
 from pipelines.iceberg.manifests import FileName, NamedFiles
 from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
 from pipelines.iceberg.positions import ancestors, carried_positions
-from pipelines.iceberg.row_shape import check_order, in_order, parquet_schema
+from pipelines.iceberg.row_shape import check_order, in_order, parquet_schema, without_extensions
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter
 from pipelines.mirrors.table_shape import ADOPTED, KEY
 from scan_core import (
@@ -46,6 +46,7 @@ from scan_core import (
     DeleteContent,
     DeleteFile,
     FileScanTask,
+    Mask,
     PartitionSpec,
     Rows,
     ScanContext,
@@ -283,6 +284,36 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
     report.snapshot_id = table.metadata.current_snapshot_id
     report.seconds = time.monotonic() - began
     return report
+
+
+def rewrite_without(
+    table: "CatalogTable",
+    settings: CompactSettings,
+    paths: Collection[str],
+    drops: Callable[[pa.RecordBatch], Mask],
+    properties: Mapping[str, str],
+) -> tuple[CompactReport, frozenset[str]]:
+    """Rewrite some data files without their dead rows and without others, in one commit that names no old file any more.
+
+    Args:
+        table: table of a catalog; updated to show the last snapshot.
+        settings: what the new files are like.
+        paths: the data files; those that are not live any more are passed over.
+        drops: the rows that must not be in the new files.
+        properties: entries for the snapshot's summary.
+
+    Returns:
+        What was rewritten, and the files that another writer has changed meanwhile, which are as they were.
+
+    Raises:
+        PipelineError: see `compact`.
+    """
+    report = CompactReport(".".join(table.name()))
+    settings = replace(settings, rewrite_all=True)
+    run = _Run(table, settings, report, lambda *_: None, time.monotonic(), drops=drops, properties=properties)
+    lost = run.round(paths)
+    report.snapshot_id = table.metadata.current_snapshot_id
+    return report, lost
 
 
 def compact_mirror(config: Config, name: str, max_seconds: float | None = None) -> CompactReport | None:
@@ -622,6 +653,21 @@ def sorted_rows(
         yield in_order(part, names)
 
 
+def _without(
+    batches: Iterator[pa.RecordBatch], drops: Callable[[pa.RecordBatch], Mask]
+) -> tuple[Iterator[pa.RecordBatch], list[int]]:
+    """The rows that are not dropped, and the numbers of those that were so far."""
+    num_dropped: list[int] = []
+
+    def kept() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            dropped = drops(batch)
+            num_dropped.append(int(dropped.sum()))
+            yield batch.filter(pa.array(~dropped)) if dropped.any() else batch
+
+    return kept(), num_dropped
+
+
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
     """The tables, which are not held longer than needed."""
     tables.reverse()
@@ -660,7 +706,7 @@ def _part_of(names: Sequence[str], bounds: pa.Table) -> Callable[[pa.Table], Row
 
 def _numbered(rows: pa.Table, names: Sequence[str], first: int) -> pa.Table:
     """The columns to sort by, and the number of the row, so that equal rows are divided among parts, too."""
-    columns = [rows.column(name) for name in names]
+    columns = without_extensions(rows.select(list(names))).columns
     numbers = pa.array(np.arange(first, first + rows.num_rows))
     return pa.table([*columns, numbers], names=[*(f"c{i}" for i in range(len(names))), "number"])
 
@@ -723,6 +769,9 @@ class _Run:
     done_bytes: int = 0
     total_bytes: int = 0
     lost: set[str] = field(default_factory=set)
+    committing: RowDelta | None = None
+    drops: Callable[[pa.RecordBatch], Mask] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> ScanOptions:
@@ -739,7 +788,7 @@ class _Run:
         if state is None:
             return frozenset()
         delta = RowDelta(self.table)
-        check_order(parquet_schema(delta.schema).empty_table(), self.settings.sort_by, delta.schema)
+        check_order(pa.Table.from_batches([], schema=parquet_schema(delta.schema)), self.settings.sort_by, delta.schema)
         groups = self._groups(opened, state, delta.default_spec, only)
         self.lost = set()
         if self.settings.is_dry:
@@ -752,15 +801,15 @@ class _Run:
                 if self._is_late():
                     break
                 ready.append(self._rewrite(files, state, delta))
-                if sum(group.size for group in ready) >= COMMIT_BYTES:
+                if sum(group.size for group in ready) >= COMMIT_BYTES and self.drops is None:
                     self._commit(ready, state)
                     ready = []
             if ready or only is None:
                 self._commit(ready, state)
         except CommitUnknownError:
             raise  # the files may be part of the table
-        except BaseException:
-            delta.discard([file for group in ready for file in group.written])
+        except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
+            (self.committing or delta).discard([file for group in ready for file in group.written])
             raise
         return frozenset(self.lost)
 
@@ -773,6 +822,9 @@ class _Run:
     ) -> list[list[FileDebt]]:
         settings, costs = self.settings, Costs.at(opened.location)
         plan = state.plan
+        if self.drops is not None:
+            live = state.tasks_of(only or ()).values()
+            return choose_groups([FileDebt(task, 0, 0.0) for task in live], spec, costs, settings)
         if settings.is_automatic:
             # Resolving deletes reads keys; first see whether it could matter if every key removed a row.
             most = debts_of(plan, costs, lambda tasks: [_max_dead_rows(t) for t in tasks])
@@ -843,15 +895,16 @@ class _Run:
             RollingWriter(target, delta.default_spec, layout, prefix, keys) as writer,
             closing(self._live_rows(files, context, metrics)) as batches,
         ):
-            rows: Iterator[pa.Table | pa.RecordBatch] = batches
+            kept, num_dropped = (batches, [0]) if self.drops is None else _without(batches, self.drops)
+            rows: Iterator[pa.Table | pa.RecordBatch] = kept
             if settings.sort_by:
                 limit = settings.memory_limit_bytes // SORT_SHARE
                 read_keys = partial(self._keys, files, state.plan.context, delta.schema)
-                parts = sorted_rows(batches, settings.sort_by, limit, read_keys)
+                parts = sorted_rows(kept, settings.sort_by, limit, read_keys)
                 rows = chain.from_iterable(part.to_batches(SORTED_BATCH_ROWS) for part in parts)
             writer.write(rows)
         written = tuple(replace(f, data_sequence_number=state.sequence_number) for f in writer.files)
-        if sum(f.record_count for f in written) != metrics.rows_out:
+        if sum(f.record_count for f in written) + sum(num_dropped) != metrics.rows_out:
             delta.discard(written)
             raise PipelineError(f"{self.report.table}: {metrics.rows_out} rows were read, but others written")
         dead = metrics.rows_removed_by_equality_deletes + metrics.rows_removed_by_position_deletes
@@ -881,7 +934,7 @@ class _Run:
 
         def attempt() -> tuple[list[_Group], int]:
             refresh(self.table)
-            delta = RowDelta(self.table)
+            delta = self.committing = RowDelta(self.table)
             now = State.of(open_current(self.table), self.options)
             known = now is not None and read.snapshot_id in {s.snapshot_id for s in ancestors(self.table)}
             if now is None or not known:  # rolled back, or the snapshots in between have expired
@@ -892,9 +945,10 @@ class _Run:
             if replaced or dropped:
                 delta.commit(
                     [file for group in intact for file in group.written],
-                    carried_positions(self.table),
+                    {**carried_positions(self.table), **self.properties},
                     remove=NamedFiles(frozenset((path, None) for path in replaced) | dropped),
-                    operation="replace",
+                    operation="replace" if self.drops is None else None,
+                    forgets=self.drops is not None,
                 )
             return intact, len(dropped)
 
@@ -912,4 +966,5 @@ class _Run:
         kept = {id(group) for group in intact}
         changed = [group for group in groups if id(group) not in kept]
         self.lost.update(path for group in changed for path in group.paths)
+        self.committing = None
         RowDelta(self.table).discard([file for group in changed for file in group.written])

@@ -62,7 +62,7 @@ def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) ->
 def all_rows(table: ReadableTable, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
     """Every live row, as for a single key without columns; none unless `any_at_all`."""
     scan = open_current(table).scan().select(*columns)
-    rows = without_extensions(scan.to_table() if any_at_all else scan.arrow_schema.empty_table())
+    rows = without_extensions(scan.to_table() if any_at_all else pa.Table.from_batches([], schema=scan.arrow_schema))
     return FoundRows(rows, np.zeros(rows.num_rows, np.int64))
 
 

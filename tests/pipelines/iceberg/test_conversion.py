@@ -239,6 +239,32 @@ def test_killed_anywhere_no_row_changes_and_the_next_one_finishes(tmp_path: Path
     assert project.rows() == [row for row in rows if row["id"] != 5]
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
+def test_an_interrupted_conversion_removes_no_file_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, version: int
+) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"], "format_version": version}})
+    project.land("1.jsonl", [event("c", {"id": n, "name": "a"}) for n in range(9)])
+    project.run()
+    project.land("2.jsonl", [event("d", {"id": 3, "name": "a"}), event("u", {"id": 4, "name": "b"})])
+    project.run()
+    rows = project.rows()
+
+    def interrupt(here: str) -> None:
+        if here == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "reached", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            convert(project.table("shop.products"))
+    assert project.rows() == rows
+    convert(project.table("shop.products"))
+    assert project.rows() == rows
+    assert deletes_left(project.table("shop.products")) == ((0, 1, 0) if version == 2 else (0, 0, 1))
+
+
 # The command
 
 

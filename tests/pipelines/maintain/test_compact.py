@@ -485,6 +485,40 @@ def test_a_killed_compaction_changes_no_row_and_the_next_one_finishes(tmp_path: 
     )
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("point", [p for p in get_args(storage.CrashPoint) if p != "before-acknowledgement"])
+def test_an_interrupted_compaction_removes_no_file_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, version: int
+) -> None:
+    project, rows = project_with_updates(tmp_path, format_version=version)
+
+    def interrupt(here: str) -> None:
+        if here == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "reached", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            compact(project.table("shop.products"), EVERYTHING)
+    assert project.rows() == rows
+    compact(project.table("shop.products"), EVERYTHING)
+    assert project.rows() == rows
+
+
+@pytest.mark.parametrize("sort_by", [(), ("id",), ("name", "id")])
+def test_a_table_with_uuids_is_compacted(tmp_path: Path, sort_by: tuple[str, ...]) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"], "types": {"id": "uuid"}}})
+    ids = [f"0e4f5b86-2a4a-4c5e-9e2a-7d3f6a1b2c{n:02x}" for n in range(9)]
+    for number in range(3):
+        lines = [event("c", {"id": key, "name": f"{number}-{key[-2:]}"}) for key in ids[number * 3 : number * 3 + 3]]
+        project.land(f"{number}.jsonl", [*lines, event("d", {"id": ids[0]})])
+        project.run()
+    rows = project.rows("shop.products", "name")
+    assert len(rows) == 8
+    compact(project.table("shop.products"), CompactSettings(rewrite_all=True, sort_by=sort_by))
+    assert project.rows("shop.products", "name") == rows
+
+
 def test_a_mirror_goes_on_after_a_compaction_and_its_log_too(tmp_path: Path) -> None:
     project, rows = project_with_updates(tmp_path)
     ordinal = project.table("shop.products").current_snapshot().summary[LOG_ORDINAL]
