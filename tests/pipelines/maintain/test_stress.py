@@ -180,7 +180,7 @@ def run(folder: Path, seconds: float, seed: int, options: dict[str, Any]) -> Wat
             watch.look()
             assert not (folder / "wrong").exists(), "a reader of one snapshot saw other rows later"
         for _ in _until(time.monotonic() + 60):
-            if watch.look() == len(states) - 1:
+            if watch.look() == len(states) - 1 and "replace" in watch.operations:
                 break
         assert all(process.is_alive() for process in started), "a process ended by an error"
     finally:
