@@ -51,6 +51,7 @@ _PANELS = {
             "replay",
             "resync",
             "rollback",
+            "erase",
             "adopt",
             "recover",
             "publish",

@@ -1,4 +1,4 @@
-"""The commands that maintain tables: `nevermore debt`, `compact`, `convert`, `expire`, `orphans` and `rollback`."""
+"""The commands that maintain tables: `nevermore debt`, `compact`, `convert`, `expire`, `orphans`, `erase` and `rollback`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -277,6 +277,57 @@ def orphans(
     with progress("Listing files", hidden=as_json) as show:
         found = list(orphans_of_all(catalog, settings, tables, overrides=overrides, delete=delete, show=show))
     _finish(found, as_json=as_json)
+
+
+def erase(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="A mirror or published table of the config.", show_default=False)
+    ],
+    where: Annotated[
+        str, typer.Option("--where", metavar="SQL", help="A condition on columns of the table.", show_default=False)
+    ],
+    delete: Annotated[
+        bool, typer.Option("--delete/--dry-run", help="Erase the rows, or only report where they are.")
+    ] = False,
+    publish: Annotated[
+        bool,
+        typer.Option("--publish/--no-publish", help="Publish the tables that read the mirror again, without the rows."),
+    ] = True,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Erase rows for good, as the right to be forgotten demands: from all snapshots, and from everything made of them.
+
+    A key of which a row ever matched is erased with all its rows: in the mirror, its change log, its quarantine, its indexes, and
+    in tables published from it, which are published again. Older snapshots expire. At the end all remaining files are searched,
+    and the report names what still has the rows, such as tags. Files of the source are not touched; they are listed.
+    Exit code 1: something still has the rows. If it is interrupted, run it again.
+
+    Example: `nevermore erase shop.customers --where "id = 4711" --delete`
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.maintain.erase import erase as erase_rows
+
+    settings = load(config)
+
+    def publish_again(name: str) -> object:
+        from pipelines.publish.refresh import publish as publish_table
+
+        return publish_table(settings, name, is_full=True)
+
+    with progress("Looking for the rows", hidden=as_json) as show:
+        done = erase_rows(
+            open_existing(settings),
+            settings,
+            table,
+            where,
+            is_dry=not delete,
+            publish=publish_again if publish else None,
+            show=show,
+        )
+    print_result(done.as_dict(), done.lines, as_json=as_json)
+    raise typer.Exit(int(delete and not done.is_complete))
 
 
 def rollback(

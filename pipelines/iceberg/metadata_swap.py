@@ -124,11 +124,17 @@ def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage,
     return True
 
 
-def swap_without(table: "Table", expired: Collection[int], storage: Storage, folder: str) -> bool:
-    """Remove snapshots that no branch or tag names and refresh `table`; False if another writer committed first."""
+def swap_without(
+    table: "Table", expired: Collection[int], storage: Storage, folder: str, *, keeps_indexes: bool = True
+) -> bool:
+    """Remove snapshots that no branch or tag names and refresh `table`; False if another writer committed first.
+
+    Our indexes that are registered with them stay with `keeps_indexes`: they describe data files, not snapshots.
+    """
     base = str(table.metadata_location)
     document = _document(base, storage)
-    if _swap(table, document, _without(document, frozenset(expired), base), storage, folder) is None:
+    without = _without(document, frozenset(expired), base, keeps_indexes=keeps_indexes)
+    if _swap(table, document, without, storage, folder) is None:
         return False
     table.refresh()
     return True
@@ -214,7 +220,7 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) 
     return _Document({**rest, **changes}, {**document.snapshots, number: orjson.dumps(snapshot)})
 
 
-def _without(document: _Document, expired: frozenset[int], base: str) -> _Document:
+def _without(document: _Document, expired: frozenset[int], base: str, *, keeps_indexes: bool) -> _Document:
     rest = document.rest
     history = rest.get("snapshot-log") or []
     # A history with a gap would be wrong, so it is kept only after the last expired snapshot.
@@ -225,13 +231,12 @@ def _without(document: _Document, expired: frozenset[int], base: str) -> _Docume
         "metadata-log": metadata_log(rest, base),
     }
     for kind in ("statistics", "partition-statistics"):
-        if (
-            kind in rest
-        ):  # Our indexes describe data files, not snapshots: the next update of the indexes takes them over.
+        if kind in rest:  # the next update of the indexes takes over those that stay
             changes[kind] = [
                 entry
                 for entry in rest[kind] or []
-                if entry.get("snapshot-id") not in expired or str(entry.get("statistics-path")).endswith(FILE_SUFFIX)
+                if entry.get("snapshot-id") not in expired
+                or (keeps_indexes and str(entry.get("statistics-path")).endswith(FILE_SUFFIX))
             ]
     snapshots = {i: text for i, text in document.snapshots.items() if i not in expired}
     return _Document({**rest, **changes}, snapshots)

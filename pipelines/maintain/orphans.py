@@ -205,6 +205,11 @@ def _nested_tables(listed: Collection[StoredFile], table: OpenedTable) -> tuple[
     return tuple(f"{folder}/" for folder in found if str(parse_location(folder)).rstrip("/") not in own)
 
 
+def names_reached(table: OpenedTable) -> set[str]:
+    """Names of the files that the current metadata of a table reaches."""
+    return _named(table, float("inf"))
+
+
 def _named(table: OpenedTable, limit: float) -> set[str]:
     """Names of the files that the metadata reaches, now or in a version that was current after a time."""
     names = {*_names_in(table.document, table.table.metadata_path)}

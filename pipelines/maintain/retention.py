@@ -4,7 +4,9 @@ The new metadata is committed first, then files are deleted. Files that remain a
 are found by `orphans.py`.
 """
 
+import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -240,9 +242,24 @@ class RegularExpiry:
 
 
 def expire(
-    catalog: "Catalog", config: Config, target: MaintainedTable, *, is_dry: bool = False, show: Show = lambda _: None
+    catalog: "Catalog",
+    config: Config,
+    target: MaintainedTable,
+    *,
+    is_dry: bool = False,
+    before: int | None = None,
+    show: Show = lambda _: None,
 ) -> Expiry:
     """Expire the snapshots of one table that nothing keeps, and delete the files that only they reached.
+
+    Args:
+        catalog: the catalog of the config.
+        config: what else reads the table.
+        target: the table, and what is kept.
+        is_dry: change nothing.
+        before: keep this snapshot of the current one's line, all after it, and those of branches and tags, and nothing
+            else. The files are listed in a record first, so that `finish_deleting` can delete them after an interruption.
+        show: receives what is being done.
 
     Raises:
         SourceError: the table does not exist, or its files may not be deleted.
@@ -251,30 +268,31 @@ def expire(
     """
     began = time.monotonic()
     show(f"{target.name}: looking for old snapshots")
+    record = None
     if is_dry:
-        before = after = opened(catalog, target.name)
-        kept = _kept(catalog, config, target, before)
+        old = after = opened(catalog, target.name)
+        kept = _kept(catalog, config, target, old, before)
     else:
-        before, kept = retry_conflicts(partial(_committed, catalog, config, target))
+        old, kept, record = retry_conflicts(partial(_committed, catalog, config, target, before))
         after = opened(catalog, target.name)
         storage.reached("after-commit")
-    snapshots = before.table.metadata.snapshots
+    snapshots = old.table.metadata.snapshots
     expired = [s for i, s in snapshots.items() if i not in kept]
     files: list[_File] = []
     if expired:
         show(f"{target.name}: {len(expired):,} snapshots expire; looking for files that only they reach")
-        ids = {s.snapshot_id for s in expired}
-        staying = [s for i, s in after.table.metadata.snapshots.items() if i not in ids]
-        files = _unreached(before, after, expired, staying)
+        files = _unreached(old, after, expired)
     own: list[_File] = []
     elsewhere: list[_File] = []
     for file in files:
-        (own if before.owns(file.path) else elsewhere).append(file)
+        (own if old.owns(file.path) else elsewhere).append(file)
     if own and not is_dry:
         show(f"{target.name}: deleting {len(own):,} files")
-        _delete(before.storage, [file.path for file in own])
-    current = before.table.metadata.current_snapshot_id
-    line = [] if current is None else before.table.metadata.ancestors(current)
+        _delete(old.storage, [file.path for file in own])
+    if record is not None:
+        old.storage.remove([record])
+    current = old.table.metadata.current_snapshot_id
+    line = [] if current is None else old.table.metadata.ancestors(current)
     unbroken = list(takewhile(lambda snapshot: snapshot.snapshot_id in kept, line))
     return Expiry(
         table=target.name,
@@ -340,31 +358,80 @@ def opened(catalog: "Catalog", name: str) -> OpenedTable:
     return OpenedTable(found, table, read_document(table.metadata_path, table.io))
 
 
-def _committed(catalog: "Catalog", config: Config, target: MaintainedTable) -> tuple[OpenedTable, dict[int, str]]:
-    """Expire what nothing keeps: (the table before, reasons by kept snapshot)."""
-    before = opened(catalog, target.name)
-    kept = _kept(catalog, config, target, before)
-    expired = [i for i in before.table.metadata.snapshots if i not in kept]
-    handle = before.handle
+RECORDS = "nevermore-expiry"
+"""Folder next to the manifests, with a list of files for each expiry that must delete them, until it has."""
+
+
+def finish_deleting(found: OpenedTable, named: Collection[str]) -> int:
+    """Delete the files of expiries that were interrupted; return their number.
+
+    Args:
+        found: the table.
+        named: names of the files that its metadata reaches.
+    """
+    records = found.storage.files_in(f"{metadata_location(found.handle)}/{RECORDS}")
+    paths = {path for record in records for path in json.loads(found.storage.read(record))}
+    doomed = [path for path in sorted(paths) if file_name(path) not in named]
+    found.storage.remove_many(doomed)
+    found.storage.remove(records)
+    return len(doomed)
+
+
+def _recorded(found: OpenedTable, expired: Collection[int]) -> str:
+    """Record the files that only these snapshots reach; return the path of the record."""
+    gone = [s for i, s in found.table.metadata.snapshots.items() if i in expired]
+    paths = [file.path for file in _unreached(found, found, gone) if found.owns(file.path)]
+    path = f"{metadata_location(found.handle)}/{RECORDS}/{uuid.uuid4()}.json"
+    found.storage.write(path, json.dumps(paths).encode())
+    return path
+
+
+def _committed(
+    catalog: "Catalog", config: Config, target: MaintainedTable, before: int | None
+) -> tuple[OpenedTable, dict[int, str], str | None]:
+    """Expire what nothing keeps: (the table until then, reasons by kept snapshot, record of the files)."""
+    found = opened(catalog, target.name)
+    kept = _kept(catalog, config, target, found, before)
+    expired = [i for i in found.table.metadata.snapshots if i not in kept]
+    record = _recorded(found, expired) if expired and before is not None else None
+    try:
+        _remove_snapshots(found, expired, keeps_indexes=before is None)
+    except CommitConflictError:
+        if record is not None:
+            found.storage.remove([record])
+        raise
+    return found, kept, record
+
+
+def _remove_snapshots(found: OpenedTable, expired: list[int], *, keeps_indexes: bool) -> None:
+    handle = found.handle
     if expired and supports(handle):
-        if not swap_without(handle, expired, before.storage, metadata_location(handle)):
-            raise CommitConflictError(f"another writer changed {target.name}")
+        if not swap_without(handle, expired, found.storage, metadata_location(handle), keeps_indexes=keeps_indexes):
+            raise CommitConflictError(f"another writer changed {'.'.join(handle.name())}")
     elif expired:
         # A catalog drops tags of snapshots that it removes, and no requirement of the specification states that there are
         # none; the heads of all that are known must be those that were considered.
         heads = {name: ref.snapshot_id for name, ref in handle.metadata.refs.items()}
         required = [{"type": "assert-ref-snapshot-id", "ref": n, "snapshot-id": i} for n, i in heads.items()]
-        request_or_conflict(handle, required, [{"action": "remove-snapshots", "snapshot-ids": expired}])
-    return before, kept
+        listed = {i for i, _ in statistics_files(found.document)}.intersection(() if keeps_indexes else expired)
+        dropped = [{"action": "remove-statistics", "snapshot-id": i} for i in sorted(listed)]
+        request_or_conflict(handle, required, [*dropped, {"action": "remove-snapshots", "snapshot-ids": expired}])
 
 
-def _kept(catalog: "Catalog", config: Config, target: MaintainedTable, found: OpenedTable) -> dict[int, str]:
+def _kept(
+    catalog: "Catalog", config: Config, target: MaintainedTable, found: OpenedTable, before: int | None
+) -> dict[int, str]:
     """The snapshots that stay, with the first reason for it."""
     metadata, current = found.table.metadata, found.table.metadata.current_snapshot_id
     line = [] if current is None else metadata.ancestors(current)
     kept: dict[int, str] = {}
     for name, ref in metadata.refs.items():
         kept.setdefault(ref.snapshot_id, f"{'branch' if ref.is_branch else 'tag'} {name}")
+    if before is not None:
+        if all(snapshot.snapshot_id != before for snapshot in line):
+            raise SourceError(f"{target.name} was rolled back to before its snapshot {before}; nothing was expired")
+        newer = line[: _num_through([snapshot.snapshot_id == before for snapshot in line])]
+        return {**dict.fromkeys((snapshot.snapshot_id for snapshot in newer), "newest"), **kept}
     for newest, reason in _needs(catalog, config, target, line):
         for snapshot in line[:newest]:
             kept.setdefault(snapshot.snapshot_id, reason)
@@ -442,17 +509,16 @@ class _File(NamedTuple):
     size_bytes: int
 
 
-def _unreached(
-    before: OpenedTable, after: OpenedTable, expired: Sequence[Snapshot], staying: Sequence[Snapshot]
-) -> list[_File]:
-    """The files that only expired snapshots reach.
+def _unreached(before: OpenedTable, after: OpenedTable, expired: Sequence[Snapshot]) -> list[_File]:
+    """The files that only expired snapshots reach, of which none stays that others have added meanwhile.
 
     Args:
         before: the table when they were in its metadata.
         after: the table now; the same for a dry run.
         expired: the expired snapshots.
-        staying: the snapshots that stay; those that others have added meanwhile are among them.
     """
+    ids = {s.snapshot_id for s in expired}
+    staying = [s for i, s in after.table.metadata.snapshots.items() if i not in ids]
     kept = {manifest.path: manifest for manifest in manifests_of(staying, after.table)}
     gone = {
         manifest.path: manifest
@@ -471,7 +537,6 @@ def _unreached(
     named = {s.summary.get(positions.POSITION_FILE) for s in staying}
     positioned = {s.summary.get(positions.POSITION_FILE) for s in expired} - named
     others += [(path, "position files") for path in sorted(filter(None, positioned))]
-    ids = {s.snapshot_id for s in expired}
     # Our indexes describe data files, so they stay registered with an expired snapshot; some catalogs drop them.
     left = {path for i, path in statistics_files(after.document) if i not in ids or path.endswith(FILE_SUFFIX)}
     statistics = dict.fromkeys(path for i, path in statistics_files(before.document) if i in ids and path not in left)

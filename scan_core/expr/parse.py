@@ -1,5 +1,7 @@
 """SQL text of a filter, in Spark's dialect, to unbound expressions. The only module that imports sqlglot."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -502,3 +504,29 @@ def _name_of(node: exp.Expression) -> str:
     if isinstance(node, exp.Func):
         return f"{node.sql_name().lower()}()"
     return f"{node.sql('spark')!r:.60}"
+
+
+def inside(struct: str, predicate: str | Expr) -> Expr:
+    """The same condition on the members of a struct column."""
+    node = parse(predicate) if isinstance(predicate, str) else predicate
+    match node:
+        case Name():
+            return replace(node, parts=(struct, *node.parts), span=None)
+        case Operation():
+            return Operation(node.name, tuple(inside(struct, argument) for argument in node.arguments))
+        case CastTo():
+            return CastTo(inside(struct, node.operand), node.type, node.safe)
+        case _:
+            return node
+
+
+def texts_in(predicate: str | Expr) -> Iterator[str]:
+    """The text constants of a condition."""
+    match parse(predicate) if isinstance(predicate, str) else predicate:
+        case Constant(value=str(text)):
+            yield text
+        case Operation(arguments=arguments):
+            for argument in arguments:
+                yield from texts_in(argument)
+        case CastTo(operand=operand):
+            yield from texts_in(operand)

@@ -298,13 +298,13 @@ def test_another_commit_in_between_makes_the_expiry_plan_again(tmp_path: Path, m
     all_ids = ids(table)
     real, calls = metadata_swap.swap_without, []
 
-    def late(handle: Any, *arguments: Any) -> bool:
+    def late(handle: Any, *arguments: Any, **options: Any) -> bool:
         if not calls:  # somebody tags a snapshot that is about to expire
             other = reloaded(catalog_in(tmp_path))
             with other.manage_snapshots() as change:
                 change.create_tag(all_ids[1], "needed")
         calls.append(1)
-        return real(handle, *arguments)
+        return real(handle, *arguments, **options)
 
     monkeypatch.setattr(retention, "swap_without", late)
     expired(tmp_path, table)
@@ -317,7 +317,7 @@ def test_a_table_that_never_rests_is_left_as_it_is(tmp_path: Path, monkeypatch: 
     table = new_table(catalog_in(tmp_path), {"id": "long"})
     for key in range(3):
         append(table, key)
-    monkeypatch.setattr(retention, "swap_without", lambda *_: False)
+    monkeypatch.setattr(retention, "swap_without", lambda *_, **_options: False)
     monkeypatch.setattr("pipelines.iceberg.commit.LONGEST_PAUSE_SECONDS", 0.001)
     with pytest.raises(CommitConflictError, match=r"another writer changed shop\.t"):
         expired(tmp_path, table)

@@ -1,0 +1,872 @@
+"""Erases rows for good: from all snapshots of a mirror, its change log, its quarantines and tables published from it.
+
+First every table gets a commit without the rows; only then older snapshots expire, as long as they are what tells which rows to
+erase. So it can be interrupted anywhere and run again. At the end all files that are left are searched for the rows.
+"""
+
+import io
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.changes.keys import KeySet
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.errors import CommitConflictError, PipelineError, SourceError
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.conversion import convert
+from pipelines.iceberg.index_upkeep import keep_mirror_indexes
+from pipelines.iceberg.loaded_table import metadata_location, refresh
+from pipelines.iceberg.manifests import NamedFiles, read_avro
+from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
+from pipelines.iceberg.row_shape import distinct_rows, member
+from pipelines.iceberg.storage import StoredFile
+from pipelines.ingest.table_patterns import expanded
+from pipelines.maintain.compact import MAX_ROUNDS, CompactSettings, rewrite_without
+from pipelines.maintain.orphans import names_reached
+from pipelines.maintain.retention import (
+    MaintainedTable,
+    OpenedTable,
+    Show,
+    counted,
+    expire,
+    file_name,
+    finish_deleting,
+    live_files,
+    maintained_tables,
+    manifests_of,
+    opened,
+    size_text,
+)
+from pipelines.mirrors.table_shape import IDENTITY, KEY
+from pipelines.publish.query import published_query
+from pipelines.publish.state import SOURCE, STATE, PublishedState
+from scan_core import (
+    ColumnNotFoundError,
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    Expr,
+    FileScanTask,
+    Mask,
+    ScanError,
+    ScanMetrics,
+    ScanOptions,
+    Snapshot,
+    Split,
+    StructType,
+    inside,
+    read_split,
+    run_splits,
+    texts_in,
+)
+from scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
+
+ERASED = "nevermore.erased"
+"""Key in a summary: the snapshot lacks rows that older ones have, and these must not stay."""
+CHECK_RESULTS = "nevermore-checks"
+"""Folder next to the manifests with results of checks, which name keys of rows."""
+MIN_TEXT = 4
+"""Characters of a text that is searched for: shorter ones are part of too many others."""
+MAX_TEXTS = 1000
+"""Texts that are searched for."""
+_ALTERNATIVES = 200
+"""Texts in one pattern."""
+_MAX_LISTED = 10
+_SIDES = ("key", "before", "after")
+
+Publish = Callable[[str], object]
+"""Brings a published table up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedTable:
+    """What was erased of one table, or would be.
+
+    Attributes:
+        table: its name.
+        rows: rows found in data files of any snapshot, dead ones included.
+        data_files: the data files that have them.
+        delete_files: delete files that have their keys.
+        expired: snapshots that reached them and are gone.
+        deleted_files: files that were deleted.
+        searched_files: files that were searched afterwards, in all folders of the table.
+        searched_bytes: stored bytes of these.
+        decoded_bytes: bytes of the values in them that were compared.
+        held: what still has the rows, each with the reason.
+        is_published: whether it is published again without the rows, so that none is looked for.
+    """
+
+    table: str
+    rows: int = 0
+    data_files: int = 0
+    delete_files: int = 0
+    expired: int = 0
+    deleted_files: int = 0
+    searched_files: int = 0
+    searched_bytes: int = 0
+    decoded_bytes: int = 0
+    held: tuple[str, ...] = ()
+    is_published: bool = False
+
+    def described(self, *, is_dry: bool) -> str:
+        """What was found and done, in a line."""
+        done = f"; {counted(self.expired, 'snapshot')} expired, {counted(self.deleted_files, 'file')} deleted"
+        if self.is_published:
+            return f"{self.table}: " + ("would be published again" if is_dry else f"published again{done}")
+        verb = "would be erased" if is_dry else "erased"
+        deletes = f", keys in {counted(self.delete_files, 'delete file')}" * bool(self.delete_files)
+        rows = f"{counted(self.rows, 'row')} of {counted(self.data_files, 'data file')} {verb}{deletes}"
+        return f"{self.table}: {rows}{'' if is_dry else done}"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """The report.
+
+    Attributes:
+        table: the table that was named.
+        where: the condition.
+        keys: keys of the rows that matched at any time; all rows of a key are erased.
+        texts: texts among these keys and in the condition that were searched for in all bytes.
+        left_out: texts that were not searched for, because they are short, too many, or part of other rows.
+        tables: what was erased of each table.
+        source_files: files of the source from which the rows came, which are not touched, with numbers of events.
+        is_dry: whether nothing was changed.
+        seconds: time taken.
+    """
+
+    table: str
+    where: str
+    keys: int
+    texts: int
+    left_out: int
+    tables: tuple[ErasedTable, ...]
+    source_files: Mapping[str, int]
+    is_dry: bool
+    seconds: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing has the rows any more; in a dry run, whether nothing would."""
+        return not any(one.held for one in self.tables)
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        yield f"{self.table}: {counted(self.keys, 'key')} matched at any time"
+        for one in self.tables:
+            yield f"  {one.described(is_dry=self.is_dry)}"
+            if one.searched_files:
+                size, decoded = size_text(one.searched_bytes), size_text(one.decoded_bytes)
+                found = f"found in {len(one.held):,}" if one.held else "nothing found"
+                yield f"    searched {counted(one.searched_files, 'file')} of {size} ({decoded} decoded): {found}"
+            yield from (f"    HELD  {reason}" for reason in one.held)
+        if self.texts or self.left_out:
+            left_out = (
+                f"; {counted(self.left_out, 'text')} too short, too many, or part of other rows: compared in key columns alone"
+                * bool(self.left_out)
+            )
+            yield f"  searched all bytes for {counted(self.texts, 'text')} of keys and condition{left_out}"
+        if self.source_files:
+            yield f"  not touched: {counted(len(self.source_files), 'file')} of the source that had events of these keys"
+            yield from (
+                f"    {path}: {counted(n, 'event')}" for path, n in sorted(self.source_files.items())[:_MAX_LISTED]
+            )
+        if self.is_dry:
+            yield "  nothing was changed; --delete erases the rows. That cannot be undone"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "is_complete": self.is_complete}
+
+
+def erase(
+    catalog: "Catalog",
+    config: Config,
+    name: str,
+    where: str,
+    *,
+    is_dry: bool = True,
+    publish: Publish | None = None,
+    show: Show = lambda _: None,
+) -> Erasure:
+    """Erase all rows of the keys of which a row matched at any time, in every snapshot that no tag or branch keeps.
+
+    Args:
+        catalog: the catalog of the config.
+        config: config of the project.
+        name: a mirror, or a published table, of which only the matching rows are erased.
+        where: a condition on its columns.
+        is_dry: change nothing, and report what has the rows.
+        publish: publishes the tables that read the mirror without the rows; None leaves them as they are.
+        show: receives what is being done.
+
+    Raises:
+        ConfigError: an unknown name.
+        SourceError: the table does not exist, or its change log has changes that the mirror does not have yet.
+        ScanError: the condition does not fit the table, or a file cannot be read.
+        CommitConflictError: other writers kept changing a table; run again.
+    """
+    began = time.monotonic()
+    config = expanded(config, catalog)
+    if name not in config.published:
+        config.table(name)
+    run = _Run(catalog, config, name, where, show)
+    if not is_dry:
+        run.erase(publish)
+    tables = tuple(run.report(is_dry=is_dry))
+    return Erasure(
+        table=name,
+        where=where,
+        keys=run.keys.num_rows,
+        texts=len(run.texts),
+        left_out=run.left_out,
+        tables=tables,
+        source_files=dict(run.source_files),
+        is_dry=is_dry,
+        seconds=time.monotonic() - began,
+    )
+
+
+_OPTIONS = ScanOptions.of(use_dead_row_bits=False, record_filters=False)
+
+
+def _stored_rows(
+    found: OpenedTable, files: Collection[DataFile], columns: Sequence[str], where: Expr | str | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows of data files, dead or alive, with the path of their file."""
+    scan = found.table.scan().with_options(_OPTIONS).select(*columns)
+    context = (scan if where is None else scan.where(where)).plan().context
+
+    def read(split: Split, metrics: ScanMetrics) -> Iterator[tuple[str, pa.RecordBatch]]:
+        path = split.tasks[0].data_file.path
+        yield from ((path, batch) for batch in read_split(split, metrics))
+
+    splits = [Split(context, (FileScanTask(file, 0, file.file_size_bytes),)) for file in files]
+    yield from run_splits(splits, read, ScanMetrics(), context.options.parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Data and delete files by path."""
+
+    data: Mapping[str, DataFile]
+    deletes: Mapping[str, DeleteFile]
+
+    @classmethod
+    def of(cls, found: OpenedTable, snapshots: Iterable[Snapshot]) -> "_Files":
+        manifests = {m.path: m for m in manifests_of(list(snapshots), found.table)}
+        data = [m for m in manifests.values() if m.content == DATA_MANIFEST]
+        others = [m for m in manifests.values() if m.content != DATA_MANIFEST]
+        metadata, io_ = found.table.metadata, found.table.io
+        listed = (file for files in read_data_manifests(data, metadata, io_) for file in files)
+        removed = (file for files in read_delete_manifests(others, metadata, io_) for file in files)
+        return cls({file.path: file for file in listed}, {file.path: file for file in removed})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A table, and which of its rows are to be erased.
+
+    Attributes:
+        target: the table.
+        columns: names of the columns that tell.
+        drops: which rows of a batch, of these columns or all.
+        key: names of the key columns, if deletes have them.
+    """
+
+    target: MaintainedTable
+    columns: tuple[str, ...]
+    drops: Callable[[pa.RecordBatch], Mask]
+    key: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    def rows_of(self, found: OpenedTable, files: Collection[DataFile]) -> Counter[str]:
+        """Number of rows to erase by data file."""
+        rows: Counter[str] = Counter()
+        for path, batch in _stored_rows(found, files, self.columns):
+            if held := int(self.drops(batch).sum()):
+                rows[path] += held
+        return rows
+
+    def deletes_with_keys(self, found: OpenedTable, files: Iterable[DeleteFile]) -> set[str]:
+        """Paths of the equality deletes that have one of the keys."""
+        if not self.key:
+            return set()
+        ids = [found.table.metadata.schema.find(name).field_id for name in self.key]
+        return {
+            file.path for file in files if file.content is DeleteContent.EQUALITY and self._has_key(found, file, ids)
+        }
+
+    def _has_key(self, found: OpenedTable, file: DeleteFile, ids: Sequence[int]) -> bool:
+        if file.format.name != "PARQUET":
+            return True  # it is resolved and dropped
+        with found.storage.open_input(file.path) as source:
+            stored = pq.read_table(source, partitioning=None)
+        by_id = {int((f.metadata or {}).get(b"PARQUET:field_id", b"-1")): f.name for f in stored.schema}
+        if not by_id.keys() >= set(ids):
+            return True  # deletes by other columns
+        rows = pa.table([stored.column(by_id[i]) for i in ids], names=list(self.key)).combine_chunks()
+        return any(self.drops(batch).any() for batch in rows.to_batches())
+
+
+class _Run:
+    """One erasure of rows of one table."""
+
+    def __init__(self, catalog: "Catalog", config: Config, name: str, where: str, show: Show) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._name = name
+        self._where = where
+        self._show = show
+        self._main = opened(catalog, name)
+        self._is_mirror = name not in config.published
+        self._key = self._key_columns()
+        self._published: dict[str, ErasedTable] = {}
+        self._before: dict[str, tuple[Counter[str], set[str]]] = {}
+        self._gone: Counter[str] = Counter()
+        self._deleted: Counter[str] = Counter()
+        self.source_files: Counter[str] = Counter()
+        show(f"{name}: looking for rows in all snapshots")
+        self.keys = self._find_keys()
+        self._set = KeySet([self.keys.column(i) for i in range(len(self._key))])
+        self._known_texts = list(dict.fromkeys([*texts_in(where), *(_texts_of(self.keys) if self._is_keyed else ())]))
+        self.texts = [text for text in self._known_texts if len(text) >= MIN_TEXT][:MAX_TEXTS]
+        self._places = list(self._all_places())
+        for place in self._places:
+            found = opened(catalog, place.name)
+            files = _Files.of(found, found.table.metadata.snapshots.values())
+            rows = place.rows_of(found, files.data.values())
+            self._before[place.name] = rows, place.deletes_with_keys(found, files.deletes.values())
+            if "source_file" in found.table.schema.names:
+                self.source_files += self._origins(place, found, [files.data[path] for path in rows])
+
+    @property
+    def left_out(self) -> int:
+        """Number of texts that are not searched for."""
+        return len(self._known_texts) - len(self.texts)
+
+    # Which rows
+
+    @property
+    def _is_keyed(self) -> bool:
+        made_by = self._main.handle.metadata.properties
+        return self._is_mirror and bool(made_by.get(KEY)) and made_by.get(IDENTITY) != "full"
+
+    def _key_columns(self) -> tuple[str, ...]:
+        """The columns that identify a row: of a table without key, all that can be compared."""
+        schema = self._main.table.schema
+        if self._is_keyed:
+            return tuple(self._main.handle.metadata.properties[KEY].split(","))
+        return tuple(f.name for f in schema.fields if not pa.types.is_nested(self._arrow_type(f.name)))
+
+    def _arrow_type(self, name: str) -> pa.DataType:
+        return self._main.table.scan().select(name).arrow_schema.field(0).type
+
+    def _find_keys(self) -> pa.Table:
+        """The keys of all rows that match in any snapshot or change, and those that became of them by key changes."""
+        files = _Files.of(self._main, self._main.table.metadata.snapshots.values())
+        parts = [batch for _, batch in _stored_rows(self._main, files.data.values(), self._key, self._where)]
+        log = find_table(self._catalog, change_log_name(self._name)) if self._is_mirror else None
+        schema = self._main.table.scan().select(*self._key).arrow_schema
+        empty = pa.schema([(f.name, _plain_type(f.type)) for f in schema]).empty_table()
+        found = pa.concat_tables([empty, *(self._plain(batch) for batch in parts)], promote_options="permissive")
+        if log is None or log.metadata.current_snapshot_id is None:
+            return distinct_rows(found)
+        place = opened(self._catalog, change_log_name(self._name))
+        return self._with_logged(place, distinct_rows(found))
+
+    def _plain(self, batch: pa.RecordBatch) -> pa.Table:
+        columns = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
+        return pa.table(columns, names=list(self._key))
+
+    def _with_logged(self, log: OpenedTable, found: pa.Table) -> pa.Table:
+        files = _Files.of(log, log.table.metadata.snapshots.values()).data.values()
+        sides = [side for side in _SIDES if side in log.table.schema.names]
+        names = [f"{side}.{name}" for side in sides for name in self._key]
+        parts = [found]
+        for side in sides[1:]:
+            try:
+                batches = _stored_rows(log, files, names, inside(side, self._where))
+                parts += [part for _, batch in batches for part in self._sides(batch, sides)]
+            except ColumnNotFoundError:  # a column that only the mirror has
+                continue
+        found = distinct_rows(pa.concat_tables(parts, promote_options="permissive"))
+        moves = [
+            pa.concat_tables([one, other], promote_options="permissive")
+            for _, batch in _stored_rows(log, files, names)
+            for one, other in [self._moved(batch, sides)]
+            if one.num_rows
+        ]
+        while moves:  # a key that became another is the same row; it may have become a third
+            keys = KeySet(list(found.columns))
+            met = []
+            for both in moves:
+                half = both.num_rows // 2
+                touched = keys.find(list(both.columns)) >= 0
+                touched = np.tile(touched[:half] | touched[half:], 2)
+                met.append(both.filter(pa.array(touched)))
+            more = distinct_rows(pa.concat_tables([found, *met], promote_options="permissive"))
+            if more.num_rows == found.num_rows:
+                break
+            found = more
+        return found
+
+    def _sides(self, batch: pa.RecordBatch, sides: Sequence[str]) -> Iterator[pa.Table]:
+        """The keys of changes: those sent, and those of the rows before and after."""
+        for side in sides:
+            rows = self._plain(batch.select([f"{side}.{name}" for name in self._key]))
+            missing = np.logical_and.reduce([np.asarray(pc.is_null(column)) for column in rows.columns])
+            yield rows.filter(pa.array(~missing)) if missing.any() else rows
+
+    def _moved(self, batch: pa.RecordBatch, sides: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+        """The keys before and after each change of a key."""
+        rows = [self._plain(batch.select([f"{side}.{name}" for name in self._key])) for side in sides]
+        ones, others = [], []
+        for i, one in enumerate(rows):
+            for other in rows[i + 1 :]:
+                both = [self._null_free(side) for side in (one, other)]
+                differs = _differ(one, other) & both[0] & both[1]
+                if differs.any():
+                    ones.append(one.filter(pa.array(differs)))
+                    others.append(other.filter(pa.array(differs)))
+        empty = rows[0].slice(0, 0)
+        return pa.concat_tables([empty, *ones]), pa.concat_tables([empty, *others])
+
+    @staticmethod
+    def _null_free(rows: pa.Table) -> Mask:
+        return np.asarray(~np.logical_and.reduce([np.asarray(pc.is_null(column)) for column in rows.columns]), np.bool_)
+
+    def _has_key(self, columns: Sequence[pa.Array]) -> Mask:
+        return np.asarray(self._set.find(columns) >= 0)
+
+    # Where they are
+
+    def _all_places(self) -> Iterator[_Place]:
+        """The tables, in the order of their expiry: what tells the keys comes last."""
+        if not self._is_mirror:
+            target = MaintainedTable(self._name, self._name, self._config.published[self._name].maintenance)
+            yield _Place(target, self._key, self._drops_rows, ())
+            return
+        targets = {t.name: t for t in maintained_tables(self._catalog, self._config, [self._name])}
+        mirror, log = targets.pop(self._name), targets.pop(change_log_name(self._name), None)
+        for target in targets.values():
+            yield _Place(
+                target, ("raw", "reason"), self._texts_in_events(is_own=target.name == quarantine_name(self._name))
+            )
+        if log is not None and (names := self._logged_columns(log.name)):
+            yield _Place(log, names, self._drops_changes)
+        yield _Place(mirror, self._key, self._drops_rows, self._key)
+
+    def _logged_columns(self, log: str) -> tuple[str, ...]:
+        schema = opened(self._catalog, log).table.schema
+        structs = {f.name: f.type.fields for f in schema.fields if f.name in _SIDES and isinstance(f.type, StructType)}
+        known = {(side, m.name) for side, members in structs.items() for m in members}
+        return tuple(f"{side}.{n}" for side in structs for n in self._key if all((side, k) in known for k in self._key))
+
+    @staticmethod
+    def _origins(place: _Place, found: OpenedTable, files: Collection[DataFile]) -> Counter[str]:
+        """Files of the source, with the number of events in them that are to be erased."""
+        where = ("source_file", "source_offset")
+        parts = [
+            pa.table([batch.column(where[0]).cast(pa.string()), batch.column(where[1])], list(where)).filter(
+                pa.array(place.drops(batch))
+            )
+            for _, batch in _stored_rows(found, files, (*place.columns, *where))
+        ]
+        if not parts:
+            return Counter()
+        counts = pa.concat_tables(parts).group_by(list(where)).aggregate([])[where[0]].value_counts()
+        return Counter(dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)))
+
+    def _drops_rows(self, batch: pa.RecordBatch) -> Mask:
+        return self._has_key([batch.column(name) for name in self._key])
+
+    def _drops_changes(self, batch: pa.RecordBatch) -> Mask:
+        dropped = np.zeros(batch.num_rows, np.bool_)
+        for side in _SIDES:
+            if f"{side}.{self._key[0]}" in batch.schema.names:
+                columns = [batch.column(f"{side}.{name}") for name in self._key]
+            elif side in batch.schema.names:
+                columns = [member(batch.column(side), name) for name in self._key]
+            else:
+                continue
+            dropped |= self._has_key(columns) & self._null_free(pa.table(columns, names=list(self._key)))
+        return dropped
+
+    def _texts_in_events(self, *, is_own: bool) -> Callable[[pa.RecordBatch], Mask]:
+        """Quarantined events that have one of the texts, or, of JSON of this table alone, a key as members."""
+        patterns = [list(_patterns(self.texts))]
+        by_column: list[list[str]] = []
+        if is_own:
+            for name, column in zip(self._key, self.keys.columns, strict=True):
+                values = sorted({re.escape(str(value)) for value in pc.unique(column).to_pylist() if value is not None})
+                by_column.append(
+                    [
+                        rf'"{re.escape(name)}"\s*:\s*"?(?:{"|".join(part)})"?\s*(?:[,}}\]]|$)'
+                        for part in _parts(values, _ALTERNATIVES)
+                    ]
+                )
+
+        def matches(batch: pa.RecordBatch, patterns: Sequence[str], *, all_columns: bool) -> Mask:
+            found = np.zeros(batch.num_rows, np.bool_)
+            for column in batch.select(["raw", "reason"] if all_columns else ["raw"]).columns:
+                for pattern in patterns:
+                    found |= np.asarray(pc.fill_null(pc.match_substring_regex(column, pattern), False), np.bool_)
+            return found
+
+        def drops(batch: pa.RecordBatch) -> Mask:
+            found = matches(batch, patterns[0], all_columns=True)
+            if by_column:
+                found |= np.logical_and.reduce([matches(batch, one, all_columns=False) for one in by_column])
+            return found
+
+        return drops
+
+    # Erasing
+
+    def erase(self, publish: Publish | None) -> None:
+        """Erase the rows, and publish the tables that read them again."""
+        for place in self._places:
+            found = opened(self._catalog, place.name)
+            finish_deleting(found, names_reached(found))
+        if self._is_mirror:
+            self._check_applied()
+        marks: dict[str, int] = {}
+        for place in self._places:
+            rows, deletes = self._before[place.name]
+            if rows or deletes:
+                self._show(f"{place.name}: rewriting {len(rows):,} data files")
+                self._rewrite(place)
+            if (mark := self._mark_of(place.name)) is not None:
+                marks[place.name] = mark
+        if self._is_mirror and self._name in marks:
+            self._publish(publish, marks[self._name])
+        for place in self._places:
+            if place.name in marks:
+                self._expire(place.target, marks[place.name])
+        entry = self._config.tables.get(self._name)
+        if entry is not None and self._name in marks:
+            keep_mirror_indexes(opened(self._catalog, self._name).handle, entry)
+
+    def _check_applied(self) -> None:
+        log = find_table(self._catalog, change_log_name(self._name))
+        logged = int((log and newest_property(log, LAST_ORDINAL)) or 0)
+        applied = int(newest_property(self._main.handle, LOG_ORDINAL) or 0)
+        if logged > applied:
+            raise SourceError(
+                f"{self._name}: {counted(logged - applied, 'change')} of its change log not applied yet, and the snapshots "
+                f"that tell how must stay until then: run nevermore ingest {self._name}, then erase again"
+            )
+
+    def _rewrite(self, place: _Place) -> None:
+        """Commit the table without the rows, and without deletes that name their keys."""
+        handle = opened(self._catalog, place.name).handle
+        settings = CompactSettings.of(handle, self._config)
+        for _ in range(MAX_ROUNDS):
+            found = opened(self._catalog, place.name)
+            current = found.table.metadata.current_snapshot
+            files = _Files.of(found, () if current is None else (current,))
+            if place.deletes_with_keys(found, files.deletes.values()):
+                convert(handle)
+            live = set(place.rows_of(found, files.data.values()))
+            if not live:
+                break
+            rewrite_without(handle, settings, live, place.drops, {ERASED: "true"})
+        else:
+            raise CommitConflictError(f"other writers kept changing {place.name}: erase again")
+        retry_conflicts(lambda: _mark(handle))
+
+    def _mark_of(self, name: str) -> int | None:
+        """The newest snapshot before which none may stay."""
+        metadata = opened(self._catalog, name).table.metadata
+        current = metadata.current_snapshot_id
+        line = [] if current is None else metadata.ancestors(current)
+        return next((s.snapshot_id for s in line if ERASED in s.summary), None)
+
+    def _expire(self, target: MaintainedTable, mark: int) -> None:
+        done = expire(self._catalog, self._config, target, before=mark, show=self._show)
+        self._gone[target.name] += len(done.expired)
+        self._deleted[target.name] += sum(done.files.values())
+        found = opened(self._catalog, target.name)
+        folder = f"{metadata_location(found.handle)}/{CHECK_RESULTS}"
+        found.storage.remove(found.storage.files_in(folder))
+
+    def _readers(self) -> list[str]:
+        """Published tables that exist and read the mirror."""
+        names = [n for n in self._config.published if self._name in published_query(self._config, n).tables]
+        return [name for name in names if find_table(self._catalog, name) is not None]
+
+    def _publish(self, publish: Publish | None, mark: int) -> None:
+        """Make the published tables without the rows, and expire what was published before."""
+        metadata = opened(self._catalog, self._name).table.metadata
+        line = metadata.ancestors(metadata.current_snapshot_id or 0)
+        clean = {s.snapshot_id for s in line[: [s.snapshot_id for s in line].index(mark) + 1]}
+        for name in self._readers():
+            entry, reason = self._config.published[name], None
+            since = self._published_since(name, clean)
+            if since is None and entry.mode == "replace" and publish is not None:
+                self._show(f"{name}: publishing without the rows")
+                try:
+                    publish(name)
+                except PipelineError as error:
+                    reason = f"it could not be published: {error}"
+                since = self._published_since(name, clean)
+            if since is None:
+                own = f'its columns decide: nevermore erase {name} --where "..." --delete'
+                again = f"nevermore publish {name}, then erase again"
+                reason = reason or (
+                    f"mode {entry.mode} keeps rows of earlier runs; {own}" if entry.mode != "replace" else again
+                )
+                self._published[name] = ErasedTable(name, held=(f"published before: {reason}",), is_published=True)
+                continue
+            self._expire(MaintainedTable(name, name, entry.maintenance), since)
+            gone, deleted = self._gone[name], self._deleted[name]
+            self._published[name] = ErasedTable(name, expired=gone, deleted_files=deleted, is_published=True)
+
+    def _published_since(self, name: str, clean: Collection[int]) -> int | None:
+        """The oldest of the newest snapshots of a published table that were made from clean snapshots of the mirror."""
+        metadata = opened(self._catalog, name).table.metadata
+        if metadata.current_snapshot_id is None:
+            return None
+        since = None
+        for snapshot in metadata.ancestors(metadata.current_snapshot_id):
+            if ERASED in snapshot.summary:
+                return snapshot.snapshot_id
+            state = PublishedState.from_json(snapshot.summary[STATE]) if STATE in snapshot.summary else None
+            read = state.sources[self._name].snapshot_id if state is not None and self._name in state.sources else None
+            if read not in clean:
+                if snapshot.summary.get("operation") == "replace" or SOURCE + self._name in snapshot.summary:
+                    continue
+                break
+            since = snapshot.snapshot_id
+        return since
+
+    # The report
+
+    def report(self, *, is_dry: bool) -> Iterator[ErasedTable]:
+        """What there is of the rows in each table."""
+        if not is_dry:
+            self._forget_common_texts()
+        for place in self._places:
+            rows, deletes = self._before[place.name]
+            found = opened(self._catalog, place.name)
+            one = ErasedTable(
+                place.name,
+                rows.total(),
+                len(rows),
+                len(deletes),
+                expired=self._gone[place.name],
+                deleted_files=self._deleted[place.name],
+            )
+            if is_dry:
+                files = {*rows, *deletes}
+                yield replace(one, held=tuple(self._refs_with(found, files)) if files else ())
+            else:
+                self._show(f"{place.name}: searching all files")
+                yield self._searched(one, found, place)
+        if not self._is_mirror:
+            return
+        for name in self._readers():
+            if is_dry:
+                yield ErasedTable(name, is_published=True)
+            elif (made := self._published.get(name)) is not None:
+                yield made if made.held else self._searched(made, opened(self._catalog, name), None)
+
+    def _forget_common_texts(self) -> None:
+        """Do not search for texts of the condition that other rows have as well."""
+        found = opened(self._catalog, self._name)
+        current = found.table.metadata.current_snapshot
+        named = set(texts_in(self._where)).intersection(self.texts)
+        if not named or current is None:
+            return
+        live = [StoredFile(path, size, None) for _, path, size in _files_in(found, current)]
+        common = {text for text in named if any(_TextSearch([text]).look_into(file, found)[0] for file in live)}
+        self.texts = [text for text in self.texts if text not in common]
+
+    def _refs_with(self, found: OpenedTable, paths: Collection[str]) -> Iterator[str]:
+        """Tags and branches that reach some files."""
+        for name, ref in found.table.metadata.refs.items():
+            snapshot = found.table.metadata.snapshots.get(ref.snapshot_id)
+            if name == "main" or snapshot is None:
+                continue
+            held = {path for _, path, _ in _files_in(found, snapshot)}.intersection(paths)
+            if held:
+                yield f"{'branch' if ref.is_branch else 'tag'} {name}: {counted(len(held), 'file')} with the rows"
+
+    def _searched(self, one: ErasedTable, found: OpenedTable, place: _Place | None) -> ErasedTable:
+        """Search the rows in all data files of all snapshots, and the texts in all files in the folders of the table."""
+        reasons: dict[str, str] = {}
+        decoded = 0
+        if place is not None:
+            files = _Files.of(found, found.table.metadata.snapshots.values())
+            rows = place.rows_of(found, files.data.values())
+            reasons = {path: counted(n, "row") for path, n in rows.items()}
+            reasons |= dict.fromkeys(place.deletes_with_keys(found, files.deletes.values()), "keys of deletes")
+        listed = [file for folder in found.folders for file in found.storage.list_files(folder, recursive=True)]
+        search = _TextSearch(self.texts)
+        for file in listed:
+            has_text, num_bytes = search.look_into(file, found)
+            decoded += num_bytes
+            if has_text and not any(file_name(path) == file_name(file.path) for path in reasons):
+                reasons[file.path] = "one of the texts"
+        held = tuple(self._holders(found, reasons)) if reasons else ()
+        stored = sum(file.size_bytes for file in listed)
+        return replace(one, searched_files=len(listed), searched_bytes=stored, decoded_bytes=decoded, held=held)
+
+    def _holders(self, found: OpenedTable, reasons: Mapping[str, str]) -> Iterator[str]:
+        """Say of each file what keeps it."""
+        metadata = found.table.metadata
+        refs = {ref.snapshot_id: f"{'branch' if ref.is_branch else 'tag'} {n}" for n, ref in metadata.refs.items()}
+        keepers: dict[str, list[str]] = {}
+        for snapshot in metadata.snapshots.values():
+            named = refs.get(snapshot.snapshot_id, f"snapshot {snapshot.snapshot_id}")
+            manifests = [m.path for m in manifests_of([snapshot], found.table)]
+            for path in (*(p for _, p, _ in _files_in(found, snapshot)), *manifests, snapshot.manifest_list or ""):
+                keepers.setdefault(file_name(path), []).append(named)
+        reached = names_reached(found)
+        for path, what in reasons.items():
+            kept = ", ".join(keepers.get(file_name(path), ()))
+            if not kept:
+                kept = (
+                    "the metadata" if file_name(path) in reached else "nothing (nevermore orphans --delete removes it)"
+                )
+            yield f"{path} has {what}; kept by {kept}"
+
+
+def _files_in(found: OpenedTable, snapshot: Snapshot) -> Iterator[tuple[str, str, int]]:
+    return live_files(list(manifests_of([snapshot], found.table)), found.table)
+
+
+def _mark(handle: "CatalogTable") -> None:
+    """Commit that all older snapshots must go."""
+    refresh(handle)
+    RowDelta(handle).commit(
+        [],
+        {**carried_positions(handle), ERASED: "true"},
+        remove=NamedFiles(frozenset()),
+        operation="replace",
+        forgets=True,
+    )
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _differ(one: pa.Table, other: pa.Table) -> Mask:
+    """Rows of two tables that differ in any column."""
+    differs = np.zeros(one.num_rows, np.bool_)
+    for a, b in zip(one.columns, other.columns, strict=True):
+        unequal = pc.fill_null(pc.not_equal(a, b), pc.not_equal(pc.is_null(a), pc.is_null(b)))
+        differs |= np.asarray(unequal, np.bool_)
+    return differs
+
+
+def _texts_of(keys: pa.Table) -> Iterator[str]:
+    """The values of keys that are text, or are written as text."""
+    for column in keys.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            yield from (text for text in pc.unique(column).to_pylist() if text)
+        elif pa.types.is_fixed_size_binary(column.type) and column.type.byte_width == 16:
+            yield from (str(UUID(bytes=value)) for value in pc.unique(column).to_pylist() if value)
+
+
+def _parts(values: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    return (values[begin : begin + size] for begin in range(0, len(values), size))
+
+
+def _patterns(texts: Sequence[str]) -> Iterator[str]:
+    """Regular expressions for texts that are not a part of a longer word."""
+    for part in _parts(texts, _ALTERNATIVES):
+        yield rf"(?:^|[^0-9A-Za-z])(?:{'|'.join(map(re.escape, part))})(?:$|[^0-9A-Za-z])"
+
+
+class _TextSearch:
+    """Searches texts in files of any kind."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._patterns = list(_patterns(texts))
+        self._stored = [text.encode() for text in texts]
+
+    @cached_property
+    def _compiled(self) -> list[re.Pattern[str]]:
+        return [re.compile(pattern) for pattern in self._patterns]
+
+    def look_into(self, file: StoredFile, found: OpenedTable) -> tuple[bool, int]:
+        """Whether a file has one of the texts, and how many bytes were compared."""
+        if not self._patterns:
+            return False, 0
+        try:
+            if file.path.endswith(".parquet"):
+                return self._in_parquet(file.path, found)
+            data = found.storage.read(file.path)
+            if file.path.endswith(".avro"):
+                values = list(_leaves(read_avro(data, file.path).rows))
+                return any(self._in_text(value) for value in values), sum(map(len, values))
+        except (ScanError, pa.ArrowException, OSError, ValueError):
+            return False, 0  # it was deleted meanwhile, or is no file of a table
+        if file.path.endswith(".gz"):
+            with pa.CompressedInputStream(io.BytesIO(data), "gzip") as stream:
+                data = stream.read()
+        return any(text in data for text in self._stored), len(data)
+
+    def _in_text(self, value: str) -> bool:
+        return any(pattern.search(value) for pattern in self._compiled)
+
+    def _in_parquet(self, path: str, found: OpenedTable) -> tuple[bool, int]:
+        num_bytes = 0
+        has_text = False
+        with found.storage.open_input(path) as source, pq.ParquetFile(source) as stored:
+            for batch in stored.iter_batches():
+                num_bytes += batch.nbytes
+                has_text = has_text or any(self._in_column(column) for column in batch.columns)
+        return has_text, num_bytes
+
+    def _in_column(self, column: pa.Array) -> bool:
+        kind = column.type
+        if isinstance(column, pa.ExtensionArray):
+            return self._in_column(column.storage)
+        if pa.types.is_dictionary(kind):
+            return self._in_column(column.dictionary)
+        if pa.types.is_struct(kind):
+            return any(self._in_column(one) for one in column.flatten())
+        if pa.types.is_map(kind):
+            return self._in_column(column.keys) or self._in_column(column.items)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return self._in_column(column.flatten())
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+            return False
+        return any(pc.any(pc.match_substring_regex(column, pattern)).as_py() for pattern in self._patterns)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Texts in a decoded Avro file; bytes as text of their single bytes, so that those of UTF-8 are found as well."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _leaves(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _leaves(one)
