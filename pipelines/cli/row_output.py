@@ -66,7 +66,7 @@ def _struct(array: pa.Array) -> list[Any]:
 def _list(array: pa.Array) -> list[Any]:
     items = _values(array.flatten())
     ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)).tolist()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][: len(ends)]
     valid = array.is_valid().to_pylist()
     return [items[a:b] if v else None for a, b, v in zip(starts, ends, valid, strict=True)]
 

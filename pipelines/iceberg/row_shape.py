@@ -153,10 +153,10 @@ def _shaped(array: pa.Array, kind: Type, path: str) -> pa.Array:
             values = _shaped(array.flatten(), element.type, f"{path}.element")
             return pa.ListArray.from_arrays(_dense_offsets(array), values, type=wanted, mask=array.is_null())
         case MapType(key, value) if pa.types.is_map(array.type):
-            dense = pc.fill_null(array, []) if array.null_count else array
-            keys = _shaped(dense.keys, key.type, f"{path}.key")
-            items = _shaped(dense.items, value.type, f"{path}.value")
-            return pa.MapArray.from_arrays(dense.offsets, keys, items, type=wanted, mask=array.is_null())
+            offsets, keys, items = _entries(array)
+            keys = _shaped(keys, key.type, f"{path}.key")
+            items = _shaped(items, value.type, f"{path}.value")
+            return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=array.is_null())
         case PrimitiveType():
             try:
                 return array.cast(wanted)
@@ -198,8 +198,8 @@ def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
         fields = [target.field(i) for i in range(target.num_fields)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
-        keys, items = _relabelled(array.keys, target.key_type), _relabelled(array.items, target.item_type)
-        offsets = _zero_based(array.offsets)
+        offsets, keys, items = _entries(array)
+        keys, items = _relabelled(keys, target.key_type), _relabelled(items, target.item_type)
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
     if pa.types.is_list(target):
         values = _relabelled(array.flatten(), target.value_type)
@@ -207,8 +207,14 @@ def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array
 
 
-def _zero_based(offsets: pa.Array) -> pa.Array:
-    return pc.subtract(offsets, offsets[0]) if len(offsets) and offsets[0].as_py() else offsets
+def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Offsets from zero, keys and items of these maps alone: those of a slice of maps, or of NULL, hold others, too."""
+    dense = pc.fill_null(maps, []) if maps.null_count else maps
+    if not len(dense):
+        return pa.array([0], pa.int32()), dense.keys.slice(0, 0), dense.items.slice(0, 0)
+    first, last = dense.offsets[0].as_py(), dense.offsets[-1].as_py()
+    keys, items = (entries.slice(first, last - first) for entries in (dense.keys, dense.items))
+    return pc.subtract(dense.offsets, first) if first else dense.offsets, keys, items
 
 
 def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:

@@ -57,6 +57,55 @@ def test_sliced_maps_keep_their_values() -> None:
     assert shaped.column("m").to_pylist() == [None, [("b", 2.0), ("c", None)], []]
 
 
+MAPS_OF_LISTS = Schema(
+    0,
+    (
+        NestedField(
+            1,
+            "m",
+            parse_type(
+                {
+                    "type": "map",
+                    "key-id": 2,
+                    "key": "string",
+                    "value-id": 3,
+                    "value": {
+                        "type": "list",
+                        "element-id": 4,
+                        "element": {"type": "map", "key-id": 5, "key": "string", "value-id": 6, "value": "double"},
+                    },
+                }
+            ),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("key_type", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("offset", range(7))
+def test_every_slice_of_nested_maps_keeps_its_entries(offset: int, key_type: pa.DataType) -> None:
+    """With and without a change of types, as these go through different conversions."""
+    inner = pa.map_(key_type, pa.float64())
+    values = [[("a", [[("x", 1.0)], None, []])], None, [], [("b", None), ("c", [])], None, [("d", [[], [("y", 2.0)]])]]
+    maps = pa.array(values, pa.map_(key_type, pa.list_(inner)))
+    for length in range(len(values) - offset + 1):
+        shaped = conform(pa.table({"m": maps.slice(offset, length)}), MAPS_OF_LISTS)
+        shaped.validate(full=True)
+        assert shaped.column("m").to_pylist() == values[offset : offset + length]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_entries_under_null_maps_are_omitted(start: int) -> None:
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()),
+        pa.array(["a", "b", "c"]),
+        pa.array([1.0, 2.0, 3.0]),
+        mask=pa.array([False, True, False]),
+    )
+    shaped = conform(pa.table({"m": maps.slice(start)}), NESTED)
+    assert shaped.column("m").to_pylist() == [[("a", 1.0)], None, [("c", 3.0)]][start:]
+
+
 def test_uuid_becomes_the_logical_type() -> None:
     schema = Schema(0, (NestedField(1, "u", PrimitiveType("uuid")),))
     value = uuid.uuid4()
