@@ -178,11 +178,10 @@ def _shaped_struct(array: pa.StructArray, members: tuple[NestedField, ...], path
     return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 
-def _dense_offsets(array: pa.Array) -> pa.Array:
-    """Offsets into `array.flatten()`, which omits the values under NULL lists."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+def _dense_offsets(array: pa.ListArray | pa.MapArray) -> pa.Array:
+    """Offsets from zero into the values of lists or the entries of maps, without those under NULL."""
+    lengths = np.diff(array.offsets.to_numpy()) * array.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
 
 
 def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -209,12 +208,10 @@ def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Offsets from zero, keys and items of these maps alone: those of a slice of maps, or of NULL, hold others, too."""
-    dense = pc.fill_null(maps, []) if maps.null_count else maps
-    if not len(dense):
-        return pa.array([0], pa.int32()), dense.keys.slice(0, 0), dense.items.slice(0, 0)
-    first, last = dense.offsets[0].as_py(), dense.offsets[-1].as_py()
-    keys, items = (entries.slice(first, last - first) for entries in (dense.keys, dense.items))
-    return pc.subtract(dense.offsets, first) if first else dense.offsets, keys, items
+    offsets = _dense_offsets(maps)
+    held = maps.filter(maps.is_valid()) if maps.null_count else maps
+    first = held.offsets[0].as_py() if len(held) else 0
+    return offsets, held.keys.slice(first, offsets[-1].as_py()), held.items.slice(first, offsets[-1].as_py())
 
 
 def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:

@@ -51,7 +51,9 @@ def test_values_are_written_as_documented(kind: pa.DataType, value: Any, text: A
 @pytest.mark.parametrize("offset", range(6))
 def test_every_slice_of_maps_and_lists_is_written(offset: int) -> None:
     maps = [{"a": [1.0, None]}, None, {}, {"b": None, "c": []}, {"d": [2.0]}]
-    array = pa.array([None if m is None else list(m.items()) for m in maps], pa.map_(pa.string(), pa.list_(pa.float64())))
+    array = pa.array(
+        [None if m is None else list(m.items()) for m in maps], pa.map_(pa.string(), pa.list_(pa.float64()))
+    )
     for length in range(len(maps) - offset + 1):
         rows = list(render_rows(pa.table({"v": array}).slice(offset, length)))
         assert [row["v"] for row in rows] == maps[offset : offset + length]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.row_shape import conform, parquet_schema
+from pipelines.iceberg.row_shape import conform, parquet_schema, without_extensions
 from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
 
 NESTED = Schema(
@@ -104,6 +104,17 @@ def test_entries_under_null_maps_are_omitted(start: int) -> None:
     )
     shaped = conform(pa.table({"m": maps.slice(start)}), NESTED)
     assert shaped.column("m").to_pylist() == [[("a", 1.0)], None, [("c", 3.0)]][start:]
+
+
+def test_maps_of_uuids_become_their_logical_type() -> None:
+    kind = {"type": "map", "key-id": 2, "key": "uuid", "value-id": 3, "value": "uuid"}
+    schema = Schema(0, (NestedField(1, "m", parse_type(kind)),))
+    values = [[(bytes(16), None)], None, [(bytes(range(16)), bytes(16))]]
+    maps = pa.array(values, pa.map_(pa.binary(16), pa.binary(16)))
+    for start in range(4):
+        shaped = conform(pa.table({"m": maps.slice(start)}), schema)
+        assert shaped.schema.field("m").type.key_type == pa.uuid()
+        assert without_extensions(shaped).column("m").to_pylist() == values[start:]
 
 
 def test_uuid_becomes_the_logical_type() -> None:
