@@ -20,6 +20,7 @@ from scan_core.model.schema import Schema
 from scan_core.model.snapshot import FileFormat
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.model.table_metadata import TableMetadata
+from scan_core.native.compiled import may_use_numba
 from scan_core.plan.file_pruner import file_statistics
 from scan_core.plan.planner import ScanPlan
 from scan_core.prune.domains import domain_from_statistics
@@ -195,7 +196,9 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
     from scan_core.read.predicate import open_conjuncts
 
     context, file = plan.context, task.data_file
-    reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
+    reader = open_file(
+        file.path, file.format, context.io, file.file_size_bytes, use_numba=may_use_numba(context.options)
+    )
     try:
         projection = FileProjection(
             reader.arrow_schema,

@@ -158,7 +158,8 @@ def _file_keys(
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
     whole = context.options.switches.read_small_files_whole
-    reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole)
+    use_numba = may_use_numba(context.options)
+    reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole, use_numba=use_numba)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes
     try:

@@ -21,6 +21,7 @@ from scan_core.model.errors import MalformedTableError, MemoryLimitError, Unsupp
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
 from scan_core.model.snapshot import DataFile, DeleteFile
+from scan_core.native.compiled import may_use_numba
 from scan_core.rows.roaring import RoaringPositions, SortedPositions, decode_roaring, sorted_positions
 
 FILE_PATH_ID = 2147483546
@@ -121,7 +122,9 @@ def read_position_deletes(
     """
     if delete_file.is_encrypted:
         raise UnsupportedError(f"{delete_file.path}: encrypted delete files are not supported")
-    reader = open_file(delete_file.path, delete_file.format, io, delete_file.file_size_bytes)
+    reader = open_file(
+        delete_file.path, delete_file.format, io, delete_file.file_size_bytes, use_numba=may_use_numba(options)
+    )
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += delete_file.file_size_bytes
     try:

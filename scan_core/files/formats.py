@@ -21,6 +21,7 @@ def open_file(
     parallelism: int = 1,
     whole: bool = False,
     verifies: bool = True,
+    use_numba: bool = False,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -33,6 +34,7 @@ def open_file(
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
         verifies: compare checksums where the file has them, those of Avro and ORC in any case.
+        use_numba: allow compiled kernels.
 
     Raises:
         MissingFileError: no such file.
@@ -44,7 +46,13 @@ def open_file(
             from scan_core.files.parquet.reader import open_parquet
 
             return open_parquet(
-                path, io, reads_pages=reads_pages, parallelism=parallelism, whole=whole, verifies=verifies
+                path,
+                io,
+                reads_pages=reads_pages,
+                parallelism=parallelism,
+                whole=whole,
+                verifies=verifies,
+                use_numba=use_numba,
             )
         case FileFormat.ORC:
             from scan_core.files.orc import open_orc

@@ -441,6 +441,216 @@ def read_longs(  # noqa: PLR0917  kernels take no objects
     return place
 
 
+_BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = u(3), u(7), u(8), u(9), u(10), u(12)
+"""Wire types of Thrift's compact protocol; 1 and 2 are booleans, 4 to 6 integers (`files/parquet/thrift.py`)."""
+_MAX_THRIFT_DEPTH = u(32)
+_CHUNK_NUMBERS = u(11)
+"""Numbers of a column chunk, as `files/parquet/footer.py` names them."""
+
+
+@inlined
+def _list_header(data: Any, size: Any, at: Any) -> Any:
+    """(number of elements, wire type of elements, where they begin); beyond `size` if the header is cut off."""
+    if at >= size:
+        return u(0), u(0), size + u(1)
+    header = u(data[at])
+    at += u(1)
+    count, kind = header >> u(4), header & u(15)
+    if count == u(15):
+        end = _varint_end(data, size, at)
+        if end > size:
+            return u(0), u(0), size + u(1)
+        count, shift = u(0), u(0)
+        while at < end:
+            count |= (u(data[at]) & u(127)) << shift
+            at, shift = at + u(1), shift + u(7)
+    return count, kind, at
+
+
+@inlined
+def _skip(  # noqa: C901, PLR0912, PLR0915  one loop over bytes
+    data: Any, size: Any, at: Any, kind: Any, stack: Any
+) -> Any:
+    """The position behind a Thrift value; beyond `size` if it is cut off, a map, or nested too deeply.
+
+    `stack` holds two numbers for each open value: elements left and their type; (0, struct) for structs.
+    """
+    depth, in_list = u(0), False
+    while True:
+        if kind == u(1) or kind == u(2):
+            if in_list:
+                at += u(1)
+        elif kind == _BYTE_T:
+            at += u(1)
+        elif kind >= u(4) and kind <= u(6):
+            at = _varint_end(data, size, at)
+        elif kind == _DOUBLE_T:
+            at += u(8)
+        elif kind == _BINARY_T:
+            end = _varint_end(data, size, at)
+            if end > size:
+                return size + u(1)
+            length, shift = u(0), u(0)
+            while at < end:
+                length |= (u(data[at]) & u(127)) << shift
+                at, shift = at + u(1), shift + u(7)
+            if length > size - at:
+                return size + u(1)
+            at += length
+        elif kind in (_LIST_T, _SET_T):
+            count, element, at = _list_header(data, size, at)
+            if at > size or count > size - at or depth >= _MAX_THRIFT_DEPTH:
+                return size + u(1)
+            if count > u(0):
+                stack[depth * u(2)], stack[depth * u(2) + u(1)] = count, element
+                depth += u(1)
+        elif kind == _STRUCT_T:
+            if depth >= _MAX_THRIFT_DEPTH:
+                return size + u(1)
+            stack[depth * u(2)], stack[depth * u(2) + u(1)] = u(0), _STRUCT_T
+            depth += u(1)
+        else:
+            return size + u(1)
+        if at > size:
+            return size + u(1)
+        # the next value of the innermost list or struct that is not at its end
+        is_found = False
+        while depth > u(0) and not is_found:
+            left, element = stack[depth * u(2) - u(2)], stack[depth * u(2) - u(1)]
+            if left > u(0):
+                kind, in_list, is_found = element, True, True
+                if left > u(1):
+                    stack[depth * u(2) - u(2)] = left - u(1)
+                else:
+                    depth -= u(1)
+            else:
+                if at >= size:
+                    return size + u(1)
+                header = u(data[at])
+                at += u(1)
+                if header == u(0):
+                    depth -= u(1)
+                else:
+                    kind, in_list, is_found = header & u(15), False, True
+                    if header >> u(4) == u(0):
+                        at = _varint_end(data, size, at)
+                        if at > size:
+                            return size + u(1)
+        if not is_found:
+            return at
+
+
+@inlined
+def _walk_chunk(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
+    data: Any, size: Any, at: Any, stack: Any, chunks: Any, first: Any
+) -> Any:
+    """Fill the numbers of one column chunk; the position behind it, beyond `size` where it is not as usual."""
+    field, has_metadata = u(0), False
+    while True:
+        if at >= size:
+            return size + u(1)
+        header = u(data[at])
+        at += u(1)
+        if header == u(0):
+            break
+        kind = header & u(15)
+        field += header >> u(4)
+        if header >> u(4) == u(0) or field == u(1) or field == u(8) or field == u(9):
+            return size + u(1)  # in another file, or encrypted: the caller says so
+        if field == u(3):
+            if kind != _STRUCT_T:
+                return size + u(1)
+            chunks[first], has_metadata, inner = at, True, u(0)
+            while True:
+                if at >= size:
+                    return size + u(1)
+                header = u(data[at])
+                at += u(1)
+                if header == u(0):
+                    break
+                kind = header & u(15)
+                inner += header >> u(4)
+                if header >> u(4) == u(0):
+                    return size + u(1)
+                slot = u(0)
+                if inner == u(1):
+                    slot = u(1)
+                elif inner >= u(5) and inner <= u(7):
+                    slot = inner - u(3)
+                elif inner == u(9):
+                    slot = u(5)
+                elif inner == u(11):
+                    slot = u(6)
+                if slot == u(0):
+                    at = _skip(data, size, at, kind, stack)
+                else:
+                    end = _varint_end(data, size, at)
+                    if kind < u(4) or kind > u(6) or end > size:
+                        return size + u(1)
+                    chunks[first + slot] = _varint(data, at, end)
+                    at = end
+                if at > size:
+                    return size + u(1)
+        elif field >= u(4) and field <= u(7):
+            end = _varint_end(data, size, at)
+            if kind < u(4) or kind > u(6) or end > size:
+                return size + u(1)
+            chunks[first + field + u(3)] = _varint(data, at, end)
+            at = end
+        else:
+            at = _skip(data, size, at, kind, stack)
+            if at > size:
+                return size + u(1)
+    return at if has_metadata else size + u(1)
+
+
+def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
+    data: Any, size: Any, at: Any, num_groups: Any, num_leaves: Any, stack: Any, rows: Any, chunks: Any
+) -> Any:
+    """The numbers of the column chunks of a Parquet footer, and how many rows its row groups have.
+
+    Numbers that are missing stay as they are. Returns the position behind the last row group; 0 if the bytes are damaged
+    or unusual.
+    """
+    for group in range(num_groups):
+        field, has_chunks, has_rows = u(0), False, False
+        while True:
+            if at >= size:
+                return u(0)
+            header = u(data[at])
+            at += u(1)
+            if header == u(0):
+                break
+            kind = header & u(15)
+            field += header >> u(4)
+            if header >> u(4) == u(0):
+                return u(0)
+            if field == u(1):
+                if kind != _LIST_T:
+                    return u(0)
+                count, element, at = _list_header(data, size, at)
+                if at > size or count != num_leaves or (count > u(0) and element != _STRUCT_T):
+                    return u(0)
+                for leaf in range(num_leaves):
+                    at = _walk_chunk(data, size, at, stack, chunks, (group * num_leaves + leaf) * _CHUNK_NUMBERS)
+                    if at > size:
+                        return u(0)
+                has_chunks = True
+            elif field == u(3):
+                end = _varint_end(data, size, at)
+                if kind < u(4) or kind > u(6) or end > size:
+                    return u(0)
+                rows[group], has_rows = _varint(data, at, end), True
+                at = end
+            else:
+                at = _skip(data, size, at, kind, stack)
+                if at > size:
+                    return u(0)
+        if not (has_chunks and has_rows):
+            return u(0)
+    return at
+
+
 RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "walk_records": (walk_records, "u8*[size] u64 u64 u64*[4*num_steps] u64 i64*[num_records*width] u64"),
     "find_in_pairs": (
@@ -448,6 +658,10 @@ RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
         "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 u64 u64 i64*[num_rows] i64*[num_rows]",
     ),
     "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
+    "walk_row_groups": (
+        walk_row_groups,
+        "u8*[size] u64 u64 u64 u64 u64*[64] i64*[num_groups] i64*[11*num_groups*num_leaves]",
+    ),
 }
 """As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read. The caller proves
 that the slots of a program lie within `width`, as `compile_columns` numbers them.

@@ -13,6 +13,7 @@ from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGro
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
+from scan_core.native.compiled import may_use_numba
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
@@ -127,4 +128,5 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         reads_pages=options.switches.prune_pages,
         parallelism=options.parallelism,
         verifies=options.verify_checksums,
+        use_numba=may_use_numba(options),
     )

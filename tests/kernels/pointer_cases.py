@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from scan_core.files.parquet.thrift import read_list_header, read_struct, read_value
 from scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
 from tests.kernels.array_cases import Arguments, Random
 
@@ -257,6 +260,32 @@ def read_longs(random: Random) -> Arguments:
     return [data, len(data), starts, counts, len(starts), np.zeros(room, np.int64), room]
 
 
+def walk_row_groups(random: Random) -> Arguments:
+    """Row groups of a footer that pyarrow writes, with statistics of nested and flat columns; perhaps damaged."""
+    num_rows, num_columns = int(random.integers(0, 9)), int(random.integers(1, 20))
+    kinds = (pa.int64(), pa.string(), pa.list_(pa.float64()), pa.bool_())
+    columns = {f"c{i}": pa.nulls(num_rows, kinds[i % 4]) for i in range(num_columns)}
+    sink = pa.BufferOutputStream()
+    size_per_group = max(int(random.integers(1, 5)), 1)
+    pq.write_table(pa.table(columns), sink, row_group_size=size_per_group, write_page_index=bool(random.random() < 0.5))
+    content = sink.getvalue().to_pybytes()
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    places: list[int] = []
+
+    def mark(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+        places.append(position)
+        return read_value(data, position, kind, depth)
+
+    document = read_struct(footer, readers={4: mark})[0]
+    num_groups, _, first = read_list_header(footer, places[0])
+    num_leaves = num_columns if not document[4] or random.random() < 0.9 else num_columns + 1
+    stack, rows = np.zeros(64, np.uint64), np.zeros(num_groups, np.int64)
+    data = damaged(random, footer)
+    first = min(first, len(data))
+    numbers = np.zeros(11 * num_groups * num_leaves, np.int64)
+    return [data, len(data), first, num_groups, num_leaves, stack, rows, numbers]
+
+
 CASES: dict[str, Callable[[Random], Arguments]] = {
     "hash_words": hash_words,
     "hash_codes": hash_codes,
@@ -286,5 +315,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "walk_records": walk_records,
     "find_in_pairs": find_in_pairs,
     "read_longs": read_longs,
+    "walk_row_groups": walk_row_groups,
 }
 """By kernel: how to make arguments."""

@@ -6,7 +6,6 @@ of a dictionary. Only where that bound is large are the rows of a column measure
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -223,7 +222,7 @@ class DecodedSizes:
             return max(
                 (self._max_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
             )
-        plain, longest, size = replace(chunk, metadata={**chunk.metadata, 4: 0}), 0, 0
+        plain, longest, size = chunk.stating({4: 0}), 0, 0
         gathered: list[tuple[PageFacts, bytes]] = []
         for index, page in enumerate(pages):
             part = self._numbers(chunk, page, _BEGINNING_BYTES + _BYTES_PER_PREFIX * page.num_values)

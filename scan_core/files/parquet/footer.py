@@ -2,13 +2,16 @@
 
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from scan_core.files.parquet.checksums import Checksums, verified_parts, without_entries
 from scan_core.files.parquet.thrift import (
@@ -25,6 +28,8 @@ from scan_core.files.parquet.thrift import (
 )
 from scan_core.io.remote import ByteSource
 from scan_core.model.errors import MalformedTableError, UnsupportedError
+from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.native.machine_code import Kernels
 
 _REPEATING_FIELDS = (2, 3, 13, 16)
 """Of column metadata: encodings, path, encoding statistics, size statistics."""
@@ -119,12 +124,22 @@ class Leaf:
     elements: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FooterSchema:
-    """The leaves of a schema, and the bytes it was read from."""
+    """The leaves of a schema, and the bytes it was read from.
+
+    `physical_types` and `is_flat`, for leaves that are not below a list or map, are those of the leaves as arrays.
+    """
 
     leaves: tuple[Leaf, ...]
     encoded: bytes
+    physical_types: NDArray[np.int64] = field(init=False)
+    is_flat: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "physical_types", np.array([leaf.physical_type for leaf in self.leaves], np.int64))
+        is_flat = np.array([leaf.max_repetition_level == 0 for leaf in self.leaves], np.bool_)
+        object.__setattr__(self, "is_flat", is_flat)
 
 
 _last = FooterSchema((), b"")
@@ -213,26 +228,63 @@ PLAIN, PLAIN_DICTIONARY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 2, 7, 8
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A column chunk; `metadata` is its ColumnMetaData by field id, `pages` its page index by (offset, length)."""
+class ChunkMetadata:
+    """The ColumnMetaData of a column chunk by field id; parsed when it is first asked for, as most never are."""
 
-    metadata: Struct
+    __slots__ = ("_data", "_found", "_path", "_place")
+
+    def __init__(self, data: bytes, place: int, path: str, found: Struct | None = None) -> None:
+        """From the bytes of a footer and the position of the struct in them, or parsed before."""
+        self._data = data
+        self._place = place
+        self._path = path
+        self._found = found
+
+    @property
+    def fields(self) -> Struct:
+        """The struct.
+
+        Raises:
+            MalformedTableError: the bytes are damaged; names the file.
+        """
+        if self._found is None:
+            try:
+                self._found = read_struct(self._data, self._place, 2)[0]
+            except ThriftError as error:
+                raise MalformedTableError(f"{self._path}: footer: {error}") from error
+        return self._found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A column chunk: where it and its page index, by (offset, length), are stored."""
+
+    stored: ChunkMetadata
     offset_index: tuple[int, int] | None
     column_index: tuple[int, int] | None
     start: int
     num_bytes: int
     num_values: int
+    uncompressed_bytes: int
+    data_page_offset: int
 
     @property
-    def uncompressed_bytes(self) -> int:
-        """Of all its pages."""
-        return int(self.metadata[6])
+    def metadata(self) -> Struct:
+        """Its ColumnMetaData by field id.
+
+        Raises:
+            MalformedTableError: the bytes are damaged; names the file.
+        """
+        return self.stored.fields
+
+    def stating(self, changes: Struct) -> "Chunk":
+        """The same chunk with other metadata in these fields."""
+        return replace(self, stored=ChunkMetadata(b"", 0, "", {**self.metadata, **changes}))
 
     @property
     def dictionary_page_offset(self) -> int | None:
         """Where its dictionary page begins, if it has one."""
-        return None if self.start == self.metadata[9] else self.start
+        return None if self.start == self.data_page_offset else self.start
 
     @property
     def bloom_filter(self) -> tuple[int, int | None] | None:
@@ -261,16 +313,16 @@ class Chunk:
         return found if isinstance(found, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowGroupFacts:
     """A row group: one chunk per leaf of the schema."""
 
     num_rows: int
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Footer:
     """The facts of one file.
 
@@ -286,8 +338,12 @@ class Footer:
     checksums: Checksums | None = None
 
 
-def read_footer(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES) -> tuple[Footer, bytes]:
+def read_footer(
+    source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES, *, use_numba: bool = False
+) -> tuple[Footer, bytes]:
     """Read and check the footer; with it come its bytes. `tail_bytes` are asked for before its length is known.
+
+    `use_numba` allows compiled kernels.
 
     Raises:
         MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
@@ -304,28 +360,174 @@ def read_footer(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES)
         raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
-        return parse_footer(bytes(data), size), bytes(data)
+        return parse_footer(bytes(data), size, path, use_numba=use_numba), bytes(data)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
     except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
 
 
-def parse_footer(data: bytes, size: int) -> Footer:
+def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = False) -> Footer:
     """The facts of a footer's bytes, in a file of so many bytes; raises what malformed bytes lead to."""
     parts = verified_parts(data, size)
-    document, _ = read_struct(data, readers={2: read_schema, 4: row_groups_reader(), 5: read_encoded})
+    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    schemas: list[FooterSchema] = []
+
+    def read_known_schema(data: bytes, position: int, kind: int, depth: int) -> tuple[FooterSchema, int]:
+        found, end = read_schema(data, position, kind, depth)
+        schemas.append(found)
+        return found, end
+
+    def read_groups(data: bytes, position: int, kind: int, depth: int) -> tuple[tuple[RowGroupFacts, ...], int]:
+        (schema,) = schemas or (FooterSchema((), b""),)
+        if kernels is not None and schemas:
+            walked = _walked_row_groups(data, position, kind, schema, size, path, kernels)
+            if walked is not None:
+                return walked
+        groups, end = row_groups_reader()(data, position, kind, depth)
+        facts = [_row_group(group, schema.leaves, size, index) for index, group in enumerate(groups)]
+        return tuple(facts), end
+
+    with measured(kernels):
+        readers = {2: read_known_schema, 4: read_groups, 5: read_encoded, 7: _read_column_orders}
+        document, _ = read_struct(data, readers=readers)
     if 8 in document:
         raise UnsupportedError("encrypted Parquet files are not supported")
     schema: FooterSchema = document[2]
     leaves = schema.leaves
-    groups = tuple(_row_group(group, leaves, size, index) for index, group in enumerate(document.get(4, [])))
+    groups: tuple[RowGroupFacts, ...] = document.get(4, ())
     num_rows = document[3]
     if num_rows != sum(g.num_rows for g in groups):
         raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
     identity = schema.encoded + without_entries(document.get(5, b""))
     checksums = None if parts is None else parts(len(groups), len(leaves))
-    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves), identity, checksums)
+    return Footer(num_rows, leaves, groups, document.get(7, 0) == len(leaves), identity, checksums)
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnOrders:
+    """A list of column orders: how many, and the bytes it was read from."""
+
+    count: int
+    encoded: bytes
+
+
+_last_orders = _ColumnOrders(0, b"")
+
+
+def _read_column_orders(data: bytes, position: int, kind: int, depth: int) -> tuple[int, int]:
+    """How many column orders the list at `position` has, and the position behind it; most files have those of the last."""
+    global _last_orders  # noqa: PLW0603  as in `read_schema`
+    known = _last_orders
+    if kind == LIST and known.encoded and data.startswith(known.encoded, position):
+        return known.count, position + len(known.encoded)
+    orders, end = read_value(data, position, kind, depth)
+    _last_orders = _ColumnOrders(len(orders), data[position:end])
+    return _last_orders.count, end
+
+
+_MISSING = -(1 << 63)
+_MAX_NUMBER = (1 << 63) - 1
+_PLACE, _TYPE, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = range(7)
+_OFFSET_INDEX, _COLUMN_INDEX, _NUM_NUMBERS = 7, 9, 11
+"""The numbers of a column chunk as `walk_row_groups` of the kernels fills them: where its metadata begins, then what they
+say, then where its indexes are and how long."""
+_STACK_SIZE = 64
+_MIN_CHUNK_BYTES = 16
+"""An encoded chunk is longer: a list of more of them than there is room for is damaged."""
+
+
+def _walked_row_groups(  # noqa: PLR0917  the arguments of a reader, and what is known of the file
+    data: bytes, position: int, kind: int, schema: FooterSchema, size: int, path: str, kernels: Kernels
+) -> tuple[tuple[RowGroupFacts, ...], int] | None:
+    """The row groups at `position`, and the position behind them, by one pass of a compiled kernel.
+
+    None if something in them is unusual or wrong: the caller reads them field by field, and says what it is.
+    """
+    num_groups, first = structs_at(data, position, kind)
+    num_leaves = len(schema.leaves)
+    if not num_groups or not num_leaves or num_groups * num_leaves * _MIN_CHUNK_BYTES > len(data):
+        return None
+    raw = np.frombuffer(data, np.uint8)
+    rows = np.empty(num_groups, np.int64)
+    numbers = np.full((num_groups, num_leaves, _NUM_NUMBERS), _MISSING, np.int64)
+    stack = np.empty(_STACK_SIZE, np.uint64)
+    end = kernels["walk_row_groups"](raw, len(data), first, num_groups, num_leaves, stack, rows, numbers)
+    if not end or not _are_usual(numbers, rows, schema, size):
+        return None
+    totals = numbers[:, :, _UNCOMPRESSED].sum(axis=1).tolist()
+    groups = tuple(
+        RowGroupFacts(num_rows, _WalkedChunks(data, numbers[index], size, path), total)
+        for index, (num_rows, total) in enumerate(zip(rows.tolist(), totals, strict=True))
+    )
+    return groups, int(end)
+
+
+def _are_usual(numbers: NDArray[np.int64], rows: NDArray[np.int64], schema: FooterSchema, size: int) -> bool:
+    """Whether all numbers pass the comparisons of `_chunk`."""
+    required = numbers[:, :, _TYPE : _DATA_PAGE + 1]
+    starts = _starts(numbers[:, :, _DATA_PAGE], numbers[:, :, _DICTIONARY_PAGE])
+    lengths, values = numbers[:, :, _COMPRESSED], numbers[:, :, _VALUES]
+    return bool(
+        (required >= 0).all()
+        and (rows >= 0).all()
+        and (numbers[:, :, _UNCOMPRESSED] <= _MAX_NUMBER // numbers.shape[1]).all()
+        and (numbers[:, :, _TYPE] == schema.physical_types).all()
+        and (starts >= 4).all()
+        and (lengths <= size).all()
+        and (starts <= size - lengths).all()
+        and (values[:, schema.is_flat] == rows[:, None]).all()
+    )
+
+
+def _starts(data_pages: NDArray[np.int64], dictionary_pages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where chunks begin: at the dictionary page, if it has a place in front of the data pages."""
+    has_dictionary = (dictionary_pages >= 4) & (dictionary_pages < data_pages)
+    return np.where(has_dictionary, dictionary_pages, data_pages)
+
+
+class _WalkedChunks(Sequence[Chunk]):
+    """The column chunks of a row group, made from their numbers one by one, when they are asked for."""
+
+    __slots__ = ("_data", "_known", "_numbers", "_path", "_size")
+
+    def __init__(self, data: bytes, numbers: NDArray[np.int64], size: int, path: str) -> None:
+        self._data = data
+        self._numbers = numbers
+        self._size = size
+        self._path = path
+        self._known: dict[int, Chunk] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if (known := self._known.get(index)) is None:
+            known = self._known[index] = self._made(self._numbers[index].tolist())
+        return known
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return map(self.__getitem__, range(len(self)))
+
+    def _made(self, numbers: list[int]) -> Chunk:
+        data_page, dictionary = numbers[_DATA_PAGE], numbers[_DICTIONARY_PAGE]
+        place = partial(_index_place, size=self._size)
+        return Chunk(
+            ChunkMetadata(self._data, numbers[_PLACE], self._path),
+            place(*numbers[_OFFSET_INDEX : _OFFSET_INDEX + 2]),
+            place(*numbers[_COLUMN_INDEX : _COLUMN_INDEX + 2]),
+            dictionary if 4 <= dictionary < data_page else data_page,
+            numbers[_COMPRESSED],
+            numbers[_VALUES],
+            numbers[_UNCOMPRESSED],
+            data_page,
+        )
 
 
 def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:
@@ -354,13 +556,19 @@ def _chunk(column: Struct, leaf: Leaf, size: int, num_rows: int, index: int) -> 
         raise ValueError(f"{_where(leaf, index)} at {start}, {length} bytes, lies outside of the file of {size} bytes")
     if num_values < 0 or (leaf.max_repetition_level == 0 and num_values != num_rows):
         raise ValueError(f"{_where(leaf, index)} has {num_values} values in {num_rows} rows")
-    return Chunk(metadata, _range(column, 4, 5, size), _range(column, 6, 7, size), start, length, num_values)
+    stored = ChunkMetadata(b"", 0, "", metadata)
+    indexes = _range(column, 4, 5, size), _range(column, 6, 7, size)
+    return Chunk(stored, *indexes, start, length, num_values, metadata[6], data_start)
 
 
 def _range(column: Struct, offset_id: int, length_id: int, size: int) -> tuple[int, int] | None:
-    """The place of an index; None if it lies outside of the file: indexes only save work."""
     offset, length = column.get(offset_id), column.get(length_id)
-    if offset is None or length is None or offset < 4 or length <= 0 or offset + length > size:
+    return None if offset is None or length is None else _index_place(offset, length, size=size)
+
+
+def _index_place(offset: int, length: int, *, size: int) -> tuple[int, int] | None:
+    """The place of an index; None if it lies outside of the file: indexes only save work."""
+    if offset < 4 or length <= 0 or offset + length > size:
         return None
     return offset, length
 

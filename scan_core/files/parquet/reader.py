@@ -40,6 +40,7 @@ def open_parquet(
     parallelism: int = 1,
     whole: bool = False,
     verifies: bool = True,
+    use_numba: bool = False,
 ) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
 
@@ -50,6 +51,7 @@ def open_parquet(
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once.
         verifies: compare the checksums of pages, indexes and filters where the file has them.
+        use_numba: allow compiled kernels.
 
     Raises:
         MissingFileError: no such file.
@@ -66,9 +68,9 @@ def open_parquet(
     try:
         if is_settled:
             key = (content, tuple(sorted(io.properties.items())))
-            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
+            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes, use_numba=use_numba))
         else:
-            layout = read_layout(source, path)
+            layout = read_layout(source, path, use_numba=use_numba)
         layout = layout if verifies else layout.unverified()
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:
