@@ -112,8 +112,8 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
                 key,
                 group_name=CHANGE_LOG_GROUP,
                 kinds={"iceberg"},
-                description=f"Every decoded change of {table}, append-only, from {', '.join(source.path)}.",
-                metadata={"source": ", ".join(source.path), "quarantine": quarantine_name(table)},
+                description=f"Every decoded change of {table}, append-only, from {source.title}.",
+                metadata={"source": source.title, "quarantine": quarantine_name(table)},
                 skippable=True,
             )
             for key, table in names.items()

@@ -293,9 +293,10 @@ def config_messages(
     messages: dict[tuple[str | int, ...], str] = {}
     misspelt: set[tuple[str | int | None, ...]] = set()
     for problem in error.errors(include_url=False):
-        place = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
+        tagged = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
+        place = _without_tags(tagged, sections)
         if problem["type"] == "extra_forbidden":
-            messages[place], near = unknown_key(str(place[-1]), _valid_names(place[:-1], sections))
+            messages[place], near = unknown_key(str(place[-1]), _valid_names(tagged[:-1], sections))
             misspelt.add((*place[:-1], near))
         elif problem["type"] == "missing":
             messages[place] = f"{str(place[-1])!r} is missing{f' in {_name(place[:-1])}' if place[:-1] else ''}"
@@ -342,7 +343,7 @@ def _expectation(problem: ErrorDetails) -> str:
             return f"must be less than {limits['lt']}"
         case "literal_error" | "enum":
             return f"must be {limits['expected']}"
-        case "value_error":
+        case "value_error" | "source_type":
             return str(problem["msg"]).removeprefix("Value error, ")
         case _ if kind in _EXPECTED:
             return f"must be {_EXPECTED[kind]}"
@@ -385,6 +386,17 @@ def _kind(value: Any) -> str:
 
 def _name(place: Sequence[str | int]) -> str:
     return ".".join(str(step) for step in place)
+
+
+def _without_tags(
+    place: tuple[str | int, ...], sections: Mapping[tuple[str, ...], type[BaseModel]]
+) -> tuple[str | int, ...]:
+    """The place in the file of an error in one of several models, whose tag pydantic appends to the place of the section."""
+    for pattern in sections:
+        is_prefix = len(place) >= len(pattern) and all(p in {"*", s} for p, s in zip(pattern, place, strict=False))
+        if pattern and is_prefix and pattern[-2:-1] == ("source",):
+            return (*place[: len(pattern) - 1], *place[len(pattern) :])
+    return place
 
 
 def _valid_names(place: Sequence[str | int], sections: Mapping[tuple[str, ...], type[BaseModel]]) -> list[str]:

@@ -13,7 +13,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pipelines.config.document import ConfigDocument, config_messages, config_template, unknown_key
 from pipelines.config.publish_partition import PublishedPartition
@@ -71,6 +81,59 @@ class FilesSource(Section):
         if not value or not all(value):
             raise ValueError("path must name at least one file or pattern")
         return value
+
+    @property
+    def title(self) -> str:
+        """Where the events are, for people."""
+        return ", ".join(self.path)
+
+
+DEFAULT_SLOT = "nevermore"
+"""Name of the replication slot and of the publication, if the config names none."""
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+
+
+class PostgresSource(Section):
+    """Tables of a PostgreSQL database, read through a replication slot.
+
+    Attributes:
+        type: `postgres`.
+        dsn: connection, as libpq accepts it: `postgresql://user@host/database` or `host=... dbname=...`; what it leaves out is taken
+            from the usual environment variables (PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD) and `~/.pgpass`.
+        slot: name of the replication slot; created when the tables are loaded for the first time.
+        publication: name of the publication, which decides which tables, columns, rows and operations are sent.
+    """
+
+    type: Literal["postgres"]
+    dsn: str = ""
+    slot: str = DEFAULT_SLOT
+    publication: str = DEFAULT_SLOT
+
+    @field_validator("slot")
+    @classmethod
+    def _is_slot_name(cls, value: str) -> str:
+        if _SLOT_NAME.fullmatch(value) is None:
+            raise ValueError("slot must consist of at most 63 lower case letters, digits and underscores")
+        return value
+
+    @property
+    def format(self) -> str:
+        """Name of the event format."""
+        return "pgoutput"
+
+    @property
+    def title(self) -> str:
+        """Where the events are, for people; without the connection, which may contain a password."""
+        return f"slot {self.slot}, publication {self.publication} of PostgreSQL"
+
+
+Source = FilesSource | PostgresSource
+"""Where the events of tables are; told apart by `type`, which may be left out for files."""
+
+
+def _type_of_source(value: Any) -> str:
+    found = value.get("type", "files") if isinstance(value, Mapping) else getattr(value, "type", "files")
+    return str(found)
 
 
 class IndexConfig(Section):
@@ -192,7 +255,14 @@ class TableConfig(Section):
         checks: not supported yet; refused.
     """
 
-    source: FilesSource
+    source: Annotated[
+        Annotated[FilesSource, Tag("files")] | Annotated[PostgresSource, Tag("postgres")],
+        Discriminator(
+            _type_of_source,
+            custom_error_type="source_type",
+            custom_error_message="the type of a source must be 'files' or 'postgres'",
+        ),
+    ]
     key: Names = ()
     source_table: str | None = None
     include_tables: Names = ()
@@ -248,6 +318,8 @@ class TableConfig(Section):
                 "inserts: trusted cannot be combined with order_by: inserts after a late event are applied again",
                 "inserts",
             )
+        if isinstance(self.source, PostgresSource) and self.order_by != "position":
+            raise placed("the changes of a database are ordered by position; remove order_by", "order_by")
         if self.deletes == "vectors" and self.format_version < 3:
             raise placed("deletes: vectors requires format version 3: add format_version: 3", "deletes")
         if "convert_after" in self.model_fields_set and self.deletes != "converted":
@@ -653,9 +725,11 @@ __all__ = [
     "FilesSource",
     "IndexConfig",
     "MaintenanceConfig",
+    "PostgresSource",
     "PublishedConfig",
     "PublishedOptions",
     "RetentionConfig",
+    "Source",
     "SparkConfig",
     "TableConfig",
     "change_log_name",
@@ -669,7 +743,8 @@ __all__ = [
 _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     (): Config,
     ("tables", "*"): TableConfig,
-    ("tables", "*", "source"): FilesSource,
+    ("tables", "*", "source", "files"): FilesSource,
+    ("tables", "*", "source", "postgres"): PostgresSource,
     ("tables", "*", "index"): IndexConfig,
     ("tables", "*", "maintenance"): MaintenanceConfig,
     ("published", "*"): PublishedConfig,
@@ -728,9 +803,7 @@ def _resolved(config: Config) -> Config:
     tables = {
         name: table.model_copy(
             update={
-                "source": table.source.model_copy(
-                    update={"path": tuple(_absolute(p, folder) for p in table.source.path)}
-                ),
+                "source": _resolved_source(table.source, folder),
                 "maintenance": table.maintenance.under(config.maintenance),
             }
         )
@@ -755,6 +828,12 @@ def _resolved(config: Config) -> Config:
             ),
         }
     )
+
+
+def _resolved_source(source: Source, folder: Path) -> Source:
+    if isinstance(source, FilesSource):
+        return source.model_copy(update={"path": tuple(_absolute(p, folder) for p in source.path)})
+    return source
 
 
 def _absolute(path: str, folder: Path) -> str:

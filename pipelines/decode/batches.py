@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from functools import cache, cached_property
 
 import numpy as np
@@ -188,6 +189,14 @@ class Complete:
 
 CompleteEvents = Callable[[pa.BinaryArray | pa.Table], Complete | None]
 """Determines how many documents or rows are complete; None where events never belong together."""
+
+
+class BatchEnd(Enum):
+    """Where a batch ends relative to the transactions of its source."""
+
+    ANYWHERE = "the source does not mark transactions"
+    TRANSACTION = "at the end of a transaction"
+    WITHIN_TRANSACTION = "within a transaction that is larger than a batch and continues in the next one"
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,7 @@ class Events:
         refusals: raw events that are not a change but should have been one.
         skipped: number of raw events that are legitimately not a change, by reason.
         places: place of each change in the configured order, as text; None where the feed's own order counts.
+        placeholders: texts that stand for values that were not sent, where the format itself defines them.
     """
 
     raw: Rows
@@ -224,6 +225,7 @@ class Events:
     refusals: tuple[Refusal, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     places: pa.StringArray | None = None
+    placeholders: tuple[bytes, ...] = ()
 
     def __len__(self) -> int:
         return len(self.op)

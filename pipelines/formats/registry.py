@@ -5,7 +5,7 @@ this folder and one entry here.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
@@ -47,6 +47,7 @@ from pipelines.formats.debezium import (
     is_unwrapped,
 )
 from pipelines.formats.debezium_json import decode_debezium
+from pipelines.formats.pgoutput import PgOutputOptions, decode_pgoutput
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
@@ -62,7 +63,22 @@ _NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
 def route(
     events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
-    """Assign each table of the feed to the index of the target that takes it; return these and the new claims.
+    """Assign each table of the feed that has changes: see `route_tables`."""
+    codes = np.unique(events.table_of[events.op != 0]).tolist()
+    return route_tables(events.tables, tables, claims, codes=codes, is_open=is_open)
+
+
+def route_tables(
+    names: Sequence[str],
+    tables: tuple[TableFeed, ...],
+    claims: Mapping[str, str],
+    *,
+    codes: Sequence[int],
+    is_open: bool = False,
+) -> tuple[NDArray[np.int64], dict[str, str]]:
+    """Assign tables of the feed, `codes` among `names`, to the index of the target that takes each.
+
+    Returns these and the new claims.
 
     OTHER_TABLE stands for tables without a target, NO_TABLE for events without a table name that fit several targets.
     In an open feed (`FeedConfig.is_open`) only names count, even if there is a single target.
@@ -71,11 +87,11 @@ def route(
         SourceError: it is ambiguous which table a target without `source_table` takes.
     """
     alone = len(tables) == 1 and not is_open
-    result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
+    result = np.full(max(len(names), 1), OTHER_TABLE, np.int64)
     wanted: dict[int, dict[str, int]] = {}
     named: set[int] = set()
-    for code in np.unique(events.table_of[events.op != 0]).tolist():
-        source = events.tables[code]
+    for code in codes:
+        source = names[code]
         number, fit = _best(source, tables, alone=alone)
         if fit >= _FULL:
             result[code] = number
@@ -393,6 +409,7 @@ FORMATS: Mapping[str, Format] = {
     "maxwell-json": Format(MaxwellOptions, decode_maxwell, has_columns=False),
     "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
     "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False),
+    "pgoutput": Format(PgOutputOptions, decode_pgoutput, is_text=False, has_columns=False),
     "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs, of_documents=("objects",)),
 }
 
@@ -543,7 +560,7 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     events = without_refused(chosen.decode(readable, options))
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
-        placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
+        placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else events.placeholders,
         may_be_base64=chosen.may_write_base64,
     )
     refused = (reject(readable, r.rows, r.reason) for r in each_once(events.refusals))

@@ -12,21 +12,26 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, TableConfig
-from pipelines.decode.batches import Rejected
+from pipelines.config.project import Config, TableConfig, change_log_name
+from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
 from pipelines.decode.feed import Decided, FeedConfig
-from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
-from pipelines.formats.registry import ScannedFeed, other_format, scan
+from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
+from pipelines.formats.registry import DecodedFeed, ScannedFeed, other_format, scan
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
-from pipelines.ingest.feeds import Feed, Listings, decided_in, feeds_of
+from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.files import FileBatch
+from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
 from scan_core import ScanError
 from scan_core.io import remove_leftovers
 
@@ -68,10 +73,13 @@ class FeedRun:
 
     def read(self, feed: Feed) -> None:
         """Bring the wanted tables of a feed up to date."""
+        if feed.live is not None:
+            LiveRound(self, feed, feed.live).run()
+            return
         started: list[TableIngest] = []
         for name in feed.wanted:
             if name not in feed.patterns:
-                started += self._started(name, feed.tables[name])
+                started += self.started(name, feed.tables[name])
         feed = feed.remembering(self.catalog, started)
         groups = _by_position(started)
         first = groups.pop(None, [])
@@ -88,6 +96,8 @@ class FeedRun:
         Raises:
             Exception: what `read` would report for a table or for the feed.
         """
+        if feed.live is not None:
+            return False
         tables = []
         for name in feed.wanted:
             if name not in feed.patterns:
@@ -100,7 +110,8 @@ class FeedRun:
         groups = _by_position(tables)
         return bool(groups) and not any(position is None or feed.may_have_news(position) for position in groups)
 
-    def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
+    def started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
+        """A table with all logged changes applied; none, with a report, if that fails."""
         table, self.reports[name] = start_table(
             self.catalog, name, config, self.progress, log_only=self.log_only, source_table=source_table
         )
@@ -115,7 +126,7 @@ class FeedRun:
             (feed with the tables that were found, those of them that must still be read from its start): their events
             may precede the position, as they were skipped before.
         """
-        reading = _Reading(feed, position, list(tables), decided_in(position))
+        reading = Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
             for batch in feed.batches(position, tables, self._count_skipped):
@@ -125,24 +136,20 @@ class FeedRun:
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:
-            self._finish(reading.feed, reading.running, stopped)
+            self.finish(reading.feed, reading.running, stopped)
         finally:
             for table in (*tables, *reading.running):
                 table.close()
         return reading.feed, reading.late
 
-    def _take(self, reading: "_Reading", batch: FileBatch) -> None:
+    def _take(self, reading: "Reading", batch: FileBatch) -> None:
         """Add the changes of a batch to its tables."""
         scanned = reading.scanned(batch)
         # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
         if found := reading.feed.found(scanned.untaken(reading.config)):
-            joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
+            joining = [t for name, entry in found.items() for t in self.started(name, *entry)]
             reading.join(found, joining)
-        decoded = scanned.decode(reading.config)
-        reading.decided = decoded.decided
-        self.skipped.update(decoded.skipped)
-        self.untaken.update(decoded.untaken)
-        self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
+        decoded = self.decoded(reading, scanned, batch.raw.num_read)
         decided = decoded.decided
         after = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings, format=decided.format)
         reached = after.to_json()
@@ -155,12 +162,21 @@ class FeedRun:
                 table.looks_like = other_format(batch.raw, reading.feed.source.format)
             table.add(decoded.tables[table.name], rejected, reached, batch.end)
 
-        alive = self._survivors(reading.running, add)
-        reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
+        alive = self.survivors(reading.running, add)
+        reading.running = within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
 
-    def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
+    def decoded(self, reading: "Reading", scanned: ScannedFeed, num_read: int) -> DecodedFeed:
+        """Decode scanned events; count what is skipped, and keep what belongs to no table."""
+        decoded = scanned.decode(reading.config)
+        reading.decided = decoded.decided
+        self.skipped.update(decoded.skipped)
+        self.untaken.update(decoded.untaken)
+        self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), num_read)
+        return decoded
+
+    def finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what was collected, and report to every table why its feed stopped."""
-        for table in self._survivors(running, TableIngest.flush):
+        for table in self.survivors(running, TableIngest.flush):
             table.report_unmet_columns()
             table.convert_deletes(is_continuous=self.is_continuous)
             if stopped is not None:
@@ -168,7 +184,7 @@ class FeedRun:
         if stopped is not None and not running:
             self._fail_patterns(feed, stopped)
 
-    def _survivors(self, tables: Sequence[TableIngest], step: Callable[[TableIngest], None]) -> list[TableIngest]:
+    def survivors(self, tables: Sequence[TableIngest], step: Callable[[TableIngest], None]) -> list[TableIngest]:
         """The tables for which a step succeeds, several at a time; the others are marked as failed."""
         if self.parallel_tables == 1 or len(tables) == 1:
             return [table for table in tables if _survives(table, step, table)]
@@ -198,7 +214,7 @@ class FeedRun:
 
 
 @dataclass
-class _Reading:
+class Reading:
     """The state of reading a feed: its tables, and what was decided for decoding so far."""
 
     feed: Feed
@@ -212,7 +228,7 @@ class _Reading:
         """The decoder's config of the feed as it is now."""
         return self.feed.config([*self.running, *self.late], self.decided)
 
-    def scanned(self, batch: FileBatch) -> ScannedFeed:
+    def scanned(self, batch: FileBatch | LiveBatch) -> ScannedFeed:
         """Scan the events of a batch."""
         return scan(batch.raw, self.config)
 
@@ -220,6 +236,159 @@ class _Reading:
         """Add tables that a pattern has found; they are read from the start of the feed."""
         self.feed = self.feed.with_tables(found)
         (self.running if self.position is None else self.late).extend(tables)
+
+
+MAX_LOADS = 3
+"""How often a run loads a table that is truncated while it is loaded; the next run loads it again."""
+
+
+class LiveRound:
+    """A round of a live source: loads tables that need it, reads the stream, and acknowledges what was committed."""
+
+    def __init__(self, run: FeedRun, feed: Feed, live: LiveSource) -> None:
+        self._run = run
+        self._feed = feed
+        self._live = live
+        self._started: list[TableIngest] = []
+        self._decided = Decided()
+
+    def run(self) -> None:
+        """Bring the wanted tables up to date. A table that fails does not stop the others."""
+        stopped: Exception | None = None
+        reading = Reading(self._feed, None, [], self._decided)
+        try:
+            reading.running = self._begin(reading)
+            for _ in range(MAX_LOADS):
+                reading.running = [table for table in reading.running if self._loads(reading, table)]
+                if not self._read(reading):
+                    break
+        except Exception as error:  # noqa: BLE001 - this source stops, others go on
+            stopped = error
+        self._run.finish(reading.feed, reading.running, stopped)
+        for table in self._started:
+            if stopped is not None and table.report.error is None:
+                _fail(table.report, stopped)
+        has_failed = any(table.report.error is not None for table in self._started)
+        try:
+            if stopped is None:
+                self._acknowledge(reading.feed)
+        except Exception as error:  # noqa: BLE001 - what is committed is safe; the next round acknowledges it
+            has_failed = True
+            _log.warning("%s could not be acknowledged", self._feed.source.title, exc_info=error)
+        finally:
+            for table in self._started:
+                table.close()
+            if has_failed or self._run.stopping():
+                # What failed must be read again, from the positions of the change logs.
+                self._live.interrupt()
+
+    def _begin(self, reading: "Reading") -> list[TableIngest]:
+        """Start all tables, those of patterns included, and decide which table of the source each of them takes."""
+        for name in self._feed.wanted:
+            if name not in self._feed.patterns:
+                self._started += self._run.started(name, self._feed.tables[name])
+        feed = self._feed.remembering(self._run.catalog, self._started)
+        self._live.begin({table.name: table.position for table in self._started})
+        source_tables = self._live.tables
+        if feed.patterns:
+            taken = {*feed.found_for.values(), *feed.claims(source_tables, Decided(), self._started).claims.values()}
+            found = feed.found([name for name in source_tables if name not in taken])
+            self._started += [t for name, entry in found.items() for t in self._run.started(name, *entry)]
+            feed = feed.with_tables(found)
+        reading.feed = feed
+        reading.decided = feed.claims(source_tables, reading.decided, self._started)
+        running = []
+        for table in self._started:
+            if reading.decided.claims.get(table.name) in source_tables:
+                running.append(table)
+            else:
+                wanted = feed.tables[table.name].source_table or table.name
+                _fail(
+                    table.report,
+                    SourceError(
+                        f"{wanted} is not in the publication, which has {', '.join(source_tables) or 'no tables'}: "
+                        f"ALTER PUBLICATION ... ADD TABLE {wanted}, or name the table with source_table"
+                    ),
+                )
+        return running
+
+    def _loads(self, reading: "Reading", table: TableIngest) -> bool:
+        """Load what existed before the stream; whether the table can go on to the stream."""
+        if self._live.is_loaded(table.position):
+            return True
+        return _survives(table, self._load, reading, table)
+
+    def _load(self, reading: "Reading", table: TableIngest) -> None:
+        feed, source = reading.feed, reading.decided.claims[table.name]
+        for _ in range(MAX_LOADS):
+            config = feed.config([table], reading.decided)
+            settings = next(entry for entry in config.tables if entry.name == table.name)
+            try:
+                for batch in self._live.load(settings, source, table.position, feed.read_bytes):
+                    self._add(reading, table, self._decoded(reading, batch), batch)
+                    if table.held_bytes > feed.memory_limit_bytes // BATCH_SHARE:
+                        table.spill()
+                    if batch.end is not BatchEnd.WITHIN_TRANSACTION:
+                        table.flush()
+                        if self._run.stopping():
+                            break
+            except LoadOutdatedError as outdated:
+                self._empty(table, outdated)
+                continue
+            if not self._live.is_loaded(table.position):
+                raise SourceError(f"{table.name}: the load was stopped; the next run continues it")
+            return
+
+    def _empty(self, table: TableIngest, outdated: LoadOutdatedError) -> None:
+        """Remove the rows of a load that begins again."""
+        table.close()
+        key = table.key or table.known_key
+        row_type = pa.struct([pa.field(name, kind) for name, kind in table.known_types.items()])
+        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": table.schema_version}
+        removal = ChangeBatch(pa.Table.from_pylist([given], change_schema(row_type, key)), row_type, key)
+        table.add(removal, Rejected.none(), outdated.position, BatchEnd.TRANSACTION)
+        table.flush()
+
+    def _read(self, reading: "Reading") -> bool:
+        """Read the stream until now; whether a table must be loaded again."""
+        for batch in self._live.stream({t.name: t.position for t in reading.running}, reading.feed.read_bytes):
+            decoded = self._decoded(reading, batch)
+            tables = [table for table in reading.running if self._live.is_loaded(table.position)]
+            alive = self._run.survivors(tables, lambda t, d=decoded, b=batch: self._add(reading, t, d, b))  # type: ignore[misc]
+            alive = within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
+            reading.running = [t for t in reading.running if t in alive or t not in tables]
+            if self._run.stopping():
+                break
+        reading.running = self._run.survivors(reading.running, TableIngest.flush)
+        return not all(self._live.is_loaded(table.position) for table in reading.running)
+
+    def _decoded(self, reading: "Reading", batch: LiveBatch) -> DecodedFeed:
+        return self._run.decoded(reading, reading.scanned(batch), batch.raw.num_read)
+
+    def _add(self, reading: "Reading", table: TableIngest, decoded: DecodedFeed, batch: LiveBatch) -> None:
+        """Add the changes of a batch to a table, unless it contains them already."""
+        if not batch.continues:
+            table.drop_unfinished()
+        rejected = reading.feed.rejected_of(table.name, decoded.rejected)
+        try:
+            changes = batch.new_changes(table.position, decoded.tables[table.name])
+        except LoadOutdatedError as outdated:
+            self._empty(table, outdated)
+            return
+        # A table without changes does not commit every new position: the source keeps what follows the last one.
+        is_idle = not changes.num_rows and not rejected.num_rows and not table.has_pending
+        if is_idle and self._live.is_loaded(table.position) and not batch.is_due(table.position):
+            return
+        table.add(changes, rejected, batch.position_after(table.position, decoded.decided), batch.end)
+
+    def _acknowledge(self, feed: Feed) -> None:
+        """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""
+        known = {table.name: table.position for table in self._started}
+        for name in feed.tables:
+            if name not in known:
+                known[name] = ChangeLog(self._run.catalog, change_log_name(name)).position
+        # A table that was never read needs nothing from before its load.
+        self._live.acknowledge([position for position in known.values() if position is not None])
 
 
 def start_table(
@@ -250,7 +419,7 @@ def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIn
     return groups
 
 
-def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
+def within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
     """Spill the largest tables until all together are within a memory limit; return those that did not fail."""
     alive = list(tables)
     held = {id(table): table.held_bytes for table in alive}
@@ -290,7 +459,7 @@ def run_once(
     *,
     log_only: bool = False,
     stopping: Callable[[], bool] = bool,
-    listings: Listings | None = None,
+    readers: Readers | None = None,
     is_continuous: bool = False,
 ) -> IngestReport:
     """Apply everything that is new, once.
@@ -301,7 +470,7 @@ def run_once(
         tables: only these; None for all.
         log_only: write change logs and leave the mirrors to `apply_logs`.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
-        listings: files that `found_nothing_new` has just listed.
+        readers: those of an earlier run, or of `found_nothing_new`; without them, the run closes its own.
         is_continuous: other runs follow soon, so that deletes need not be converted before they are `convert_after` old.
 
     Raises:
@@ -316,6 +485,7 @@ def run_once(
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)
+    own = Readers() if readers is None else readers
     run = FeedRun(
         catalog,
         progress,
@@ -324,8 +494,12 @@ def run_once(
         parallel_tables=_threads(config),
         is_continuous=is_continuous,
     )
-    for feed in feeds_of(current, chosen, listings):
-        run.read(feed)
+    try:
+        for feed in feeds_of(current, chosen, own):
+            run.read(feed)
+    finally:
+        if readers is None:
+            own.close()
     return _report(run, current, chosen, began)
 
 
@@ -333,19 +507,22 @@ def ingest_once(
     config: Config, progress: Progress | None = None, tables: Collection[str] | None = None
 ) -> IngestReport:
     """Run once in a new process: PyIceberg, which is slow to import, is not loaded if nothing is new."""
-    listings: Listings = {}
-    return found_nothing_new(config, tables, listings) or run_once(config, progress, tables, listings=listings)
+    readers = Readers()
+    try:
+        return found_nothing_new(config, tables, readers) or run_once(config, progress, tables, readers=readers)
+    finally:
+        readers.close()
 
 
 def found_nothing_new(
-    config: Config, tables: Collection[str] | None = None, listings: Listings | None = None
+    config: Config, tables: Collection[str] | None = None, readers: Readers | None = None
 ) -> IngestReport | None:
     """Report a run that has nothing to do, after all checks of a run; None if `run_once` is needed.
 
     Args:
         config: which tables, from where.
         tables: only these; None for all.
-        listings: receives the files that were listed.
+        readers: receives the files that were listed.
     """
     began = time.monotonic()
     try:
@@ -357,7 +534,7 @@ def found_nothing_new(
         current = expanded(config, catalog)
         chosen = _chosen(current, tables)
         run = FeedRun(catalog, None, log_only=False, stopping=bool)
-        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen, listings)):
+        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen, readers)):
             return None
     except Exception:  # noqa: BLE001 - `run_once` raises it again, and reports it in its place
         return None
@@ -476,15 +653,20 @@ def run_continuously(
     groups = [wanted for group in sources(config) if (wanted := [n for n in group if tables is None or n in tables])]
     due = [0.0] * len(groups)
     rounds = 0
-    while groups and not stop.is_set():
-        turn = min(range(len(groups)), key=due.__getitem__)
-        if stop.wait(max(0.0, due[turn] - time.monotonic())):
-            break
-        began = time.monotonic()
-        on_report(run_once(config, tables=groups[turn], stopping=stop.is_set, is_continuous=True))
-        entries = {**config.tables, **config.patterns}
-        interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
-        due[turn] = began + interval
-        gc.collect()  # now, while nothing waits for it
-        rounds += 1
+    readers = Readers()
+    try:
+        while groups and not stop.is_set():
+            turn = min(range(len(groups)), key=due.__getitem__)
+            if stop.wait(max(0.0, due[turn] - time.monotonic())):
+                break
+            began = time.monotonic()
+            readers.forget_listings()
+            on_report(run_once(config, tables=groups[turn], stopping=stop.is_set, readers=readers, is_continuous=True))
+            entries = {**config.tables, **config.patterns}
+            interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
+            due[turn] = began + interval
+            gc.collect()  # now, while nothing waits for it
+            rounds += 1
+    finally:
+        readers.close()
     return rounds

@@ -11,17 +11,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.project import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
+from pipelines.config.project import (
+    ALL_TABLES,
+    Config,
+    FilesSource,
+    PostgresSource,
+    Source,
+    TableConfig,
+    quarantine_name,
+)
 from pipelines.decode.batches import ChangeBatch, Rejected
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import complete_events_of, decode, lookup, parse_options
+from pipelines.formats.registry import complete_events_of, decode, lookup, parse_options, route_tables
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.ingest.table_patterns import discovered, found_source
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import RE_DELIVERED, FileBatch, Listing, OnSkipped, discover, may_have_news
+from pipelines.sources.live import LiveSource
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -36,8 +45,41 @@ ORDER_SHARE = 8
 MAX_ORDERED_ROWS = 50_000_000
 
 
-Listings = dict[tuple[str, ...], Listing]
-"""The known tables of patterns, by the patterns of their source."""
+Reader = Listing | LiveSource
+"""What reads a source: files by their listing, all others by a connection."""
+
+
+class Readers:
+    """The readers of sources, kept from one run to the next, as are the connections of live sources."""
+
+    def __init__(self) -> None:
+        self._listings: dict[tuple[str, ...], Listing] = {}
+        self._live: dict[str, LiveSource] = {}
+
+    def of(self, source: Source, filesystem: RemoteFiles | None) -> Reader:
+        """The reader of a source; opens no connection."""
+        if isinstance(source, FilesSource):
+            return self._listings.setdefault(source.path, Listing(source.path, filesystem))
+        known = source.model_dump_json()
+        if known not in self._live:
+            self._live[known] = _live_source(source)
+        return self._live[known]
+
+    def forget_listings(self) -> None:
+        """List files again when they are asked for."""
+        self._listings.clear()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for reader in self._live.values():
+            reader.close()
+        self._live.clear()
+
+
+def _live_source(source: PostgresSource) -> LiveSource:
+    from pipelines.sources.postgres.reader import PostgresReader  # its modules are loaded only if they are needed
+
+    return PostgresReader(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +90,15 @@ class Feed:
         source: where the events are.
         tables: settings by name, including known tables of patterns.
         wanted: names of tables to update, and of patterns whose tables to find.
-        listing: the files of the source.
+        reader: what reads the source.
         patterns: entries `namespace.*` of the config for this source.
         found_for: table of the feed by the name of the mirror that a pattern created for it.
     """
 
-    source: FilesSource
+    source: Source
     tables: Mapping[str, TableConfig]
     wanted: tuple[str, ...]
-    listing: Listing
+    reader: Reader
     patterns: Mapping[str, TableConfig] = field(default_factory=dict)
     found_for: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,9 +113,35 @@ class Feed:
         return len(self.tables) == 1 and not self.patterns
 
     @property
+    def listing(self) -> Listing:
+        """The files of the source.
+
+        Raises:
+            TypeError: it is not a source of files.
+        """
+        if not isinstance(self.reader, Listing):
+            raise TypeError(f"{self.source.title} has no files")
+        return self.reader
+
+    @property
+    def live(self) -> LiveSource | None:
+        """The connection of a live source; None for files."""
+        return None if isinstance(self.reader, Listing) else self.reader
+
+    @property
+    def source_options(self) -> Mapping[str, Any]:
+        """Options of the source as the config has them."""
+        return self.source.options if isinstance(self.source, FilesSource) else {}
+
+    @property
+    def read_bytes(self) -> int:
+        """Size of the raw events of a batch."""
+        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // READ_SHARE)
+
+    @property
     def file_options(self) -> FileOptions:
         """How files are read: no batch larger than the smallest table can take."""
-        options, _ = FileOptions.split(self.source.options)
+        options, _ = FileOptions.split(self.source_options)
         if any(settings.order_by != POSITION for settings in self.settings):
             # Everything that has to be sorted is read at once, as far as memory allows.
             most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
@@ -88,7 +156,7 @@ class Feed:
     @property
     def format_options(self) -> dict[str, Any]:
         """Options for the format."""
-        _, options = FileOptions.split(self.source.options)
+        _, options = FileOptions.split(self.source_options)
         return options
 
     def check(self) -> None:
@@ -126,6 +194,18 @@ class Feed:
             ),
             is_open=bool(self.patterns),
         )
+
+    def claims(self, source_tables: Sequence[str], decided: Decided, running: Sequence[TableIngest]) -> Decided:
+        """Decide which of the tables that a live source has belongs to which target, before any event is read.
+
+        Raises:
+            SourceError: it is ambiguous.
+        """
+        tables = self.config(running, decided).tables
+        every = range(len(source_tables))
+        codes, claims = route_tables(source_tables, tables, decided.claims, codes=every, is_open=bool(self.patterns))
+        taken = {tables[int(code)].name: name for name, code in zip(source_tables, codes, strict=False) if code >= 0}
+        return replace(decided, claims={**claims, **taken})
 
     def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:
         """Settings, and name in the feed, of new mirrors for tables of the feed that match a wanted pattern."""
@@ -206,29 +286,29 @@ class Feed:
 
 
 def decided_in(position: str | None) -> Decided:
-    """Decisions recorded in a position."""
+    """Decisions recorded in a position of files."""
     if position is None:
         return Decided()
     known = FilePosition.from_json(position)
     return Decided(known.claims, known.encodings, known.format)
 
 
-def feeds_of(config: Config, chosen: Sequence[str], listings: Listings | None = None) -> list[Feed]:
-    """The sources of these tables and patterns; `listings` are those of an earlier call, and are added to."""
+def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = None) -> list[Feed]:
+    """The sources of these tables and patterns; `readers` are those of an earlier call, and are added to."""
     entries = {**config.tables, **config.patterns}
-    sources: list[FilesSource] = []
+    sources: list[Source] = []
     for name in chosen:
         if entries[name].source not in sources:
             sources.append(entries[name].source)
     filesystem = _remote_files(config)
-    known = {} if listings is None else listings
+    known = Readers() if readers is None else readers
     feeds = []
     for source in sources:
         sharing = {name: table for name, table in config.tables.items() if table.source == source}
         patterns = {name: table for name, table in config.patterns.items() if table.source == source}
         wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
-        listing = known.setdefault(source.path, Listing(source.path, filesystem))
-        feeds.append(Feed(_located(source, config.folder), sharing, wanted, listing, patterns))
+        reader = known.of(source, filesystem)
+        feeds.append(Feed(_located(source, config.folder), sharing, wanted, reader, patterns))
     return feeds
 
 
@@ -239,8 +319,14 @@ def _remote_files(config: Config) -> RemoteFiles | None:
     return RemoteFiles(properties) if properties else None
 
 
-def _located(source: FilesSource, folder: Path) -> FilesSource:
+def _located(source: Source, folder: Path) -> Source:
     """The source with paths among its options made relative to the config file, like all paths of a config."""
+    if not isinstance(source, FilesSource):
+        return source
+    return _located_files(source, folder)
+
+
+def _located_files(source: FilesSource, folder: Path) -> FilesSource:
     paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
@@ -290,7 +376,14 @@ def snapshot_batches(
         SourceError: no files, an event that cannot be decoded, or one that is not a row.
     """
     config = project.table(table.name)
-    source = _located(config.source, project.folder) if kind is None else FilesSource(path=paths, format=kind)
+    if kind is None and not isinstance(config.source, FilesSource):
+        raise ConfigError(f"{table.name} is not read from files: state the format of these files (--format)")
+    source = (
+        config.source
+        if kind is None and isinstance(config.source, FilesSource)
+        else FilesSource(path=paths, format=kind)
+    )
+    source = _located_files(source, project.folder)
     options = dict(source.options)
     if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):
         options.setdefault("no_op", "r")

@@ -15,7 +15,7 @@ from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import check_order, order_text, with_later_changes
 from pipelines.changes.quarantine import check_ratio, quarantine
 from pipelines.config.project import TableConfig, change_log_name, partition_field, quarantine_name
-from pipelines.decode.batches import ORDER, ChangeBatch, Rejected
+from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError
 from pipelines.iceberg import storage
@@ -29,7 +29,6 @@ from pipelines.ingest.table_patterns import SOURCE_TABLE
 from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
-from pipelines.sources.files import BatchEnd
 from scan_core import ScanOptions, arrow_type
 
 if TYPE_CHECKING:
@@ -151,6 +150,11 @@ class TableIngest:
     def source_table(self) -> str | None:
         """The table of the feed for which a pattern of the config created this one."""
         return self._log.property(SOURCE_TABLE)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether changes, or a position, wait for a commit."""
+        return self._reached is not None
 
     @property
     def held_bytes(self) -> int:

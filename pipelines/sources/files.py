@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import Enum
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh64
 
-from pipelines.decode.batches import CompleteEvents, RawEvents, Rejected
+from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.file_documents import FilePiece
 from pipelines.sources.file_listing import FileSystem, ListedFile, list_files, open_file, place
@@ -102,14 +101,6 @@ class _Pending:
         self.pieces.append(piece)
         self.rows += len(piece.piece.offsets)
         self.size += PIECE_BYTES + int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
-
-
-class BatchEnd(Enum):
-    """Where a batch ends relative to the transactions of its source."""
-
-    ANYWHERE = "the source does not mark transactions"
-    TRANSACTION = "at the end of a transaction"
-    WITHIN_TRANSACTION = "within a transaction that is larger than a batch and continues in the next one"
 
 
 @dataclass(frozen=True)

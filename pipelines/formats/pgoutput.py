@@ -1,0 +1,256 @@
+"""PostgreSQL's logical replication (pgoutput), and rows that PostgreSQL copies, as changes.
+
+The source puts a description of each table in front of the messages (`described`), because a server describes a table only
+once per connection. Values are text as PostgreSQL writes it, and become columns of the declared types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.decode.batches import RawEvents
+from pipelines.decode.events import Declared, Events, Placed, refusal
+from pipelines.decode.feed_schemas import postgres_type
+from pipelines.decode.image import Columns, Nothing, ScannedImages
+from pipelines.errors import SourceError
+from pipelines.formats import pgoutput_kernels as messages
+from pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, REAL, TEXT
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.spans import Members, from_binary
+from scan_core import Rows
+
+UNCHANGED = b"\0unchanged"
+"""Stands for a value that was not sent; PostgreSQL's text has no zero bytes."""
+HEADER = b"H"
+ROWS = b"L"
+"""First bytes of the descriptions of tables, and of rows that were copied."""
+_EPOCH_MICROS = 946_684_800_000_000
+"""2000-01-01 in microseconds since 1970."""
+_OPS = np.zeros(256, np.uint8)
+_OPS[[messages.INSERT, messages.UPDATE, messages.DELETE, messages.TRUNCATE]] = [ord(op) for op in "cudt"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of a source table: its name, its type as PostgreSQL writes it, whether it is part of the replica identity."""
+
+    name: str
+    type: str
+    in_identity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """The description of a source table at some time.
+
+    Attributes:
+        oid: identifier of the table in its database.
+        name: `schema.table`.
+        columns: columns in the order of the messages.
+        key: columns of the primary key, or of the index that is the replica identity; none without either.
+    """
+
+    oid: int
+    name: str
+    columns: tuple[SourceColumn, ...]
+    key: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> Declared:
+        """Types and key of the table."""
+        return Declared({c.name: postgres_type(c.type) for c in self.columns}, self.key)
+
+    @property
+    def marks(self) -> NDArray[np.uint8]:
+        """How the values of each column are marked for decoding."""
+        return np.array([_mark(postgres_type(column.type).arrow) for column in self.columns], np.uint8)
+
+
+def _mark(arrow: pa.DataType) -> int:
+    if pa.types.is_integer(arrow):
+        return INTEGER
+    if pa.types.is_floating(arrow):
+        return REAL
+    return BOOLEAN if pa.types.is_boolean(arrow) else TEXT
+
+
+def described(tables: Sequence[SourceTable], kind: bytes = HEADER) -> bytes:
+    """The first document of a batch, with the descriptions of tables.
+
+    The messages after it refer to them by number. With `kind` ROWS, lines of COPY in text format follow, of one table.
+    """
+    document = [[t.oid, t.name, [[c.name, c.type, c.in_identity] for c in t.columns], list(t.key)] for t in tables]
+    return kind + orjson.dumps(document) + UNCHANGED
+
+
+def relation_message(oid: int, number: int) -> bytes:
+    """The message from which on a table has the description of this number."""
+    return b"R" + oid.to_bytes(4, "big") + number.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=64)
+def _tables_in(header: bytes) -> tuple[SourceTable, ...]:
+    return tuple(
+        SourceTable(oid, name, tuple(SourceColumn(*c) for c in columns), tuple(key))
+        for oid, name, columns, key in orjson.loads(header)
+    )
+
+
+@dataclass(frozen=True)
+class PgOutputOptions:
+    """The format has no options."""
+
+
+@dataclass(frozen=True)
+class _MessageImages:
+    """Rows of changes of several tables; changes that are taken together are of one description.
+
+    Attributes:
+        data: bytes of the messages.
+        tables: descriptions.
+        version: description of each change.
+        at: position of the row of each change, 0 without one.
+        part: whether the row has only the key, per change.
+        unchanged: span of the mark for values that were not sent.
+    """
+
+    data: NDArray[np.uint8]
+    tables: tuple[SourceTable, ...]
+    version: NDArray[np.int32]
+    at: NDArray[np.int32]
+    part: NDArray[np.uint8]
+    unchanged: tuple[int, int]
+
+    def take(self, rows: Rows) -> Columns:
+        """See `ImageSource`."""
+        numbers = np.unique(self.version[rows])
+        table = self.tables[int(numbers[0])] if len(numbers) else SourceTable(0, "", ())
+        shape = len(table.columns), len(rows)
+        start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
+        status = np.empty(len(rows), np.int8)
+        in_key = np.array([column.in_identity for column in table.columns], np.bool_)
+        is_whole = messages.read_rows(
+            self.data, self.at[rows], self.part[rows], table.marks, in_key, *self.unchanged, start, end, kind, status
+        )
+        if not is_whole:
+            raise SourceError(f"rows of {table.name} differ from its description in the number of columns")
+        return Members(self.data, tuple(c.name for c in table.columns), start, end, kind, status)
+
+
+def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
+    """Decode a batch of messages, which begins with the description of its tables.
+
+    Raises:
+        SourceError: the first document does not describe tables.
+    """
+    documents = from_binary(raw.documents)
+    data, start, end = documents.data, documents.start, documents.end
+    first = data[start[0] : end[0]].tobytes()
+    if first[:1] not in {HEADER, ROWS} or not first.endswith(UNCHANGED):
+        raise SourceError(
+            "pgoutput is what PostgreSQL sends to a replication client, not a format of files: source: {type: postgres}"
+        )
+    tables = _tables_in(first[1 : -len(UNCHANGED)])
+    if first[:1] == ROWS:
+        return _copied_rows(tables[0], data[int(end[0]) : int(end[-1])].copy(), len(documents) - 1)
+    count = len(documents)
+    oids = np.unique(np.array([t.oid for t in tables], np.int64))
+    version, old, new = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
+    what, old_kind = np.empty(count, np.uint8), np.empty(count, np.uint8)
+    broken = np.empty(count, np.bool_)
+    current = np.empty(len(oids), np.int64)
+    messages.read_messages(data, start, end, oids, current, version, what, old, new, old_kind, broken)
+    op = np.where(version >= 0, _OPS[what], np.uint8(0))
+    mark = int(end[0])
+    unchanged = mark - len(UNCHANGED), mark
+    nothing = np.zeros(count, np.uint8)
+    names = tuple(dict.fromkeys(t.name for t in tables)) or ("",)
+    places = np.array([names.index(t.name) for t in tables] or [0], np.int32)
+    return Events(
+        raw=np.arange(count),
+        op=op,
+        table_of=places[np.maximum(version, 0)],
+        tables=names,
+        source_ts=_times(data, start, end),
+        after=_MessageImages(data, tables, version, new, nothing, unchanged),
+        before=_MessageImages(data, tables, version, old, old_kind, unchanged),
+        key=Nothing(),
+        declared_of=np.maximum(version, 0),
+        declared=tuple(t.declared for t in tables) or (Declared(),),
+        order=_no_order,
+        placeholders=(UNCHANGED,),
+        refusals=refusal(broken, "a message of logical replication that cannot be read"),
+    )
+
+
+def _copied_rows(table: SourceTable, data: NDArray[np.uint8], count: int) -> Events:
+    """Rows that were copied, as snapshot reads."""
+    shape = len(table.columns), count
+    start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
+    if messages.read_copy(data, len(data), table.marks, start, end, kind) != count:
+        raise SourceError(f"rows copied from {table.name} cannot be read")
+    members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
+    codes = np.zeros(count, np.int32)
+    return Events(
+        raw=np.arange(1, count + 1),
+        op=np.full(count, ord("r"), np.uint8),
+        table_of=codes,
+        tables=(table.name,),
+        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
+        after=ScannedImages(members),
+        before=Nothing(),
+        key=Nothing(),
+        declared_of=codes,
+        declared=(table.declared,),
+        order=_no_order,
+    )
+
+
+def _no_order(path: str) -> Placed:
+    raise KeyError(path)
+
+
+def _times(data: NDArray[np.uint8], start: NDArray[np.int32], end: NDArray[np.int32]) -> pa.Array:
+    """The time of the transaction of each message."""
+    numbered = NumberedMessages.of(data, start, end)
+    times = np.append(numbered.time + _EPOCH_MICROS, 0)[numbered.transaction]
+    return pa.array(times, pa.int64(), mask=numbered.transaction < 0).cast(pa.timestamp("us", "UTC"))
+
+
+@dataclass(frozen=True)
+class NumberedMessages:
+    """Messages with their places.
+
+    Attributes:
+        transaction: the transaction of each message, as an index into the arrays below; -1 before the first.
+        index: number of each change in its transaction, from 1; 0 for other messages.
+        lsn: position of the commit of each transaction.
+        time: time of each transaction in microseconds since 2000.
+        xid: identifier of each transaction.
+    """
+
+    transaction: NDArray[np.int64]
+    index: NDArray[np.int64]
+    lsn: NDArray[np.int64]
+    time: NDArray[np.int64]
+    xid: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, data: NDArray[np.uint8], start: NDArray[np.int32], end: NDArray[np.int32], first: int = 0
+    ) -> "NumberedMessages":
+        """Number messages; `first` changes precede them in the transaction that they continue.
+
+        Raises:
+            SourceError: a message is broken.
+        """
+        arrays = [np.empty(len(start), np.int64) for _ in range(5)]
+        found = messages.number_messages(data, start, end, first, *arrays)
+        if found < 0:
+            raise SourceError("the begin of a transaction cannot be read: logical replication is broken")
+        return cls(arrays[0], arrays[1], *(array[:found] for array in arrays[2:]))

@@ -1,0 +1,104 @@
+"""What a live source offers an ingest run: a load of what exists, a stream of what changes, and acknowledgement.
+
+A source keeps its position in the change logs of its tables. It may forget what precedes a position only once all change
+logs have reached it, so the run acknowledges positions after their commits, never what was merely read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.feed import Decided, TableFeed
+from pipelines.errors import SourceError
+
+
+class LoadOutdatedError(SourceError):
+    """What was loaded of a table can no longer be completed; the load begins again after `position`.
+
+    Attributes:
+        position: position of the table, before which its rows must be removed.
+    """
+
+    def __init__(self, message: str, position: str) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class LiveBatch(Protocol):
+    """Events of several tables, and the position after them."""
+
+    @property
+    def raw(self) -> RawEvents:
+        """The events."""
+        ...
+
+    @property
+    def end(self) -> BatchEnd:
+        """Where the batch ends relative to transactions."""
+        ...
+
+    @property
+    def continues(self) -> bool:
+        """Whether it continues the transaction of the previous batch."""
+        ...
+
+    def position_after(self, before: str | None, decided: Decided) -> str:
+        """The position of a table after this batch; `before` is the last one that its change log has."""
+        ...
+
+    def is_due(self, before: str | None) -> bool:
+        """Whether a table without changes in this batch records the position nevertheless."""
+        ...
+
+    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
+        """The changes of a table that are not part of what precedes `before`.
+
+        Raises:
+            LoadOutdatedError: the load of the table must begin again.
+        """
+        ...
+
+
+class LiveSource(Protocol):
+    """A connection to a source whose events do not end. Mutable: it remembers how far it has read."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that the source has now."""
+        ...
+
+    def begin(self, positions: Mapping[str, str | None]) -> None:
+        """Begin a round for tables with these positions of their change logs.
+
+        Raises:
+            SourceError: the source cannot be reached, or no longer has what follows a position.
+        """
+        ...
+
+    def is_loaded(self, position: str | None) -> bool:
+        """Whether a table with this position contains what existed before the stream."""
+        ...
+
+    def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[LiveBatch]:
+        """Read what exists in a table, or what a load that was interrupted has not read yet, in batches of bounded size.
+
+        The rows of a batch that ends within a transaction are committed together with the next one. If the first batch
+        `continues` nothing and the table has rows of an unfinished load, they must be removed: see `LoadOutdatedError`.
+        """
+        ...
+
+    def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[LiveBatch]:
+        """Read what has changed until now, in batches of bounded size."""
+        ...
+
+    def acknowledge(self, positions: Sequence[str]) -> None:
+        """Allow the source to forget what precedes all of these positions of change logs."""
+        ...
+
+    def interrupt(self) -> None:
+        """Forget how far was read: the next round reads again from the positions of the change logs."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...

@@ -1,0 +1,165 @@
+"""The position of a table in the changes of a PostgreSQL database, and how much of the table is loaded.
+
+A load reads chunks of a table, each as a transaction sees it. A change of the stream is part of a chunk if its transaction was
+visible there. Visibility is decided by transaction identifiers, not by log positions: a transaction becomes visible some time
+after its commit is in the log.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.errors import PositionLostError
+from scan_core import Mask
+
+VERSION = 1
+
+
+def lsn_text(lsn: int) -> str:
+    """A log position as PostgreSQL writes it: `0/16B3748`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_of(text: str) -> int:
+    """The number of a log position.
+
+    Raises:
+        ValueError: not a log position.
+    """
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """Which transactions a snapshot of the database sees (`pg_current_snapshot()`).
+
+    Attributes:
+        xmin: all transactions below were finished.
+        xmax: no transaction from here on was finished.
+        running: transactions in between that were not finished.
+    """
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Visibility":
+        """Parse `xmin:xmax:running,running`."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(int(x) for x in running.split(",") if x))
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
+
+    def sees(self, xids: NDArray[np.int64]) -> Mask:
+        """Which committed transactions are visible; the stream has the low 32 bits of identifiers."""
+        distance = (xids - (self.xmax & 0xFFFFFFFF) + 2**31) % 2**32 - 2**31
+        full = self.xmax + distance
+        seen: Mask = (full < self.xmax) & ~np.isin(full, np.array(self.running, np.int64))
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a table that was read: the keys below `end` that no earlier chunk has; None for all others."""
+
+    end: int | None
+    visible: Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much of a table is loaded.
+
+    Attributes:
+        chunks: chunks that were read, in order of their keys.
+        column: column of the keys in the mirror, if chunks are ranges of keys.
+        until: once the load is complete, the log position from which on no change can be part of it; else 0.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    column: str | None = None
+    until: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the table is loaded."""
+        return self.until > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The load as a JSON object."""
+        chunks = [[c.end, str(c.visible)] for c in self.chunks]
+        return {"chunks": chunks, "column": self.column, "until": lsn_text(self.until)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Load":
+        """The load of a JSON object."""
+        chunks = tuple(Chunk(end, Visibility.parse(text)) for end, text in document["chunks"])
+        return cls(chunks, document["column"], lsn_of(document["until"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPosition:
+    """A position.
+
+    Attributes:
+        system: identifier of the database cluster.
+        slot: name of the replication slot.
+        lsn: all transactions whose commit is in the log before this position are contained.
+        load: state of the load, as long as it matters.
+        claims: tables of the source by the target that takes them.
+    """
+
+    system: str
+    slot: str
+    lsn: int
+    load: Load | None = None
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+    def reaching(self, lsn: int, claims: Mapping[str, str]) -> "PostgresPosition":
+        """The position after reading the log up to `lsn`."""
+        load = None if self.load is not None and self.load.is_complete and lsn >= self.load.until else self.load
+        return replace(self, lsn=max(lsn, self.lsn), load=load, claims=claims)
+
+    def to_json(self) -> str:
+        """The position as JSON text."""
+        document = {
+            "source": "postgres",
+            "version": VERSION,
+            "system": self.system,
+            "slot": self.slot,
+            "lsn": lsn_text(self.lsn),
+            **({} if self.load is None else {"load": self.load.to_json()}),
+            **({"claims": dict(self.claims)} if self.claims else {}),
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "PostgresPosition":
+        """Parse a position.
+
+        Raises:
+            PositionLostError: not a position of PostgreSQL, or of an unknown version.
+        """
+        try:
+            document = json.loads(text)
+            if document["source"] != "postgres" or document["version"] != VERSION:
+                raise PositionLostError(
+                    f"not a position of PostgreSQL of version {VERSION}: {document['source']} version "
+                    f"{document['version']}; a change log takes one kind of source: use another table name"
+                )
+            return cls(
+                system=document["system"],
+                slot=document["slot"],
+                lsn=lsn_of(document["lsn"]),
+                load=Load.from_json(document["load"]) if "load" in document else None,
+                claims=dict(document.get("claims", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PositionLostError(f"unreadable position of PostgreSQL {text[:80]!r}: {error}") from error

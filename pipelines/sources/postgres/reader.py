@@ -1,0 +1,347 @@
+"""Reads the changes of a PostgreSQL database from a replication slot, in batches that know their transactions."""
+
+import select
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config.project import PostgresSource
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.feed import Decided, TableFeed
+from pipelines.errors import SourceError
+from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTable, described, relation_message
+from pipelines.jsonscan.spans import from_binary
+from pipelines.sources.postgres.load import TableLoad, without_loaded
+from pipelines.sources.postgres.position import Load, PostgresPosition, lsn_text
+from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
+
+HEARTBEAT_BYTES = 16 * 1024**2
+"""A table without changes records the position once so much log was written since: the server keeps the log until then."""
+WAIT_SECONDS = 0.05
+SILENCE_SECONDS = 60.0
+"""A server that has not answered for so long is taken for gone."""
+MAX_MESSAGES = 500_000
+_BEGIN, _COMMIT, _RELATION, _TRUNCATE = (ord(letter) for letter in "BCRT")
+_NO_CHANGES = frozenset(ord(letter) for letter in "YOM")
+"""Descriptions of types, origins of transactions, messages of applications."""
+_CHANGES = frozenset(ord(letter) for letter in "IUDT")
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """The transactions of a batch, by the text of their log position, which is the `source_file` of their changes."""
+
+    names: pa.StringArray
+    lsn: np.ndarray[Any, np.dtype[np.int64]]
+    xid: np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class PostgresBatch:
+    """See `LiveBatch`.
+
+    Attributes:
+        lsn: log position after the last transaction that is complete.
+        system: identifier of the database cluster.
+        slot: name of the slot.
+        transactions: transactions of the changes; None for rows of a load.
+        load: state of the load after the batch, for rows of a load.
+    """
+
+    raw: RawEvents
+    end: BatchEnd
+    continues: bool
+    lsn: int
+    system: str
+    slot: str
+    transactions: Transactions | None = None
+    load: Load | None = None
+
+    def position_after(self, before: str | None, decided: Decided) -> str:
+        """See `LiveBatch`."""
+        if self.load is not None or before is None:
+            return PostgresPosition(self.system, self.slot, self.lsn, self.load, decided.claims).to_json()
+        return PostgresPosition.from_json(before).reaching(self.lsn, decided.claims).to_json()
+
+    def is_due(self, before: str | None) -> bool:
+        """See `LiveBatch`."""
+        return before is not None and self.lsn - PostgresPosition.from_json(before).lsn >= HEARTBEAT_BYTES
+
+    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
+        """See `LiveBatch`."""
+        if self.transactions is None or before is None or not changes.num_rows:
+            return changes
+        position = PostgresPosition.from_json(before)
+        if position.load is None and (self.transactions.lsn >= position.lsn).all():
+            return changes
+        of = np.asarray(pc.index_in(changes.table.column("source_file"), value_set=self.transactions.names))
+        lsn, xid = self.transactions.lsn[of], self.transactions.xid[of]
+        is_new = lsn >= position.lsn
+        if not is_new.all():
+            table = changes.table.filter(pa.array(is_new))
+            changes, lsn, xid = replace(changes, table=table), lsn[is_new], xid[is_new]
+        if position.load is None or not changes.num_rows:
+            return changes
+        return without_loaded(changes, position, lsn, xid)
+
+
+@dataclass
+class _Pending:
+    """Messages that were received and not yet returned as a batch."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    size: int = 0
+    begun_at: int | None = None
+    """Place of the begin of the transaction that is not complete."""
+    done: int = 0
+    """Log position after the last complete transaction."""
+
+    def add(self, payload: bytes) -> None:
+        self.payloads.append(payload)
+        self.size += len(payload)
+        kind = payload[0]
+        if kind == _BEGIN:
+            self.begun_at = len(self.payloads) - 1
+        elif kind == _COMMIT:
+            self.begun_at = None
+            self.done = struct.unpack_from(">Q", payload, 10)[0]
+
+    def keep(self, payloads: list[bytes]) -> None:
+        """Keep only these, which are the beginning of a transaction, if any."""
+        self.payloads, self.size = payloads, sum(map(len, payloads))
+        self.begun_at = 0 if payloads else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The place of a batch in the transaction that it continues: number of changes of this before it."""
+
+    changes: int = 0
+    continues: bool = False
+
+
+class PostgresReader:
+    """See `LiveSource`."""
+
+    def __init__(self, source: PostgresSource) -> None:
+        self.source = source
+        self._server = Server(source)
+        self._stream: Any = None
+        self._versions: list[SourceTable] = []
+        self._current: dict[int, int] = {}
+        self._publication: Publication | None = None
+        self._system = ""
+        self._start = 0
+        self._reached = 0
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """See `LiveSource`."""
+        self._publication = self._server.require_publication()
+        return tuple(table.name for table in self._publication.tables)
+
+    def begin(self, positions: Mapping[str, str | None]) -> None:
+        """See `LiveSource`."""
+        if not self._system:
+            self._server.check()
+        self._system = self._server.system
+        known = [PostgresPosition.from_json(text) for text in positions.values() if text is not None]
+        oldest = min((position.lsn for position in known), default=0)
+        if any(position.system != self._system for position in known):
+            raise lost("this is another database cluster than the one that was read before", oldest)
+        if others := sorted({position.slot for position in known} - {self.source.slot}):
+            raise SourceError(
+                f"the tables were read from slot {others[0]}, and the config says {self.source.slot}: a new slot lacks the "
+                "changes before it. Use the former one, or load the tables again: nevermore resync TABLE --from-source"
+            )
+        slot = self._server.slot()
+        if slot is None and known:
+            raise lost(f"there is no replication slot {self.source.slot} any more", oldest)
+        if slot is None:
+            self._server.create_slot()
+            slot = self._server.slot()
+        self._start = self._checked(slot, oldest if known else None)
+
+    def _checked(self, slot: Slot | None, oldest: int | None) -> int:
+        """The position that a slot has confirmed, if it has all changes after `oldest`."""
+        name = self.source.slot
+        if slot is None or slot.plugin != "pgoutput":
+            raise SourceError(f"slot {name} is not a slot of pgoutput; choose another name (slot: ...)")
+        if slot.database != (database := self._server.value("SELECT current_database()")):
+            raise SourceError(f"slot {name} belongs to database {slot.database}, not {database}; choose another name")
+        if slot.status == "lost":
+            raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
+        if oldest is not None and slot.confirmed > oldest:
+            raise lost(f"slot {name} was read up to {lsn_text(slot.confirmed)} by someone else", oldest)
+        return slot.confirmed
+
+    def is_loaded(self, position: str | None) -> bool:
+        """See `LiveSource`."""
+        if position is None:
+            return False
+        load = PostgresPosition.from_json(position).load
+        return load is None or load.is_complete
+
+    def load(
+        self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int
+    ) -> Iterator[PostgresBatch]:
+        """See `LiveSource`."""
+        self.interrupt()
+        publication = self._publication or self._server.require_publication()
+        published = next(t for t in publication.tables if t.name == source_table)
+        known = None if position is None else PostgresPosition.from_json(position)
+        start = self._start if known is None else known.lsn
+        for part in TableLoad(self._server, publication, published, table, limit_bytes).parts(known):
+            yield PostgresBatch(
+                part.raw, part.end, part.continues, start, self._system, self.source.slot, load=part.load
+            )
+
+    def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[PostgresBatch]:
+        """See `LiveSource`."""
+        known = [PostgresPosition.from_json(text).lsn for text in positions.values() if text is not None]
+        target = self._server.written()
+        start = min(known, default=target)
+        if self._stream is None:
+            self._open(start)
+        pending = _Pending(done=self._reached or start)
+        place = _Place()
+        for payload in self._messages(target, pending):
+            pending.add(payload)
+            if pending.size < limit_bytes and len(pending.payloads) < MAX_MESSAGES:
+                continue
+            if pending.begun_at == 0:
+                yield self._batch(pending.payloads, pending.done, BatchEnd.WITHIN_TRANSACTION, place)
+                place = _Place(place.changes + sum(p[0] in _CHANGES for p in pending.payloads), continues=True)
+                pending.keep(pending.payloads[:1])
+            else:  # complete transactions, without the beginning of the next one
+                complete = len(pending.payloads) if pending.begun_at is None else pending.begun_at
+                yield self._batch(pending.payloads[:complete], pending.done, BatchEnd.TRANSACTION, place)
+                place = _Place()
+                pending.keep(pending.payloads[complete:])
+        self._reached = max(pending.done, target)
+        yield self._batch(pending.payloads, self._reached, BatchEnd.TRANSACTION, place)
+
+    def acknowledge(self, positions: Sequence[str]) -> None:
+        """See `LiveSource`."""
+        if self._stream is None or not positions:
+            return
+        oldest = min(PostgresPosition.from_json(text).lsn for text in positions)
+        with reported("the replication slot could not be advanced"):
+            self._stream.send_feedback(write_lsn=oldest, flush_lsn=oldest, apply_lsn=oldest, force=True)
+
+    def interrupt(self) -> None:
+        """See `LiveSource`."""
+        if self._stream is not None:
+            self._stream.connection.close()
+            self._stream = None
+        self._reached = 0
+        self._versions, self._current = [], {}
+
+    def close(self) -> None:
+        """See `LiveSource`."""
+        self.interrupt()
+        self._server.close()
+
+    def _open(self, start: int) -> None:
+        connection = connect(self.source, replication=True)
+        cursor = connection.cursor()
+        name = '"' + self.source.publication.replace('"', '""') + '"'
+        try:
+            with reported(f"cannot read from slot {self.source.slot}"):
+                cursor.start_replication(
+                    slot_name=self.source.slot,
+                    decode=False,
+                    start_lsn=start,
+                    options={"proto_version": "1", "publication_names": name},
+                )
+        except SourceError:
+            connection.close()
+            raise
+        self._stream, self._versions, self._current, self._reached = cursor, [], {}, 0
+
+    def _messages(self, target: int, pending: _Pending) -> Iterator[bytes]:
+        """Messages until all transactions that were committed before `target` are complete."""
+        stream = self._stream
+        heard = time.monotonic()
+        with reported(f"the connection to slot {self.source.slot} broke; the next run continues where the tables are"):
+            while True:
+                message = stream.read_message()
+                if message is not None:
+                    heard = time.monotonic()
+                    yield from self._prepared(message.payload)
+                    if pending.begun_at is None and pending.done >= target:
+                        return
+                    continue
+                if pending.begun_at is None and stream.wal_end >= target:
+                    return
+                if time.monotonic() - heard > SILENCE_SECONDS:
+                    raise SourceError(
+                        f"slot {self.source.slot}: the server has not answered for {SILENCE_SECONDS:.0f} s"
+                    )
+                stream.send_feedback(reply=True, force=True)
+                select.select([stream], [], [], WAIT_SECONDS)
+
+    def _prepared(self, payload: bytes) -> Iterator[bytes]:
+        """A message as the decoder expects it: descriptions by number, truncates of one table each."""
+        kind = payload[0]
+        if kind == _RELATION:
+            self._versions.append(self._described(payload))
+            yield relation_message(self._versions[-1].oid, len(self._versions) - 1)
+        elif kind == _TRUNCATE:
+            count = struct.unpack_from(">I", payload, 1)[0]
+            for oid in struct.unpack_from(f">{count}I", payload, 6):
+                yield payload[:1] + oid.to_bytes(4, "big")
+        elif kind not in _NO_CHANGES:
+            yield payload
+
+    def _described(self, payload: bytes) -> SourceTable:
+        oid = struct.unpack_from(">I", payload, 1)[0]
+        schema, table, rest = payload[5:].split(b"\0", 2)
+        identity, count = rest[:1], struct.unpack_from(">H", rest, 1)[0]
+        columns = []
+        at = 3
+        for _ in range(count):
+            end = rest.index(b"\0", at + 1)
+            kind, modifier = struct.unpack_from(">Ii", rest, end + 1)
+            columns.append((rest[at + 1 : end].decode(), rest[at] & 1 == 1, (kind, modifier)))
+            at = end + 9
+        names = self._server.type_names([kind for _, _, kind in columns])
+        key = tuple(name for name, in_key, _ in columns if in_key)
+        if identity == b"f":
+            key = tuple(name for name in self._server.key_of(oid) if name in key)
+        described_columns = tuple(SourceColumn(name, names[kind], in_key) for name, in_key, kind in columns)
+        return SourceTable(oid, f"{(schema or b'pg_catalog').decode()}.{table.decode()}", described_columns, key)
+
+    def _batch(self, payloads: list[bytes], lsn: int, end: BatchEnd, place: "_Place") -> PostgresBatch:
+        """A batch of messages; `place` is that of the first one in its transaction."""
+        known = list(self._current.values())
+        numbers = {number: at for at, number in enumerate(known)}
+        documents = [b"", *(relation_message(self._versions[n].oid, at) for n, at in numbers.items())]
+        for payload in payloads:
+            if payload[0] == _RELATION:
+                oid, number = struct.unpack_from(">II", payload, 1)
+                self._current[oid] = number
+                documents.append(relation_message(oid, numbers.setdefault(number, len(numbers))))
+            else:
+                documents.append(payload)
+        documents[0] = described([self._versions[number] for number in numbers])
+        array = pa.array(documents, pa.binary())
+        spans = from_binary(array)
+        numbered = NumberedMessages.of(spans.data, spans.start, spans.end, place.changes)
+        names = pa.array([*map(lsn_text, numbered.lsn.tolist()), ""], pa.string())
+        codes = np.where(numbered.transaction < 0, len(numbered.lsn), numbered.transaction).astype(np.int32)
+        raw = RawEvents(
+            source_file=pa.DictionaryArray.from_arrays(pa.array(codes), names),
+            source_offset=pa.array(numbered.index),
+            documents=array,
+            ingested_at=datetime.now(UTC),
+        )
+        transactions = Transactions(names.slice(0, len(numbered.lsn)), numbered.lsn, numbered.xid)
+        return PostgresBatch(raw, end, place.continues, lsn, self._system, self.source.slot, transactions)

@@ -1,0 +1,386 @@
+"""A PostgreSQL server: connections, what its catalog says about tables, the replication slot, and what is wrong with them."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.config.project import PostgresSource
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.pgoutput import SourceColumn, SourceTable
+from pipelines.sources.postgres.position import lsn_of, lsn_text
+from scan_core import remember_passwords
+
+if TYPE_CHECKING:
+    import psycopg2.extensions
+
+MIN_VERSION = 14
+"""Ranges of row addresses are read without a scan of the whole table from this version on."""
+SESSION = (
+    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex -c timezone=UTC "
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog"
+)
+"""Settings on which the text of values depends."""
+REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=600000"
+"""A commit may take longer than the minute for which a server waits by default."""
+CONNECT_SECONDS = 15
+FLUSH_SECONDS = 0.7
+"""The log is written at most three times `wal_writer_delay`, by default 200 ms, after a commit."""
+
+
+def connect(source: PostgresSource, *, replication: bool = False) -> "psycopg2.extensions.connection":
+    """Open a connection; it commits each statement.
+
+    Raises:
+        ConfigError: psycopg2 is not installed, or the connection string is invalid.
+        SourceError: the server cannot be reached, or refuses the connection.
+    """
+    try:
+        import psycopg2
+        from psycopg2.extras import LogicalReplicationConnection
+    except ImportError as error:
+        raise ConfigError(
+            "source: {type: postgres} requires psycopg2: pip install 'nevermore-iceberg[postgres]'"
+        ) from error
+    remember_passwords(source.dsn)
+    try:
+        connection = psycopg2.connect(
+            source.dsn,
+            connection_factory=LogicalReplicationConnection if replication else None,
+            connect_timeout=CONNECT_SECONDS,
+            client_encoding="UTF8",
+            application_name="nevermore",
+            options=REPLICATION_SESSION if replication else SESSION,
+            keepalives_idle=30,
+            keepalives_interval=10,
+            keepalives_count=6,
+        )
+    except psycopg2.ProgrammingError as error:
+        raise ConfigError(f"dsn of {source.title}: {_words(error)}") from None
+    except psycopg2.Error as error:
+        raise SourceError(f"cannot connect to PostgreSQL: {_words(error)}") from None
+    if not replication:  # the other commits each command anyway
+        connection.autocommit = True
+    return connection
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn errors of the driver into errors of the source.
+
+    Raises:
+        SourceError: `what` failed, with the server's words.
+    """
+    import psycopg2
+
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise SourceError(f"{what}: {_words(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot.
+
+    Attributes:
+        plugin: its output plugin.
+        database: its database.
+        confirmed: log position up to which changes are acknowledged.
+        restart: log position from which on the server keeps its log.
+        status: whether the log is kept (`reserved`, `extended`, `unreserved`, `lost`).
+        active_pid: process that reads from it.
+        held_bytes: size of the log that the server keeps for it.
+        lag_bytes: size of the log that was not acknowledged.
+    """
+
+    plugin: str | None
+    database: str | None
+    confirmed: int
+    restart: int
+    status: str | None
+    active_pid: int | None
+    held_bytes: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table of a publication; `columns` and `condition` restrict what is sent, if they are set."""
+
+    name: str
+    schema: str
+    table: str
+    columns: tuple[str, ...] | None
+    condition: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication.
+
+    Attributes:
+        operations: operations that it sends: insert, update, delete, truncate.
+        tables: its tables.
+    """
+
+    operations: frozenset[str]
+    tables: tuple[PublishedTable, ...]
+
+
+class Server:
+    """A connection for questions to the catalog."""
+
+    def __init__(self, source: PostgresSource) -> None:
+        self.source = source
+        self._connection: Any = None
+        self._types: dict[tuple[int, int], str] = {}
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a query and return its rows.
+
+        Raises:
+            SourceError: it failed.
+        """
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self.source)
+        with reported("a query to PostgreSQL failed"), self._connection.cursor() as cursor:
+            cursor.execute(sql, values or None)
+            return list(cursor.fetchall())
+
+    def value(self, sql: str, *values: Any) -> Any:
+        """The first value of a query's only row; None without a row."""
+        rows = self.query(sql, *values)
+        return rows[0][0] if rows else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def version(self) -> int:
+        """The major version."""
+        return int(self.value("SHOW server_version_num")) // 10_000
+
+    @property
+    def system(self) -> str:
+        """Identifier of the database cluster; a copy of it has the same one."""
+        return str(self.value("SELECT system_identifier FROM pg_control_system()"))
+
+    def written(self) -> int:
+        """Log position after all that is committed now.
+
+        Only what is safe on disk is sent. With `synchronous_commit = off` a commit gets there a little later, so this waits for
+        it; log of transactions that are still running may never get there.
+        """
+        inserted = lsn_of(self.value("SELECT pg_current_wal_insert_lsn()::text"))
+        ends = time.monotonic() + FLUSH_SECONDS
+        while (flushed := lsn_of(self.value("SELECT pg_current_wal_flush_lsn()::text"))) < inserted:
+            if time.monotonic() > ends:
+                break
+            time.sleep(0.01)
+        return flushed
+
+    def check(self) -> None:
+        """Refuse a server whose changes cannot be read.
+
+        Raises:
+            SourceError: says which setting to change.
+        """
+        if self.version < MIN_VERSION:
+            raise SourceError(f"PostgreSQL {MIN_VERSION} or newer is required; this is {self.version}")
+        if (level := self.value("SHOW wal_level")) != "logical":
+            raise SourceError(
+                f"wal_level is {level}, but logical replication needs logical: ALTER SYSTEM SET wal_level = logical, then "
+                "restart the server (on RDS: rds.logical_replication = 1)"
+            )
+        if self.value("SELECT pg_is_in_recovery()"):
+            raise SourceError("this server is a standby; connect to the primary")
+        if (encoding := self.value("SHOW server_encoding")) == "SQL_ASCII":
+            raise SourceError(
+                f"the encoding of the database is {encoding}, so its text may be any bytes; only known text can be read"
+            )
+
+    def slot(self) -> Slot | None:
+        """The replication slot; None if there is none."""
+        rows = self.query(
+            "SELECT plugin, database, confirmed_flush_lsn::text, restart_lsn::text, wal_status, active_pid, "
+            "pg_current_wal_lsn() - restart_lsn, pg_current_wal_lsn() - confirmed_flush_lsn "
+            "FROM pg_replication_slots WHERE slot_name = %s",
+            self.source.slot,
+        )
+        if not rows:
+            return None
+        plugin, database, confirmed, restart, status, pid, held, lag = rows[0]
+        return Slot(
+            plugin,
+            database,
+            lsn_of(confirmed or "0/0"),
+            lsn_of(restart or "0/0"),
+            status,
+            pid,
+            int(held or 0),
+            int(lag or 0),
+        )
+
+    def create_slot(self) -> None:
+        """Create the replication slot; waits for transactions that are running.
+
+        Raises:
+            SourceError: no right to, or too many slots.
+        """
+        self.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.source.slot)
+
+    def drop_slot(self) -> None:
+        """Drop the replication slot, if it exists."""
+        self.query(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            self.source.slot,
+        )
+
+    def publication(self) -> Publication | None:
+        """The publication; None if there is none."""
+        found = self.query(
+            "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = %s",
+            self.source.publication,
+        )
+        if not found:
+            return None
+        names = ("insert", "update", "delete", "truncate")
+        operations = frozenset(name for name, is_sent in zip(names, found[0], strict=True) if is_sent)
+        restrictions = "attnames::text[], rowfilter" if self.version >= 15 else "NULL, NULL"
+        rows = self.query(
+            f"SELECT schemaname, tablename, {restrictions} FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2",
+            self.source.publication,
+        )
+        tables = (
+            PublishedTable(f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), condition)
+            for schema, table, columns, condition in rows
+        )
+        return Publication(operations, tuple(tables))
+
+    def require_publication(self) -> Publication:
+        """The publication.
+
+        Raises:
+            SourceError: there is none; says how to create it.
+        """
+        found = self.publication()
+        if found is None:
+            raise SourceError(
+                f"there is no publication {self.source.publication}: as the owner of the tables, run "
+                f"CREATE PUBLICATION {self.source.publication} FOR TABLE schema.table, ... WITH (publish_via_partition_root = true)"
+            )
+        return found
+
+    def describe(self, table: PublishedTable) -> SourceTable:
+        """The columns and the key of a table as they are now, as far as the publication sends them.
+
+        Raises:
+            SourceError: the table no longer exists.
+        """
+        rows = self.query(
+            "SELECT a.attname, a.atttypid::int8, a.atttypmod FROM pg_attribute a "
+            "WHERE a.attrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) AND a.attnum > 0 AND NOT a.attisdropped "
+            "AND (a.attgenerated = '' OR a.attname = ANY (%s)) ORDER BY a.attnum",
+            table.schema,
+            table.table,
+            [] if table.columns is None else list(table.columns),
+        )
+        rows = [row for row in rows if table.columns is None or row[0] in table.columns]
+        if not rows:
+            raise SourceError(f"{table.name} no longer exists in the database")
+        oid = int(
+            self.value(
+                "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid::int8", table.schema, table.table
+            )
+        )
+        key = self.key_of(oid)
+        names = self.type_names([(kind, modifier) for _, kind, modifier in rows])
+        columns = (SourceColumn(name, names[kind, modifier], name in key) for name, kind, modifier in rows)
+        return SourceTable(oid, table.name, tuple(columns), key)
+
+    def key_of(self, oid: int) -> tuple[str, ...]:
+        """Columns of the index that is the replica identity, else of the primary key, in the order of the table."""
+        rows = self.query(
+            "SELECT i.indisreplident, array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) "
+            "WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisreplident "
+            "ORDER BY i.indisreplident DESC",
+            oid,
+        )
+        return tuple(rows[0][1]) if rows else ()
+
+    def identity(self, table: PublishedTable) -> str:
+        """The replica identity of a table: d(efault), n(othing), f(ull) or i(ndex)."""
+        found = self.value(
+            "SELECT relreplident::text FROM pg_class WHERE oid = to_regclass(format('%%I.%%I', %s::text, %s::text))",
+            table.schema,
+            table.table,
+        )
+        return str(found or "n")
+
+    def type_names(self, types: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """Names of types with their modifiers; domains by what they are based on, types of the database's own as text."""
+        wanted = [t for t in dict.fromkeys(types) if t not in self._types]
+        for start in wanted:
+            kind, modifier = start
+            while True:
+                typtype, base, base_modifier, name = self.query(
+                    "SELECT typtype::text, typbasetype::int8, typtypmod, format_type(oid, %s) FROM pg_type WHERE oid = %s",
+                    None if modifier < 0 else modifier,
+                    kind,
+                )[0]
+                if typtype != "d":
+                    break
+                kind, modifier = int(base), int(base_modifier)
+            self._types[start] = name if typtype == "b" else "text"
+        return {t: self._types[t] for t in types}
+
+    def wait_for_running(self, stop_after_seconds: float) -> None:
+        """Wait until all transactions that run now have ended, so that a snapshot sees what they committed.
+
+        Raises:
+            SourceError: one of them takes longer; names it.
+        """
+        until = int(self.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8"))
+        ends = time.monotonic() + stop_after_seconds
+        while int(self.value("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8")) < until:
+            if time.monotonic() > ends:
+                rows = self.query(
+                    "SELECT pid, now() - xact_start FROM pg_stat_activity WHERE backend_xid IS NOT NULL "
+                    "ORDER BY xact_start LIMIT 1"
+                )
+                longest = (
+                    f"process {rows[0][0]} has run one for {rows[0][1]}" if rows else "a prepared transaction is open"
+                )
+                raise SourceError(
+                    f"a load waits for transactions that began before it, and {longest}; end it, then try again"
+                )
+            time.sleep(0.05)
+
+
+def lost(why: str, at: int) -> SourceError:
+    """The error for changes that the server no longer has."""
+    return SourceError(
+        f"{why}, so changes after {lsn_text(at)} may be lost. Load the tables again: nevermore resync TABLE --from-source"
+    )
+
+
+__all__ = [
+    "Publication",
+    "PublishedTable",
+    "Server",
+    "Slot",
+    "SourceTable",
+    "connect",
+    "lost",
+    "reported",
+]

@@ -1,0 +1,96 @@
+"""A PostgreSQL server for all tests of a process, and a database with a project for each of them."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.loaded_table import open_current
+from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.report import IngestReport
+from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    with postgres(programs_or_skip()) as running:
+        yield running
+
+
+class Shop:
+    """A database, and a project that reads it."""
+
+    def __init__(self, server: PostgresServer, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.database = f"shop{next(_NUMBERS)}"
+        admin = server.connect("postgres")
+        admin.cursor().execute(f"CREATE DATABASE {self.database}")
+        admin.close()
+        self.dsn = server.dsn(self.database)
+        self.slot = self.database
+        self.connection = server.connect(self.database)
+        self.settings: dict[str, Any] = {}
+        self.top: dict[str, Any] = {}
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, each a transaction; return the rows of the last."""
+        with self.connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def config(self, *tables: str, **settings: Any) -> Config:
+        """A config with these tables, `shop.NAME` for `public.NAME`."""
+        source = {"type": "postgres", "dsn": self.dsn, "slot": self.slot, "publication": "pub"}
+        entries = {f"shop.{name}": {"source": source, **self.settings, **settings} for name in tables}
+        path = self.folder / "nevermore.yaml"
+        path.write_text(yaml.safe_dump({"tables": entries, **self.top}))
+        return load(path)
+
+    def ingest(self, config: Config) -> IngestReport:
+        report = run_once(config)
+        errors = {table.table: table.error for table in report.tables if table.error is not None}
+        assert not errors, errors
+        return report
+
+    def rows(self, config: Config, name: str, snapshot: int | None = None) -> list[tuple[Any, ...]]:
+        """Rows of a mirror, sorted by their first column."""
+        table = open_current(open_catalog(config).load_table(f"shop.{name}"))
+        scan = table.scan() if snapshot is None else table.scan(snapshot_id=snapshot)
+        rows = scan.to_table().to_pylist()
+        return sorted((tuple(row.values()) for row in rows), key=lambda row: str(row[0]).zfill(20))
+
+    def close(self) -> None:
+        self.connection.close()
+        admin = self.server.connect("postgres")
+        with admin.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s AND active",
+                [self.database],
+            )
+            for _ in range(100):
+                cursor.execute(
+                    "SELECT slot_name FROM pg_replication_slots WHERE database = %s AND NOT active", [self.database]
+                )
+                for (slot,) in cursor.fetchall():
+                    cursor.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+                cursor.execute("SELECT count(*) FROM pg_replication_slots WHERE database = %s", [self.database])
+                if cursor.fetchone()[0] == 0:
+                    break
+            cursor.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+        admin.close()
+
+
+@pytest.fixture
+def shop(server: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(server, tmp_path)
+    yield made
+    made.close()
