@@ -18,8 +18,8 @@ from scan_core.deletes.positions import (
     union_of,
 )
 from scan_core.keys.columns import BytesColumn
-from scan_core.keys.equality_index import EqualityIndex, covers_all, find_deleted, threshold_of
-from scan_core.keys.lookup import DenseIndex, HashedIndex
+from scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
+from scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
 from scan_core.keys.summary import SIGN_BIT, KeySummary
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, MissingFileError
 from scan_core.model.metrics import ScanMetrics
@@ -81,13 +81,14 @@ class EqualityFilter:
     threshold: int
     use_numba: bool = True
 
-    def keep(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    def keep(self, keys: Sequence[pa.Array | None]) -> npt.NDArray[np.bool_]:
         """True for rows that stay.
 
         Args:
-            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed.
+            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed. None
+                for columns of which `is_proven` is true.
         """
-        if not len(keys[0]):
+        if not any(key is not None and len(key) for key in keys):
             return np.ones(0, np.bool_)
         return ~find_deleted(self.index, keys, self.threshold, use_numba=self.use_numba)
 
@@ -100,7 +101,27 @@ class EqualityFilter:
         known = [statistics_of(field_id) for field_id in self.key_ids]
         if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):
             return Match.NEVER
-        return Match.ALWAYS if covers_all(self.index, known[0], self.threshold) else Match.MAYBE
+        return Match.ALWAYS if covers_rest(self.index, known, self.threshold) else Match.MAYBE
+
+    def is_proven(self, column: int, statistics: ColumnStatistics | None) -> bool:
+        """Whether all keys have one value in a key column, and rows with these statistics have no other."""
+        if not isinstance(self.index, FactoredIndex):
+            return False
+        value = dict(self.index.constants).get(column)
+        return value is not None and fixed_value(statistics) == value
+
+    def has_gaps(self, column: int, lower: int, upper: int, parts: int) -> bool:
+        """Whether some of so many equal parts of a range of integers are free of keys, or covered by them."""
+        if self.index.summaries[column].has_gap(lower, upper, parts):
+            return True
+        index = self.index.rest if isinstance(self.index, FactoredIndex) else self.index
+        if not isinstance(index, DenseIndex):
+            return False
+        width = (upper - lower) // parts + 1
+        return any(
+            index.covers(begin, min(begin + width - 1, upper), self.threshold)
+            for begin in range(lower, upper + 1, width)
+        )
 
     def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
         """All values of a key column within the bounds of a row group; None if unknown, too many, or NULL among them.
@@ -112,13 +133,20 @@ class EqualityFilter:
         index, summary = self.index, self.index.summaries[column]
         if statistics is None or (summary.has_null and statistics.null_count != 0):
             return None
+        place: int | None = column
+        if isinstance(index, FactoredIndex):
+            constants = dict(index.constants)
+            place = None if column in constants else column - sum(c < column for c in constants)
+            index = index.rest
         lower, upper, kind = statistics.lower, statistics.upper, summary.kind
         is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
         if isinstance(lower, int) and isinstance(upper, int) and is_number:
-            if isinstance(index, DenseIndex):
+            if isinstance(index, DenseIndex) and place is not None:
                 return _of_table(index, lower, upper, self.threshold)
             return _of_summary(summary, lower, upper)
-        if isinstance(index, HashedIndex) and index.columns and isinstance(found := index.columns[column], BytesColumn):
+        if place is None or not isinstance(index, HashedIndex) or not index.columns:
+            return None
+        if isinstance(found := index.columns[place], BytesColumn):
             return _of_strings(found, kind, lower, upper)
         return None
 

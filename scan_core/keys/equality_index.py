@@ -16,9 +16,18 @@ import pyarrow as pa
 from scan_core.io.private_files import PrivateFolder, spill_folder
 from scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
 from scan_core.keys.hash import HashSeed, hash_rows, rotate
-from scan_core.keys.index_file import MappedIndex, map_index, write_index
-from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
-from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
+from scan_core.keys.index_file import FlatIndex, MappedIndex, map_index, write_index
+from scan_core.keys.lookup import (
+    DenseIndex,
+    FactoredIndex,
+    HashedIndex,
+    build_dense,
+    build_dense_streamed,
+    build_hashed,
+    common_value,
+    random_seed,
+)
+from scan_core.keys.summary import SIGN_BIT, DeleteKeys, KeySummary, merge_summaries, rank_of
 from scan_core.keys.table import may_contain
 from scan_core.model.errors import ScanError
 from scan_core.model.statistics import ColumnStatistics
@@ -193,7 +202,7 @@ class _Spill:
                 yield DeleteKeys(int(metadata[_SEQUENCE_NUMBER]), tuple(batch.columns))
 
 
-EqualityIndex = DenseIndex | HashedIndex | PartitionedIndex
+EqualityIndex = FlatIndex | PartitionedIndex
 
 _BUILD_BYTES_PER_KEY = 64
 """Peak memory per key while a hash table is built, column values not included."""
@@ -220,8 +229,47 @@ def covers_all(index: EqualityIndex, statistics: ColumnStatistics | None, thresh
     return isinstance(lower, int) and isinstance(upper, int) and index.covers(lower, upper, threshold)
 
 
-def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
-    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
+def covers_rest(index: EqualityIndex, known: Sequence[ColumnStatistics | None], threshold: int) -> bool:
+    """The same for keys of several columns, of which only one has values that differ."""
+    if not isinstance(index, FactoredIndex):
+        return len(known) == 1 and covers_all(index, known[0], threshold)
+    others = [s for place, s in enumerate(known) if place not in dict(index.constants)]
+    is_fixed = all(fixed_value(known[place]) == value for place, value in index.constants)
+    return is_fixed and len(others) == 1 and covers_all(index.rest, others[0], threshold)
+
+
+def fixed_value(statistics: ColumnStatistics | None) -> int | None:
+    """The only value of an integer column, if its statistics prove that every row has it."""
+    if statistics is None or statistics.null_count != 0 or not isinstance(statistics.lower, int):
+        return None
+    return statistics.lower if statistics.lower == statistics.upper else None
+
+
+def find_deleted(
+    index: EqualityIndex, keys: Sequence[pa.Array | None], threshold: int, *, use_numba: bool = True
+) -> Mask:
+    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once.
+
+    A key column is None where all its rows are known to have the constant of a `FactoredIndex`.
+    """
+    if isinstance(index, FactoredIndex):
+        constants = dict(index.constants)
+        others = [key for place, key in enumerate(keys) if place not in constants]
+        dead: Mask = find_deleted(index.rest, others, threshold, use_numba=use_numba)
+        for place, value in constants.items():
+            if (key := keys[place]) is not None:
+                dead &= index.has_constant(key, value)
+        return dead
+    return _find_deleted(index, [key for key in keys if key is not None], threshold, use_numba=use_numba)
+
+
+def _find_deleted(
+    index: DenseIndex | HashedIndex | PartitionedIndex,
+    keys: Sequence[pa.Array],
+    threshold: int,
+    *,
+    use_numba: bool,
+) -> Mask:
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
         return index.deleted(keys, threshold, use_numba=use_numba)
     array = keys[0]
@@ -237,7 +285,7 @@ def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int,
 
 def build_index(
     parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int, *, use_numba: bool = True
-) -> DenseIndex | HashedIndex:
+) -> FlatIndex:
     """The index over the keys of all delete files of a group, which fit into memory.
 
     Args:
@@ -248,11 +296,60 @@ def build_index(
     """
     sequence_numbers = tuple(sorted({p.sequence_number for p in parts}))
     parts = sorted((p for p in parts if p.num_rows), key=lambda p: p.sequence_number)
+    if len(key_types) > 1 and (
+        factored := _factored(parts, key_types, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
+    ):
+        return factored
+    return _build(parts, key_types, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
+
+
+def _build(
+    parts: Sequence[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    memory_limit_bytes: int,
+    *,
+    use_numba: bool,
+) -> DenseIndex | HashedIndex:
     if len(key_types) == 1 and is_integer_like(key_types[0]):
         dense = build_dense(parts, key_types[0], sequence_numbers, memory_limit_bytes // _DENSE_SHARE)
         if dense is not None:
             return dense
     return build_hashed(parts, key_types, sequence_numbers, use_numba=use_numba)
+
+
+def _factored(
+    parts: Sequence[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    memory_limit_bytes: int,
+    *,
+    use_numba: bool,
+) -> FactoredIndex | None:
+    """The index without the columns that have one value in all keys; None if there is no such column.
+
+    One column is always left. Of 500 keys of (id, partition) a table over the ids is built in a tenth of the time of a
+    hash table over both, and data files whose statistics prove the partition need not decode it.
+    """
+    if not parts:
+        return None
+    found = {
+        place: value
+        for place, kind in enumerate(key_types)
+        if is_integer_like(kind) and (value := common_value([p.columns[place] for p in parts])) is not None
+    }
+    constants = tuple(found.items())[: len(key_types) - 1]
+    if not constants:
+        return None
+    others = [place for place in range(len(key_types)) if place not in dict(constants)]
+    reduced = [DeleteKeys(p.sequence_number, tuple(p.columns[i] for i in others)) for p in parts]
+    kinds = [key_types[i] for i in others]
+    rest = _build(reduced, kinds, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
+    summaries = dict(zip(others, rest.summaries, strict=True)) | {
+        place: KeySummary(key_types[place], False, value + SIGN_BIT, 0, np.zeros(1, np.uint64))
+        for place, value in constants
+    }
+    return FactoredIndex(constants, rest, tuple(summaries[place] for place in range(len(key_types))))
 
 
 def build_bytes(num_keys: int, stored_bytes: int) -> int:

@@ -24,26 +24,27 @@ import pyarrow as pa
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
 from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
 from scan_core.keys.hash import HashSeed
-from scan_core.keys.lookup import DenseIndex, HashedIndex, WordFilter
+from scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex, WordFilter
 from scan_core.keys.summary import KeySummary
 from scan_core.keys.table import HashTable
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
 
-_MAGIC = b"NVRMIDX4"
+_MAGIC = b"NVRMIDX5"
 _PREFIX = struct.Struct("<8sQQI")
 """Magic, size of the file, size of the header, CRC-32 of everything behind the prefix."""
 _ALIGNMENT = 64
 _DTYPES = {np.dtype(name).str for name in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8")}
 
 Array = npt.NDArray[Any]
-FlatIndex = DenseIndex | HashedIndex
+FlatIndex = DenseIndex | HashedIndex | FactoredIndex
 _CLASSES: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind
     for kind in (
         DenseIndex,
         HashedIndex,
+        FactoredIndex,
         HashTable,
         HashSeed,
         KeySummary,

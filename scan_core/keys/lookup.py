@@ -370,6 +370,58 @@ def build_hashed(
         return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries, found)
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FactoredIndex:
+    """Keys that all have the same values in some integer-like columns, as those of one partition often have.
+
+    Attributes:
+        constants: (number of a key column, its value) for each of these columns.
+        rest: the index over the other key columns, in their order.
+        summaries: of all key columns.
+    """
+
+    constants: tuple[tuple[int, int], ...]
+    rest: DenseIndex | HashedIndex
+    summaries: tuple[KeySummary, ...]
+
+    @property
+    def sequence_numbers(self) -> tuple[int, ...]:
+        """Of the deletes, ascending."""
+        return self.rest.sequence_numbers
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return self.rest.num_bytes
+
+    @property
+    def num_keys(self) -> int:
+        """Distinct keys."""
+        return self.rest.num_keys
+
+    def has_constant(self, key: pa.Array, value: int) -> Mask:
+        """Which rows have the value in a column."""
+        plain = key.dictionary_decode() if pa.types.is_dictionary(key.type) else key
+        found: Mask = signed_values(plain) == value
+        return found if (valid := validity(plain)) is None else found & valid
+
+
+def common_value(arrays: Sequence[pa.Array]) -> int | None:
+    """The value that every row of these arrays of an integer-like type has; None if they differ, or one is NULL."""
+    found: int | None = None
+    for array in arrays:
+        if not len(array):
+            continue
+        if array.null_count or pa.types.is_dictionary(array.type):
+            return None
+        values = signed_values(array)
+        first = int(values[0]) if found is None else found
+        if int(values[-1]) != first or not (values == first).all():  # the last row tells most columns apart
+            return None
+        found = first
+    return found
+
+
 def random_seed() -> HashSeed:
     """A seed that cannot be guessed."""
     return hash_seed(secrets.randbits(63))

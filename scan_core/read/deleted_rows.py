@@ -95,7 +95,27 @@ class DeleteSet(Restriction):
         if all(isinstance(source, Constant) for source in self.sources):  # every row of the file has the same key
             keys = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
             return Verdict(np.full(selected_count(selection), bool(self.deletes.keep(keys)[0])))
-        return Verdict(self.deletes.keep(_keys_of(self.sources, columns, selection)))
+        return Verdict(self.deletes.keep(self.keys_of(columns, selection)))
+
+    def keys_of(self, columns: LazyColumns, selection: RowSelection) -> list[pa.Array | None]:
+        """The key columns of the rows of `selection`, all read at once; None where statistics prove the value."""
+        proven = self._proven(columns.row_group)
+        sources = [source for place, source in enumerate(self.sources) if place not in proven]
+        columns.load([source.index for source in sources if isinstance(source, FromFile)], selection)
+        found = iter([values_of(source, columns, selection) for source in sources])
+        return [None if place in proven else next(found) for place in range(len(self.sources))]
+
+    def _proven(self, group: RowGroup) -> set[int]:
+        """Key columns that hold one value in all delete keys, and the same in all rows of a row group."""
+        if not self.options.switches.prune_deletes:
+            return set()
+        statistics_of = self.statistics.of(group, self.types)
+        return {
+            place
+            for place, field_id in enumerate(self.deletes.key_ids)
+            if field_id in self.types
+            and self.deletes.is_proven(place, drop_unreliable_bounds(statistics_of(field_id), self.types[field_id]))
+        }
 
     def _match(self, statistics_of: StatisticsOf) -> Match:
         return _KEPT[self.deletes.may_touch(statistics_of)]
@@ -126,21 +146,15 @@ class DeleteSet(Restriction):
     def _has_gaps(self, whole: StatisticsOf) -> bool:
         """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
 
-        Examines equal parts of the range of the first integer key column; True if there is none, because nothing is known then.
+        Examines equal parts of the range of the first integer key column whose values differ; True if there is none,
+        because nothing is known then.
         """
-        for field_id in self.types:
-            known = whole(field_id)
+        for column, field_id in enumerate(self.deletes.key_ids):
+            known = whole(field_id) if field_id in self.types else None
             if known is None or not isinstance(known.lower, int) or not isinstance(known.upper, int):
                 continue
-            width = (known.upper - known.lower) // SAMPLED_PARTS + 1
-            parts = [
-                replace(known, lower=begin, upper=min(begin + width - 1, known.upper))
-                for begin in range(known.lower, known.upper + 1, width)
-            ]
-            return any(
-                self._match(lambda i, part=part, key=field_id: part if i == key else whole(i)) is not Match.MAYBE  # type: ignore[misc]
-                for part in parts
-            )
+            if known.lower < known.upper:
+                return self.deletes.has_gaps(column, known.lower, known.upper, SAMPLED_PARTS)
         return True
 
 
@@ -177,8 +191,11 @@ class _DeletesWithin(Restriction):
             return Verdict(stays)
         is_few = selected_count(probed) < _MAX_COPIED_SHARE * selected_count(selection)
         view, cut = (columns.copy(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
-        keys = _keys_of(sources, view, probed if is_few else selection)
-        stays[to_mask(relative(probed, selection))] = deletes.keep(select_rows(keys, cut))
+        keys = self.whole.keys_of(view, probed if is_few else selection)
+        read = iter(select_rows([key for key in keys if key is not None], cut))
+        stays[to_mask(relative(probed, selection))] = deletes.keep(
+            [None if key is None else next(read) for key in keys]
+        )
         return Verdict(stays)
 
 
@@ -265,9 +282,3 @@ def _one_at_a_time(task: FileScanTask) -> Iterator[tuple[str, FileScanTask]]:
     singles = [(file, group) for group in task.equality_deletes for file in group.files]
     for file, group in sorted(singles, key=lambda pair: pair[0].data_sequence_number):
         yield file.path, task.with_deletes(equality=(replace(group, files=(file,), covered_by=()),))
-
-
-def _keys_of(sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection) -> list[pa.Array]:
-    """The key columns of the rows of `selection`, all read at once."""
-    columns.load([source.index for source in sources if isinstance(source, FromFile)], selection)
-    return [values_of(source, columns, selection) for source in sources]

@@ -50,7 +50,12 @@ def cases(draw: Any) -> tuple[list[pa.DataType], list[tuple[int, list[Row]]], li
     """Key types, (sequence number, rows) of delete files, rows to look up, and whether to encode dictionaries."""
     kinds = draw(st.lists(st.sampled_from(list(KEY_VALUES)), min_size=1, max_size=3))
     row = st.tuples(*(st.none() | KEY_VALUES[k] for k in kinds))
-    parts = draw(st.lists(st.tuples(st.integers(1, 6), st.lists(row, max_size=8)), max_size=5))
+    # columns that have one value in all keys, as those of one partition do
+    shared = [draw(st.none() | KEY_VALUES[k].map(lambda v: (v,))) for k in kinds]
+    row_of_keys = st.tuples(
+        *(st.none() | KEY_VALUES[k] if s is None else st.just(s[0]) for k, s in zip(kinds, shared, strict=True))
+    )
+    parts = draw(st.lists(st.tuples(st.integers(1, 6), st.lists(row_of_keys, max_size=8)), max_size=5))
     known = [r for _, rows in parts for r in rows]
     probe = draw(st.lists(row | st.sampled_from(known) if known else row, max_size=30))
     return kinds, parts, probe, draw(st.booleans())

@@ -219,7 +219,7 @@ def test_filter_of_words_never_hides_a_deleted_key(kind: pa.DataType, shape: str
     kinds = [pa.int64()] * (columns - 1) + [kind]
 
     def arrays_of(values: list[str | None]) -> list[pa.Array]:
-        return [pa.array([7] * len(values))] * (columns - 1) + [pa.array(values, pa.string()).cast(kind)]
+        return [pa.array([len(v or "") for v in values])] * (columns - 1) + [pa.array(values, pa.string()).cast(kind)]
 
     index = build_index([DeleteKeys(1, tuple(arrays_of(keys)))], kinds, PLENTY)
     assert isinstance(index, HashedIndex)

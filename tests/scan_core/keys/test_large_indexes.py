@@ -118,9 +118,11 @@ def test_little_memory_changes_no_result(tmp_path: Path) -> None:
         assert deletes.keep(keys).tolist() == [False, True, False, True]
 
 
-@pytest.mark.parametrize("kinds", [[pa.int64()], [pa.string()], [pa.string(), pa.int64()]], ids=str)
+@pytest.mark.parametrize(
+    "kinds", [[pa.int64()], [pa.string()], [pa.string(), pa.int64()], [pa.int32(), pa.string()]], ids=str
+)
 def test_mapped_index_answers_like_the_one_in_memory(tmp_path: Path, kinds: list[pa.DataType]) -> None:
-    value = {pa.int64(): [5, 1 << 50, None], pa.string(): ["a", "b" * 100, None]}
+    value = {pa.int64(): [5, 1 << 50, None], pa.string(): ["a", "b" * 100, None], pa.int32(): [7, 7, 7]}
     rows = list(zip(*(value[k] for k in kinds), strict=True))
     index = build_index(delete_keys(kinds, [(1, rows[:2]), (2, rows[1:])]), kinds, 1 << 30)
     tmp_path.chmod(0o700)
