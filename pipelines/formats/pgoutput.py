@@ -4,6 +4,7 @@ The source puts a description of each table in front of the messages (`described
 once per connection. Values are text as PostgreSQL writes it, and become columns of the declared types.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +18,10 @@ from pipelines.decode.batches import RawEvents
 from pipelines.decode.events import Declared, Events, Placed, refusal
 from pipelines.decode.feed_schemas import postgres_type
 from pipelines.decode.image import Columns, Nothing, ScannedImages
+from pipelines.decode.value_types import ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import pgoutput_kernels as messages
-from pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, REAL, TEXT
+from pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, JSON_LIST, LIST, MAP, MAX_GROWTH, REAL, TEXT
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Members, from_binary
 from scan_core import Rows
@@ -63,15 +65,43 @@ class SourceTable:
     @property
     def declared(self) -> Declared:
         """Types and key of the table."""
-        return Declared({c.name: postgres_type(c.type) for c in self.columns}, self.key)
+        return Declared({c.name: column_type(c.type) for c in self.columns}, self.key)
 
     @property
     def marks(self) -> NDArray[np.uint8]:
         """How the values of each column are marked for decoding."""
-        return np.array([_mark(postgres_type(column.type).arrow) for column in self.columns], np.uint8)
+        return np.array([_mark(column.type) for column in self.columns], np.uint8)
 
 
-def _mark(arrow: pa.DataType) -> int:
+_TEXT = ValueType(pa.string())
+_VECTOR = re.compile(r"(.*\.)?(vector|halfvec)(\(\d+\))?")
+_HSTORE = re.compile(r"(.*\.)?hstore")
+_BOX = "box"
+"""The only type whose elements are not separated by commas."""
+
+
+@lru_cache(maxsize=4096)
+def column_type(name: str) -> ValueType:
+    """The value type of a column: lists for arrays and vectors, maps for hstore; text for types that have no counterpart."""
+    if name.endswith("[]") and name != f"{_BOX}[]":
+        element = column_type(name.removesuffix("[]"))
+        if element.members:
+            return _TEXT
+        return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+    if _VECTOR.fullmatch(name):
+        return ValueType(pa.list_(pa.field("element", pa.float32())), members=(("element", ValueType(pa.float32())),))
+    if _HSTORE.fullmatch(name):
+        key = pa.field("key", pa.string(), nullable=False)
+        return ValueType(pa.map_(key, pa.field("value", pa.string())), members=(("key", _TEXT), ("value", _TEXT)))
+    return postgres_type(name)
+
+
+def _mark(name: str) -> int:
+    arrow = column_type(name).arrow
+    if pa.types.is_list(arrow):
+        return LIST if name.endswith("[]") else JSON_LIST
+    if pa.types.is_map(arrow):
+        return MAP
     if pa.types.is_integer(arrow):
         return INTEGER
     if pa.types.is_floating(arrow):
@@ -139,7 +169,8 @@ class _MessageImages:
         )
         if not is_whole:
             raise SourceError(f"rows of {table.name} differ from its description in the number of columns")
-        return Members(self.data, tuple(c.name for c in table.columns), start, end, kind, status)
+        data = _with_json(self.data, table, start, end, kind)
+        return Members(data, tuple(c.name for c in table.columns), start, end, kind, status)
 
 
 def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
@@ -188,13 +219,34 @@ def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
     )
 
 
+def _with_json(
+    data: NDArray[np.uint8],
+    table: SourceTable,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> NDArray[np.uint8]:
+    """The bytes of the values, followed by arrays and hstores as JSON, to which their spans point."""
+    parts, base = [data], len(data)
+    for column in np.flatnonzero(np.isin(table.marks, (LIST, MAP))).tolist():
+        is_map = bool(table.marks[column] == MAP)
+        room = MAX_GROWTH * int((end[column] - start[column]).sum(dtype=np.int64)) + 8 * len(start[column]) + 16
+        out = np.empty(room, np.uint8)
+        used = messages.write_json(data, start[column], end[column], kind[column], is_map, out, base)
+        parts.append(out[:used])
+        base += used
+    return data if len(parts) == 1 else np.concatenate(parts)
+
+
 def _copied_rows(table: SourceTable, data: NDArray[np.uint8], count: int) -> Events:
     """Rows that were copied, as snapshot reads."""
     shape = len(table.columns), count
     start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
     if messages.read_copy(data, len(data), table.marks, start, end, kind) != count:
         raise SourceError(f"rows copied from {table.name} cannot be read")
-    members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
+    names = tuple(column.name for column in table.columns)
+    whole = _with_json(data, table, start, end, kind)
+    members = Members(whole, names, start, end, kind, np.full(count, kernels.OK, np.int8))
     codes = np.zeros(count, np.int32)
     return Events(
         raw=np.arange(1, count + 1),

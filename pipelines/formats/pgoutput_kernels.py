@@ -1,7 +1,7 @@
 """Compiled functions that read messages of PostgreSQL's logical replication (pgoutput) and rows of COPY in text format."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop per kernel, which takes arrays one by one
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel, which takes arrays one by one
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.value_kernels import require
 from scan_core.native import callee, kernel
 
-TEXT, INTEGER, REAL, BOOLEAN = range(4)
+TEXT, INTEGER, REAL, BOOLEAN, LIST, MAP, JSON_LIST = range(7)
 """How the values of a column are marked for decoding."""
 
 BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "BCRIUDT")
@@ -20,6 +20,7 @@ _OLD_KEY, _OLD_ROW, _NEW_ROW = ord("K"), ord("O"), ord("N")
 _NULL, _UNCHANGED, _VALUE = ord("n"), ord("u"), ord("t")
 _MISSING, _IS_NULL, _FALSE, _TRUE = kernels.MISSING, kernels.NULL, kernels.FALSE, kernels.TRUE
 _INT, _FLOAT, _STRING = kernels.INT, kernels.FLOAT, kernels.STRING
+_OBJECT, _ARRAY = kernels.OBJECT, kernels.ARRAY
 _OK, _ABSENT = kernels.OK, kernels.ABSENT
 
 Bytes = NDArray[np.uint8]
@@ -208,7 +209,7 @@ def kind_of_value(data: Bytes, at: int, end: int, what: int) -> Any:
         if first == 0x2D and end > at + 1:
             first = data[at + 1]
         return _FLOAT if 0x30 <= first <= 0x39 else _STRING
-    return _STRING
+    return _ARRAY if what == JSON_LIST else _STRING
 
 
 @kernel("u8[] i32[] u8[] u8[] bool[] i64 i64 i32[][]= i32[][]= i8[][]= i8[]=")
@@ -360,3 +361,129 @@ def read_copy(
             c = 0
             row += 1
     return row if c == 0 else -1
+
+
+_QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = 0x22, 0x5C, 0x2C, 0x7B, 0x7D
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+MAX_GROWTH = 6
+"""Bytes of JSON per byte of an array or hstore: a control character becomes six."""
+
+
+@callee
+def put_character(out: Bytes, at: int, byte: int) -> int:
+    """Write a byte as part of a JSON string; return the position after it."""
+    if byte == _QUOTE or byte == _BACKSLASH:
+        out[at] = _BACKSLASH
+        out[at + 1] = byte
+        return at + 2
+    if byte >= 0x20:
+        out[at] = byte
+        return at + 1
+    out[at] = _BACKSLASH
+    out[at + 1] = 0x75
+    out[at + 2] = out[at + 3] = 0x30
+    out[at + 4] = _HEX[byte >> 4]
+    out[at + 5] = _HEX[byte & 15]
+    return at + 6
+
+
+@callee
+def is_null_word(data: Bytes, at: int, end: int) -> bool:
+    """Whether this is NULL, in any case, as PostgreSQL writes elements that are null."""
+    if end - at != 4:
+        return False
+    return (
+        (data[at] | 0x20) == 0x6E
+        and (data[at + 1] | 0x20) == 0x75
+        and (data[at + 2] | 0x20) == 0x6C
+        and (data[at + 3] | 0x20) == 0x6C
+    )
+
+
+@callee
+def put_word(data: Bytes, at: int, end: int, out: Bytes, to: int) -> int:
+    """Write an element without quotes as a JSON string, or null; return the position after it."""
+    if is_null_word(data, at, end):
+        out[to] = 0x6E
+        out[to + 1] = 0x75
+        out[to + 2] = out[to + 3] = 0x6C
+        return to + 4
+    out[to] = _QUOTE
+    to += 1
+    for k in range(at, end):
+        to = put_character(out, to, data[k])
+    out[to] = _QUOTE
+    return to + 1
+
+
+@kernel("u8[] i32[]= i32[]= i8[]= bool u8[]= i64")
+def write_json(
+    data: Bytes, start: Places, end: Places, kind: NDArray[np.int8], is_map: bool, out: Bytes, base: int
+) -> int:
+    """Write arrays and hstores as JSON, elements as strings, and let the spans point to it; return the number of bytes.
+
+    Args:
+        data: bytes of the values.
+        start: begin of each value; replaced.
+        end: end of each value; replaced.
+        kind: kinds of the values; replaced.
+        is_map: whether the values are hstores.
+        out: receives the JSON.
+        base: place of `out` behind the other bytes, which is added to the spans.
+    """
+    require(len(end) >= len(start) and len(kind) >= len(start))
+    to = 0
+    for row in range(len(start)):
+        if kind[row] != _STRING:
+            continue
+        p, until = np.int64(start[row]), np.int64(end[row])
+        require(p >= 0 and p <= until <= len(data) and to + MAX_GROWTH * (until - p) + 16 <= len(out))
+        if p + 1 < until and data[p] == 0x00:  # the mark of a value that was not sent
+            continue
+        begin = to
+        if is_map:
+            out[to] = _OPEN
+            to += 1
+        elif p < until and data[p] == 0x5B:  # [0:2]={...}: bounds other than the usual ones
+            while p < until and data[p] != _OPEN:
+                p += 1
+        while p < until:
+            byte = data[p]
+            if byte == _QUOTE:
+                out[to] = _QUOTE
+                to += 1
+                p += 1
+                while p < until and data[p] != _QUOTE:
+                    if data[p] == _BACKSLASH and p + 1 < until:
+                        p += 1
+                    to = put_character(out, to, data[p])
+                    p += 1
+                out[to] = _QUOTE
+                to += 1
+                p += 1
+            elif is_map and byte == 0x3D:  # =>
+                out[to] = 0x3A
+                to += 1
+                p += 2
+            elif byte == 0x20:
+                p += 1
+            elif byte == _COMMA:
+                out[to] = _COMMA
+                to += 1
+                p += 1
+            elif not is_map and (byte == _OPEN or byte == _CLOSE):
+                out[to] = 0x5B if byte == _OPEN else 0x5D
+                to += 1
+                p += 1
+            else:
+                first = p
+                while p < until and data[p] != _COMMA and data[p] != _CLOSE:
+                    p += 1
+                to = put_word(data, first, p, out, to)
+        if is_map:
+            out[to] = _CLOSE
+            to += 1
+        start[row] = base + begin
+        end[row] = base + to
+        kind[row] = _OBJECT if is_map else _ARRAY
+    return to

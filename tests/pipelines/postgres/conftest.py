@@ -68,6 +68,14 @@ class Shop:
         rows = scan.to_table().to_pylist()
         return sorted((tuple(row.values()) for row in rows), key=lambda row: str(row[0]).zfill(20))
 
+    def reasons(self, config: Config, name: str) -> list[str]:
+        """Why events of a mirror are in quarantine."""
+        catalog = open_catalog(config)
+        if not catalog.table_exists(f"quarantine.shop_{name}"):
+            return []
+        rows = open_current(catalog.load_table(f"quarantine.shop_{name}")).scan().to_table()
+        return rows.column("reason").to_pylist()
+
     def close(self) -> None:
         self.connection.close()
         admin = self.server.connect("postgres")
