@@ -275,10 +275,13 @@ def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
     """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
     try:
-        table = _plain_locations(data)
+        # of a few pages, integers of Python are parsed and compared in less time than arrays are made
+        table = None if _num_pages(data) <= _FEW_PAGES else _plain_locations(data)
         if table is None:
             document, _ = read_struct(data)
             found = [(page[1], page[2], page[3]) for page in document[1]]
+            if len(found) <= _FEW_PAGES:
+                return _few_locations(found, chunk, num_rows)
             table = np.array(found, dtype=np.int64).reshape(-1, 3)
     except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
@@ -297,6 +300,29 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocation
     if not is_right:
         return None
     return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+
+
+_FEW_PAGES = 14
+"""Their number is in the header of the list."""
+
+
+def _num_pages(data: bytes) -> int:
+    """Pages in an offset index, if they are few; otherwise 15 or 16."""
+    return data[1] >> 4 if data[0] == _LIST_AS_FIRST_FIELD else _FEW_PAGES + 2
+
+
+def _few_locations(found: Sequence[tuple[int, int, int]], chunk: Chunk, num_rows: int) -> PageLocations | None:
+    """The same comparisons for a few pages, one by one."""
+    end, row = chunk.start, -1
+    for offset, length, first_row in found:
+        if length <= 0 or offset < end or first_row <= row or not -1 < first_row < num_rows:
+            return None
+        end, row = offset + length, first_row
+    if not found or found[0][2] != 0 or end > chunk.start + chunk.num_bytes:
+        return None
+    offsets, lengths, first_rows = zip(*found, strict=True)
+    rows = np.array([*first_rows, num_rows], np.int64)
+    return PageLocations(np.array(offsets, np.int64), np.array(lengths, np.int64), rows)
 
 
 def _plain_locations(data: bytes) -> Positions | None:
