@@ -5,6 +5,7 @@ Where most rows survive, the others are dropped batch by batch, so that memory f
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ class OutputColumns:
         self, projection: FileProjection, context: ScanContext, data_file: DataFile, fields: Sequence[NestedField]
     ) -> None:
         """Resolve every column; MalformedTableError if a required one is missing."""
-        self._schema = context.projection.arrow_schema()
+        self._projection = context.projection
         self._batch_rows = context.options.batch_rows
         self._drops_by_batch = context.options.switches.drop_rows_by_batch
         self.sources: list[ValueSource] = [
@@ -56,6 +57,10 @@ class OutputColumns:
         ]
         self._indices = tuple(dict.fromkeys(s.index for s in self.sources if isinstance(s, FromFile)))
         self.file_columns = frozenset(i for s in self.sources for i in file_columns_of(s))
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return self._projection.arrow_schema()
 
     def batches(
         self, columns: LazyColumns, selection: RowSelection, budget: MemoryBudget, metrics: ScanMetrics

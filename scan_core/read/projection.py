@@ -1,7 +1,8 @@
 """Where each column of the table comes from in one data file: the file, a partition value, or a default."""
 
+import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
@@ -23,6 +24,7 @@ from scan_core.columns.conversion import (
     type_of_leaves,
 )
 from scan_core.columns.file_reader import FileReader, apply_name_mapping, field_id_of
+from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.model.snapshot import ContentFile
@@ -131,6 +133,30 @@ class Constant:
 ColumnSource = FromFile | Constant
 
 
+_REMEMBERED_SCHEMAS = 64
+_BY_ID: BoundedCache[int, tuple[pa.Schema, Mapping[int, int]]] = BoundedCache()
+"""By `id()` of the schema, which stays unique because the cache keeps the schema alive; files of one schema share it."""
+os.register_at_fork(after_in_child=_BY_ID.forget_threads)
+
+
+def _columns_by_id(schema: pa.Schema, path: str) -> Mapping[int, int]:
+    """The top-level columns of a file by their field ids.
+
+    Raises:
+        MalformedTableError: two columns have one id.
+    """
+    if (known := _BY_ID.find(id(schema))) is not None:
+        return known[1]
+    found: dict[int, int] = {}
+    for index, field in enumerate(schema):
+        if (field_id := field_id_of(field)) is None:
+            continue
+        if field_id in found:
+            raise MalformedTableError(f"{path}: field id {field_id} is used by two columns")
+        found[field_id] = index
+    return _BY_ID.put(id(schema), (schema, found), _REMEMBERED_SCHEMAS)[1]
+
+
 class FileProjection:
     """Maps columns of the table to one data or delete file.
 
@@ -161,13 +187,7 @@ class FileProjection:
             schema = apply_name_mapping(schema, context.name_mapping)
         self.schema = schema
         self._paths = context.field_paths
-        self._by_id: dict[int, int] = {}
-        for index, field in enumerate(schema):
-            if (field_id := field_id_of(field)) is None:
-                continue
-            if field_id in self._by_id:
-                raise MalformedTableError(f"{self._path}: field id {field_id} is used by two columns")
-            self._by_id[field_id] = index
+        self._by_id = _columns_by_id(schema, self._path)
         self._context = ConversionContext(self._path, self.missing)
 
     def index_of(self, field_id: int) -> int | None:

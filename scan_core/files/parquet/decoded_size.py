@@ -73,7 +73,7 @@ class DecodedSizes:
         self._path = path
         self._source = source
         self._layout = layout
-        self._types = leaf_types(layout.columns.arrow_schema)
+        self._types = layout.columns.leaf_types
         self._pages = layout.pages
         self._longest = layout.longest_values
         self._prefixes = layout.longest_prefixes
@@ -424,23 +424,6 @@ def row_bytes(array: pa.Array) -> Costs:
     if pt.is_list(array.type) or pt.is_large_list(array.type):
         return _sums(row_bytes(array.values), array.offsets)
     return np.zeros(len(array), np.int64)
-
-
-def leaf_types(schema: pa.Schema) -> tuple[pa.DataType, ...]:
-    """The types of the leaf columns of a file, in file order."""
-    return tuple(found for field in schema for found in _leaves_of(field.type))
-
-
-def _leaves_of(kind: pa.DataType) -> Iterator[pa.DataType]:
-    if not pt.is_nested(kind):
-        yield kind
-        return
-    if pt.is_map(kind):
-        children = [kind.key_type, kind.item_type]
-    else:
-        children = [kind.field(i).type for i in range(kind.num_fields)]
-    for child in children:
-        yield from _leaves_of(child)
 
 
 def _lengths(array: pa.Array) -> Costs:

@@ -1,7 +1,7 @@
 """The facts of a Parquet file that its footer states, cached across the splits and scans of a process."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -38,6 +38,7 @@ class FileColumns:
         num_leaves: of all columns.
         string_columns: top-level columns of strings, which may be worth reading as dictionaries.
         has_field_ids: some field at some depth has an id.
+        leaf_types: of all leaf columns.
     """
 
     arrow_schema: pa.Schema
@@ -49,6 +50,7 @@ class FileColumns:
     num_leaves: int
     string_columns: tuple[int, ...]
     has_field_ids: bool
+    leaf_types: tuple[pa.DataType, ...]
     parts: dict[tuple[int, ...], int] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
@@ -93,7 +95,20 @@ def file_columns(schema: pa.Schema) -> FileColumns:
         leaves[-1].stop if leaves else 0,
         tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
         any(_has_id(field) for field in schema),
+        tuple(found for field in schema for found in _leaves_of(field.type)),
     )
+
+
+def _leaves_of(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if not pt.is_nested(kind):
+        yield kind
+        return
+    if pt.is_map(kind):
+        children = [kind.key_type, kind.item_type]
+    else:
+        children = [kind.field(i).type for i in range(kind.num_fields)]
+    for child in children:
+        yield from _leaves_of(child)
 
 
 COLUMNS: BoundedCache[bytes, FileColumns] = BoundedCache()
