@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java demo ui test test-all lint format interop spark-versions fuzz peers bench bench-check clean
+.PHONY: help venv java demo ui test test-all lint format interop spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,11 @@ spark-versions: $(READY) java ## Run queries over both readers with PySpark 4.1,
 
 fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
 	@$(BIN)/python -m tests.fuzz --inputs 100000
+
+MINUTES ?= 10
+
+soak: $(READY) ## Kill an ingester of a busy PostgreSQL database again and again, compare every snapshot; MINUTES=10
+	@$(BIN)/python -m tests.pipelines.postgres.soak --minutes $(MINUTES)
 
 PEERS := .venv-peers
 

@@ -315,6 +315,9 @@ def resync(
             show_default=False,
         ),
     ] = None,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Load the table of a database again; for `source: {type: postgres}`.")
+    ] = False,
     snapshot_format: Annotated[
         str | None,
         typer.Option(
@@ -331,17 +334,24 @@ def resync(
 
     With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys missing from
     the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
+
+    With `--from-source`, the table of a database is loaded again, as after the loss of its replication slot.
     """
     from pipelines.config.project import load
+    from pipelines.errors import ConfigError
     from pipelines.maintain.replay import resync as rebuild
-    from pipelines.maintain.replay import resync_from
+    from pipelines.maintain.replay import resync_from, resync_from_source
 
     settings = load(config)
     settings.table(table)
+    if from_source and (snapshot_source or snapshot_format):
+        raise ConfigError("--from-source and --snapshot-source are mutually exclusive; give one of them")
     catalog, settings = _open(settings)
     if snapshot_source:
         paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
         done = resync_from(catalog, settings, table, paths, snapshot_format)
+    elif from_source:
+        done = resync_from_source(catalog, settings, table)
     else:
         done = rebuild(catalog, settings, table)
     counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"

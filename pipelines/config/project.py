@@ -90,6 +90,8 @@ class FilesSource(Section):
 
 DEFAULT_SLOT = "nevermore"
 """Name of the replication slot and of the publication, if the config names none."""
+DEFAULT_CHUNK_BYTES = 64 * 1024**2
+"""A load of a large table takes hundreds of commits; an interruption costs seconds."""
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
@@ -102,12 +104,14 @@ class PostgresSource(Section):
             from the usual environment variables (PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD) and `~/.pgpass`.
         slot: name of the replication slot; created when the tables are loaded for the first time.
         publication: name of the publication, which decides which tables, columns, rows and operations are sent.
+        chunk_bytes: size of the rows of a table that a load reads and commits at once, as an estimate: what an interruption costs.
     """
 
     type: Literal["postgres"]
     dsn: str = ""
     slot: str = DEFAULT_SLOT
     publication: str = DEFAULT_SLOT
+    chunk_bytes: Bytes = DEFAULT_CHUNK_BYTES
 
     @field_validator("slot")
     @classmethod

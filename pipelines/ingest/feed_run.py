@@ -12,16 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
 from pipelines.config.project import Config, TableConfig, change_log_name
-from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
+from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
 from pipelines.formats.registry import DecodedFeed, ScannedFeed, other_format, scan
@@ -333,21 +330,11 @@ class LiveRound:
                         if self._run.stopping():
                             break
             except LoadOutdatedError as outdated:
-                self._empty(table, outdated)
+                table.remove_all(outdated.position)
                 continue
             if not self._live.is_loaded(table.position):
                 raise SourceError(f"{table.name}: the load was stopped; the next run continues it")
             return
-
-    def _empty(self, table: TableIngest, outdated: LoadOutdatedError) -> None:
-        """Remove the rows of a load that begins again."""
-        table.close()
-        key = table.key or table.known_key
-        row_type = pa.struct([pa.field(name, kind) for name, kind in table.known_types.items()])
-        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": table.schema_version}
-        removal = ChangeBatch(pa.Table.from_pylist([given], change_schema(row_type, key)), row_type, key)
-        table.add(removal, Rejected.none(), outdated.position, BatchEnd.TRANSACTION)
-        table.flush()
 
     def _read(self, reading: "Reading") -> bool:
         """Read the stream until now; whether a table must be loaded again."""
@@ -373,7 +360,7 @@ class LiveRound:
         try:
             changes = batch.new_changes(table.position, decoded.tables[table.name])
         except LoadOutdatedError as outdated:
-            self._empty(table, outdated)
+            table.remove_all(outdated.position)
             return
         # A table without changes does not commit every new position: the source keeps what follows the last one.
         is_idle = not changes.num_rows and not rejected.num_rows and not table.has_pending

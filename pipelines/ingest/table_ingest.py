@@ -6,6 +6,7 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import check_order, order_text, with_later_changes
 from pipelines.changes.quarantine import check_ratio, quarantine
 from pipelines.config.project import TableConfig, change_log_name, partition_field, quarantine_name
-from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected
+from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected, change_schema
 from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError
 from pipelines.iceberg import storage
@@ -243,6 +244,21 @@ class TableIngest:
             self.flush()
         elif self.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
             self.spill()
+
+    def remove_all(self, position: str) -> None:
+        """Log a removal of all rows, and go on at another position of the source. What was not committed is dropped.
+
+        Raises:
+            PipelineError: the removal cannot be committed.
+        """
+        self._pending.clear()
+        self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
+        key = self.key or self.known_key
+        row_type = pa.struct([pa.field(name, kind) for name, kind in self.known_types.items()])
+        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
+        removal = ChangeBatch(pa.Table.from_pylist([given], change_schema(row_type, key)), row_type, key)
+        self.add(removal, Rejected.none(), position, BatchEnd.TRANSACTION)
+        self.flush()
 
     @property
     def _is_within_transaction(self) -> bool:

@@ -29,7 +29,8 @@ from pipelines.iceberg.loaded_table import current_schema, open_current
 from pipelines.iceberg.row_shape import distinct_rows
 from pipelines.iceberg.schema_evolution import evolve
 from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feeds import snapshot_batches
+from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.feeds import Readers, feeds_of, snapshot_batches
 from pipelines.ingest.report import TableReport
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.mirrors.mirror import Mirror
@@ -260,6 +261,36 @@ def resync_from(
             f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
     log.replace_all(chain([first], batches))
+    return resync(catalog, config, name)
+
+
+def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynced:
+    """Load a table of a database again, then replace the rows of its mirror in one snapshot.
+
+    The log gets a truncate and the rows. A replication slot that is missing is created.
+
+    Raises:
+        ConfigError: no such table, or its source is not a database.
+        SourceError: it was never ingested, or the database cannot be read.
+        CommitConflictError: an ingester wrote in the meantime.
+    """
+    settings = config.table(name)
+    with closing(Readers()) as readers:
+        (feed,) = feeds_of(config, [name], readers)
+        if feed.live is None:
+            raise ConfigError(
+                f"{name} is read from files: load it again from files of a full load (--snapshot-source PATH)"
+            )
+        table = TableIngest(catalog, name, settings, TableReport(name), log_only=True)
+        if table.position is None:
+            raise SourceError(f"{name} has no change log yet: nevermore ingest loads it")
+        table.start()
+        table.remove_all(feed.live.restart())
+        (report,) = (
+            r for r in run_once(config, tables=[name], log_only=True, readers=readers).tables if r.table == name
+        )
+    if report.error is not None:
+        raise SourceError(f"{name}: {report.error}")
     return resync(catalog, config, name)
 
 

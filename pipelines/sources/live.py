@@ -95,6 +95,14 @@ class LiveSource(Protocol):
         """Allow the source to forget what precedes all of these positions of change logs."""
         ...
 
+    def restart(self) -> str:
+        """The position of a table that is loaded again from the start, whatever was read of it before.
+
+        Raises:
+            SourceError: the source cannot be reached.
+        """
+        ...
+
     def interrupt(self) -> None:
         """Forget how far was read: the next round reads again from the positions of the change logs."""
         ...

@@ -28,12 +28,9 @@ from pipelines.sources.postgres.position import Chunk, Load, PostgresPosition, V
 from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, reported
 from scan_core import Mask
 
-CHUNK_BYTES = 64 * 1024**2
-"""Size of the rows of a chunk, as an estimate: what an interruption costs."""
-MIN_CHUNK_ROWS = 10_000
+MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000
-PAGES = 8_192
-"""Pages of a range of row addresses: 64 MiB."""
+PAGE_BYTES = 8_192
 WAIT_SECONDS = 600.0
 """How long a load waits for transactions that run when it begins."""
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
@@ -140,7 +137,7 @@ class TableLoad:
             description.oid,
         )[0]
         width = float(size) / float(rows) if rows else 100.0
-        step = int(min(max(CHUNK_BYTES / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
+        step = int(min(max(self.server.source.chunk_bytes / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
         begin = done.chunks[-1].end if done.chunks else None
         while True:
             lower = "" if begin is None else f"{key} >= {begin}"
@@ -154,7 +151,7 @@ class TableLoad:
 
     def _by_address(self) -> Iterator[_Range]:
         leaves = self.server.query(
-            "SELECT n.nspname, c.relname, c.relkind::text, pg_relation_size(c.oid) / 8192 "
+            "SELECT n.nspname, c.relname, c.relkind::text, pg_relation_size(c.oid) / current_setting('block_size')::int "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, "
             "(SELECT to_regclass(format('%%I.%%I', %s::text, %s::text)) AS oid) root "
             "WHERE (c.oid = root.oid OR c.oid IN (SELECT relid FROM pg_partition_tree(root.oid))) AND c.relkind <> 'p' "
@@ -164,7 +161,8 @@ class TableLoad:
         )
         for schema, name, kind, pages in leaves:
             relation = f"ONLY {_quoted(schema)}.{_quoted(name)}"
-            borders = [*range(PAGES, int(pages), PAGES)] if kind == "r" else []
+            step = max(self.server.source.chunk_bytes // PAGE_BYTES, 1)
+            borders = [*range(step, int(pages), step)] if kind == "r" else []
             for begin, end in zip([0, *borders], [*borders, None], strict=True):
                 lower = f"ctid >= '({begin},0)'" if begin else ""
                 upper = "" if end is None else f"ctid < '({end},0)'"

@@ -1,5 +1,6 @@
 """Reads the changes of a PostgreSQL database from a replication slot, in batches that know their transactions."""
 
+import logging
 import select
 import struct
 import time
@@ -25,13 +26,18 @@ from pipelines.sources.postgres.server import Publication, Server, Slot, connect
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since: the server keeps the log until then."""
 WAIT_SECONDS = 0.05
-SILENCE_SECONDS = 60.0
-"""A server that has not answered for so long is taken for gone."""
+SILENCE_SECONDS = 30.0
+"""After so long without a message, the server is asked whether it still sends."""
+TELL_SECONDS = 60.0
+"""How often the server learns which log it may forget, if it keeps less than HEARTBEAT_BYTES."""
 MAX_MESSAGES = 500_000
 _BEGIN, _COMMIT, _RELATION, _TRUNCATE = (ord(letter) for letter in "BCRT")
 _NO_CHANGES = frozenset(ord(letter) for letter in "YOM")
 """Descriptions of types, origins of transactions, messages of applications."""
 _CHANGES = frozenset(ord(letter) for letter in "IUDT")
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,9 @@ class PostgresReader:
         self._publication: Publication | None = None
         self._system = ""
         self._start = 0
+        self._safe = 0
         self._reached = 0
+        self._told_at = time.monotonic()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -229,12 +237,31 @@ class PostgresReader:
         yield self._batch(pending.payloads, self._reached, BatchEnd.TRANSACTION, place)
 
     def acknowledge(self, positions: Sequence[str]) -> None:
-        """See `LiveSource`."""
-        if self._stream is None or not positions:
-            return
-        oldest = min(PostgresPosition.from_json(text).lsn for text in positions)
-        with reported("the replication slot could not be advanced"):
-            self._stream.send_feedback(write_lsn=oldest, flush_lsn=oldest, apply_lsn=oldest, force=True)
+        """See `LiveSource`. The server learns it at the end, or when it keeps much log: the stream must be closed for that."""
+        oldest = min((PostgresPosition.from_json(text).lsn for text in positions), default=0)
+        self._safe = oldest
+        is_much = self._safe - self._start >= HEARTBEAT_BYTES
+        if is_much or (self._safe > self._start and time.monotonic() - self._told_at >= TELL_SECONDS):
+            self._tell()
+
+    def _tell(self) -> None:
+        self.interrupt()
+        if self._safe > self._start:
+            self._server.advance_slot(self._safe)
+            self._start = self._safe
+        self._told_at = time.monotonic()
+
+    def restart(self) -> str:
+        """See `LiveSource`. Replaces a slot whose log is lost."""
+        self._server.check()
+        slot = self._server.slot()
+        if slot is not None and slot.status == "lost":
+            self._server.drop_slot()
+            slot = None
+        if slot is None:
+            self._server.create_slot()
+            slot = self._server.slot()
+        return PostgresPosition(self._server.system, self.source.slot, self._checked(slot, None), Load()).to_json()
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
@@ -246,7 +273,10 @@ class PostgresReader:
 
     def close(self) -> None:
         """See `LiveSource`."""
-        self.interrupt()
+        try:
+            self._tell()
+        except SourceError as error:  # what is committed is safe; the next run tells the server
+            _log.warning("%s", error)
         self._server.close()
 
     def _open(self, start: int) -> None:
@@ -282,10 +312,10 @@ class PostgresReader:
                 if pending.begun_at is None and stream.wal_end >= target:
                     return
                 if time.monotonic() - heard > SILENCE_SECONDS:
-                    raise SourceError(
-                        f"slot {self.source.slot}: the server has not answered for {SILENCE_SECONDS:.0f} s"
-                    )
-                stream.send_feedback(reply=True, force=True)
+                    heard = time.monotonic()  # it may be reading a transaction that takes long
+                    slot = self._server.slot()
+                    if slot is None or slot.active_pid is None:
+                        raise SourceError(f"the server no longer sends from slot {self.source.slot}")
                 select.select([stream], [], [], WAIT_SECONDS)
 
     def _prepared(self, payload: bytes) -> Iterator[bytes]:

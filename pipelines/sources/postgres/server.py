@@ -22,9 +22,11 @@ SESSION = (
     "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog"
 )
 """Settings on which the text of values depends."""
-REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=600000"
-"""A commit may take longer than the minute for which a server waits by default."""
+REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=0 -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
+"""The server must not ask for answers: a commit may take longer than it waits, and psycopg2 would acknowledge what it thinks is idle."""
 CONNECT_SECONDS = 15
+RELEASE_SECONDS = 10.0
+"""How long a server may take to notice that a connection was closed."""
 FLUSH_SECONDS = 0.7
 """The log is written at most three times `wal_writer_delay`, by default 200 ms, after a commit."""
 
@@ -147,9 +149,18 @@ class Server:
         Raises:
             SourceError: it failed.
         """
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self.source)
-        with reported("a query to PostgreSQL failed"), self._connection.cursor() as cursor:
+        with reported("a query to PostgreSQL failed"):
+            if self._connection is not None and self._connection.closed == 0:
+                try:
+                    return self._rows(sql, values)
+                except Exception:
+                    if self._connection.closed == 0:
+                        raise
+            self._connection = connect(self.source)  # the former connection was closed by the server, perhaps long ago
+            return self._rows(sql, values)
+
+    def _rows(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with self._connection.cursor() as cursor:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
 
@@ -237,6 +248,23 @@ class Server:
             SourceError: no right to, or too many slots.
         """
         self.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.source.slot)
+
+    def advance_slot(self, lsn: int) -> None:
+        """Let the server forget its log before a position. A connection that was reading from the slot must be closed.
+
+        Raises:
+            SourceError: it is in use.
+        """
+        ends = time.monotonic() + RELEASE_SECONDS
+        while (slot := self.slot()) is not None and slot.confirmed < lsn:
+            if slot.active_pid is None:
+                self.query("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", self.source.slot, lsn_text(lsn))
+                return
+            if time.monotonic() > ends:
+                raise SourceError(
+                    f"slot {self.source.slot} is in use by process {slot.active_pid}: stop the other ingester"
+                )
+            time.sleep(0.02)
 
     def drop_slot(self) -> None:
         """Drop the replication slot, if it exists."""

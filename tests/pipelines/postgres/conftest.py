@@ -38,6 +38,7 @@ class Shop:
         self.slot = self.database
         self.connection = server.connect(self.database)
         self.settings: dict[str, Any] = {}
+        self.source: dict[str, Any] = {}
         self.top: dict[str, Any] = {}
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
@@ -49,7 +50,7 @@ class Shop:
 
     def config(self, *tables: str, **settings: Any) -> Config:
         """A config with these tables, `shop.NAME` for `public.NAME`."""
-        source = {"type": "postgres", "dsn": self.dsn, "slot": self.slot, "publication": "pub"}
+        source = {"type": "postgres", "dsn": self.dsn, "slot": self.slot, "publication": "pub", **self.source}
         entries = {f"shop.{name}": {"source": source, **self.settings, **settings} for name in tables}
         path = self.folder / "nevermore.yaml"
         path.write_text(yaml.safe_dump({"tables": entries, **self.top}))
@@ -64,7 +65,7 @@ class Shop:
     def rows(self, config: Config, name: str, snapshot: int | None = None) -> list[tuple[Any, ...]]:
         """Rows of a mirror, sorted by their first column."""
         table = open_current(open_catalog(config).load_table(f"shop.{name}"))
-        scan = table.scan() if snapshot is None else table.scan(snapshot_id=snapshot)
+        scan = table.scan() if snapshot is None else table.scan().as_of_snapshot(snapshot)
         rows = scan.to_table().to_pylist()
         return sorted((tuple(row.values()) for row in rows), key=lambda row: str(row[0]).zfill(20))
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.replay import resync_from_source
 
 BIG = "repeat(md5(random()::text), 500)"
 """A value that PostgreSQL stores outside of the row, so that updates of other columns do not send it."""
@@ -200,6 +202,23 @@ def test_a_dropped_slot_is_an_error_with_a_way_out(shop: Any) -> None:
     assert "no replication slot" in str(table.error)
     assert "nevermore resync" in str(table.error)
     assert shop.sql("SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database()") == [(0,)]
+
+
+def test_a_table_is_loaded_again_in_one_snapshot(shop: Any) -> None:
+    config = created(shop)
+    shop.sql(
+        f"SELECT pg_drop_replication_slot('{shop.slot}')",
+        "UPDATE items SET name = 'lost'",
+        "DELETE FROM items WHERE id = 3",
+    )
+    catalog = open_catalog(config)
+    before = len(catalog.load_table("shop.items").metadata.snapshots)
+    resync_from_source(catalog, config, "shop.items")
+    assert len(catalog.load_table("shop.items").metadata.snapshots) == before + 1
+    same(shop, config)
+    shop.sql("UPDATE items SET name = 'found' WHERE id = 4")
+    shop.ingest(config)
+    same(shop, config)
 
 
 def test_changes_that_someone_else_took_are_an_error(shop: Any) -> None:

@@ -1,0 +1,423 @@
+"""Writers change a database while an ingester and its connections are killed: `python -m tests.pipelines.postgres.soak`.
+
+Each writer owns a range of keys, and a row that counts its transactions. It remembers a digest of its rows after each of them.
+So of every snapshot of a mirror one can tell, for each writer, after which transaction it was, and whether it has exactly the
+rows of that moment. At the end the mirrors equal the tables row by row.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.config.project import Config, load
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.loaded_table import open_current, storage_of
+from pipelines.ingest.feed_run import run_once
+from scan_core import open_table
+from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
+
+WRITERS = 3
+SPAN = 1_000_000
+TABLES = {
+    "accounts": "id bigint PRIMARY KEY, amount numeric(12,2), body text",
+    "docs": "id text PRIMARY KEY, amount numeric(12,2), body text",
+}
+LARGE = 20_000
+FIRST = 20_000
+"""Rows of a writer before anything is read: several chunks."""
+Row = tuple[str, str | None]
+
+
+def hashed(key: int, row: Row) -> int:
+    return int.from_bytes(hashlib.blake2b(repr((key, row)).encode(), digest_size=16).digest(), "big")
+
+
+class State(dict[int, Row]):
+    """Rows of a writer by key, and the sum of their hashes, which identifies them."""
+
+    def __init__(self, rows: dict[int, Row]) -> None:
+        super().__init__(rows)
+        self.total = rows.total if isinstance(rows, State) else sum(hashed(k, r) for k, r in rows.items()) % 2**128
+
+    def __setitem__(self, key: int, row: Row) -> None:
+        if key in self:
+            self.total -= hashed(key, self[key])
+        self.total = (self.total + hashed(key, row)) % 2**128
+        super().__setitem__(key, row)
+
+    def __delitem__(self, key: int) -> None:
+        self.total = (self.total - hashed(key, self[key])) % 2**128
+        super().__delitem__(key)
+
+
+class Writer(threading.Thread):
+    """Changes the rows of its own range of one table."""
+
+    def __init__(
+        self, server: PostgresServer, table: str, number: int, seed: int, stop: threading.Event, gate: threading.RLock
+    ) -> None:
+        super().__init__(daemon=True)
+        self.table = table
+        self.number = number
+        self.rows = State({})
+        self.states: list[int] = []
+        self.failure: BaseException | None = None
+        self.counts: Counter[str] = Counter()
+        self._random = random.Random(seed)
+        self._connection = server.connect("soak")
+        self._connection.autocommit = False
+        self._stop_event = stop
+        self._gate = gate
+
+    def key(self, number: int) -> str:
+        return f"'{number}'" if self.table == "docs" else str(number)
+
+    @property
+    def marker(self) -> int:
+        return -1 - self.number
+
+    def new_key(self) -> int:
+        return self.number * SPAN + self._random.randrange(SPAN)
+
+    def run(self) -> None:
+        try:
+            self.commit([], State(self.rows))
+            while not self._stop_event.is_set():
+                with self._gate:
+                    self.step()
+                time.sleep(self._random.random() * 0.02)
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            self.failure = error
+        finally:
+            self._connection.close()
+
+    def commit(self, statements: list[str], rows: State) -> None:
+        """Run a transaction that leads to these rows."""
+        number = len(self.states)
+        marker = self.key(self.marker)
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute(
+                f"INSERT INTO {self.table} (id, amount) VALUES ({marker}, {number}) ON CONFLICT (id) DO UPDATE SET amount = {number}"
+            )
+        # The state must be known before others can see it.
+        self.states.append(rows.total)
+        self.rows = rows
+        self._connection.commit()
+
+    def step(self) -> None:
+        kind = self._random.choices(("mixed", "large", "rollback", "move", "toast", "delete"), (50, 1, 8, 15, 15, 10))[
+            0
+        ]
+        self.counts[kind] += 1
+        getattr(self, kind)()
+
+    def some(self, count: int) -> list[int]:
+        return self._random.sample(sorted(self.rows), min(count, len(self.rows)))
+
+    def upsert(self, key: int, amount: str, body: str | None) -> str:
+        text = "NULL" if body is None else f"'{body}'"
+        return (
+            f"INSERT INTO {self.table} (id, amount, body) VALUES ({self.key(key)}, {amount}, {text}) "
+            "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, body = excluded.body"
+        )
+
+    def mixed(self) -> None:
+        rows, statements = State(self.rows), list[str]()
+        for _ in range(self._random.randrange(1, 12)):
+            key = self.new_key()
+            amount = f"{self._random.randrange(100_000) / 100:.2f}"
+            body = None if self._random.random() < 0.2 else f"b{self._random.randrange(10**6)}"
+            statements.append(self.upsert(key, amount, body))
+            rows[key] = (amount, body)
+        for key in self.some(self._random.randrange(8)):
+            amount = f"{self._random.randrange(100_000) / 100:.2f}"
+            statements.append(f"UPDATE {self.table} SET amount = {amount} WHERE id = {self.key(key)}")
+            rows[key] = (amount, rows[key][1])
+        self.commit(statements, rows)
+
+    def toast(self) -> None:
+        """Long values, which later updates do not send."""
+        rows, statements = State(self.rows), list[str]()
+        for key in self.some(3):
+            body = hashlib.sha512(str(self._random.random()).encode()).hexdigest() * 40
+            statements.append(f"UPDATE {self.table} SET body = '{body}' WHERE id = {self.key(key)}")
+            rows[key] = (rows[key][0], body)
+        self.commit(statements, rows)
+
+    def delete(self) -> None:
+        rows, statements = State(self.rows), list[str]()
+        for key in self.some(self._random.randrange(1, 8)):
+            statements.append(f"DELETE FROM {self.table} WHERE id = {self.key(key)}")
+            del rows[key]
+        self.commit(statements, rows)
+
+    def move(self) -> None:
+        rows, statements = State(self.rows), list[str]()
+        for key in self.some(3):
+            new = self.new_key()
+            if new in rows or key not in rows:
+                continue
+            statements.append(f"UPDATE {self.table} SET id = {self.key(new)} WHERE id = {self.key(key)}")
+            rows[new] = rows[key]
+            del rows[key]
+        self.commit(statements, rows)
+
+    def rollback(self) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM {self.table} WHERE id = {self.key(self.marker)}")
+            cursor.execute(self.upsert(self.new_key(), "0.01", "rolled back"))
+        self._connection.rollback()
+        rows, statements = State(self.rows), ["SAVEPOINT a", self.upsert(self.new_key(), "0.01", "x"), "ROLLBACK TO a"]
+        self.commit(statements, rows)
+
+    def large(self) -> None:
+        rows, first = State(self.rows), self.number * SPAN
+        count = self._random.randrange(LARGE)
+        key = "i::text" if self.table == "docs" else "i"
+        statement = (
+            f"INSERT INTO {self.table} (id, amount, body) SELECT {key}, 1.25, 'large' FROM generate_series({first}, {first + count - 1}) i "
+            "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, body = excluded.body"
+        )
+        for i in range(count):
+            rows[first + i] = ("1.25", "large")
+        for k in [k for k in rows if k % 3 == 0 and k < first + count]:
+            del rows[k]
+        numbers = f"id::bigint >= {first} AND id::bigint < {first + count} AND id::bigint % 3 = 0"
+        self.commit(
+            [statement, f"DELETE FROM {self.table} WHERE {numbers}"],
+            rows,
+        )
+
+
+class Soak:
+    """A run: a database, its writers, an ingester that is killed again and again."""
+
+    def __init__(self, server: PostgresServer, folder: Path, seed: int) -> None:
+        self.server = server
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.stop = threading.Event()
+        self.gates = {table: threading.RLock() for table in TABLES}
+        self.counts: Counter[str] = Counter()
+        admin = server.connect("postgres")
+        admin.cursor().execute("CREATE DATABASE soak")
+        admin.close()
+        self.admin = server.connect("soak")
+        for table, columns in TABLES.items():
+            self.sql(f"CREATE TABLE {table} ({columns})", f"ALTER TABLE {table} ALTER COLUMN body SET STORAGE EXTERNAL")
+        self.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+        self.writers = [
+            Writer(server, table, number, seed * 100 + number, self.stop, self.gates[table])
+            for table in TABLES
+            for number in range(WRITERS)
+        ]
+        for writer in self.writers:
+            writer.rows = State({writer.number * SPAN + i * 7: ("1.00", "first") for i in range(FIRST)})
+            key = "i::text" if writer.table == "docs" else "i"
+            self.sql(
+                f"INSERT INTO {writer.table} SELECT {key}, 1.00, 'first' FROM (SELECT {writer.number * SPAN} + i * 7 AS i "
+                f"FROM generate_series(0, {FIRST - 1}) i) s"
+            )
+            writer.commit([], writer.rows)
+        self.config = self.write_config()
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        with self.admin.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def write_config(self) -> Config:
+        source = {
+            "type": "postgres",
+            "dsn": self.server.dsn("soak"),
+            "slot": "soak",
+            "publication": "pub",
+            "chunk_bytes": "1MiB",
+        }
+        tables = {f"shop.{table}": {"source": source, "memory_limit_bytes": "64MiB"} for table in TABLES}
+        path = self.folder / "nevermore.yaml"
+        path.write_text(yaml.safe_dump({"tables": tables, "maintenance": {"keep_snapshots": 100_000}}))
+        return load(path)
+
+    def truncate(self) -> None:
+        """Empty a table between transactions of its writers, each of which then has only its marker."""
+        table = self.random.choice(list(TABLES))
+        with self.gates[table]:
+            mine = [writer for writer in self.writers if writer.table == table]
+            with self.server.connect("soak") as connection:
+                connection.autocommit = False
+                with connection.cursor() as cursor:
+                    cursor.execute(f"TRUNCATE {table}")
+                    for writer in mine:
+                        cursor.execute(
+                            f"INSERT INTO {table} (id, amount) VALUES ({writer.key(writer.marker)}, {len(writer.states)})"
+                        )
+                for writer in mine:
+                    writer.rows = State({})
+                    writer.states.append(0)
+                connection.commit()
+            connection.close()
+        self.counts["truncates"] += 1
+
+    def alter(self) -> None:
+        table = self.random.choice(list(TABLES))
+        name = f"extra{self.counts['columns']}"
+        self.sql(f"ALTER TABLE {table} ADD COLUMN {name} int DEFAULT {self.counts['columns']}")
+        if self.counts["columns"] % 2:
+            self.sql(f"ALTER TABLE {table} DROP COLUMN {name}")
+        self.counts["columns"] += 1
+
+    def ingester(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from pipelines.cli.main import main; main()",
+                "run",
+                "--config",
+                str(self.config.path),
+                "--interval",
+                "0.2",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "ingester.log").open("ab"),
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        )
+
+    def run(self, seconds: float) -> dict[str, Any]:
+        for writer in self.writers:
+            writer.start()
+        ends = time.monotonic() + seconds
+        process = self.ingester()
+        try:
+            next_kill = time.monotonic() + self.random.uniform(1, 12)
+            while time.monotonic() < ends:
+                time.sleep(0.3)
+                assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
+                if self.random.random() < 0.01:
+                    self.truncate()
+                if self.random.random() < 0.01:
+                    self.alter()
+                if self.random.random() < 0.05:
+                    self.counts["broken connections"] += self.sql(
+                        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'nevermore'"
+                    )[0][0]
+                if process.poll() is not None:
+                    self.counts["ingester ended by itself"] += 1
+                    process = self.ingester()
+                if time.monotonic() > next_kill:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                    self.counts["kills"] += 1
+                    process = self.ingester()
+                    next_kill = time.monotonic() + self.random.uniform(1, 12)
+        finally:
+            self.stop.set()
+            for writer in self.writers:
+                writer.join()
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+        assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
+        return self.check()
+
+    def check(self) -> dict[str, Any]:
+        """Compare the mirrors with the tables, and each of their snapshots with the states of the writers."""
+        for _ in range(5):
+            report = run_once(self.config)
+            errors = [t.error for t in report.tables if t.error]
+            if not errors:
+                break
+        assert not errors, errors
+        catalog = open_catalog(self.config)
+        checked = 0
+        for table in TABLES:
+            assert not catalog.table_exists(f"quarantine.shop_{table}"), (
+                open_current(catalog.load_table(f"quarantine.shop_{table}"))
+                .scan()
+                .select("reason")
+                .to_table()
+                .to_pylist()[:5]
+            )
+            mirror = catalog.load_table(f"shop.{table}")
+            names = "id, amount, body"
+            source = {tuple(map(str, row)) for row in self.sql(f"SELECT {names} FROM {table}")}
+            rows = open_current(mirror).scan().select("id", "amount", "body").to_table().to_pylist()
+            assert len(rows) == len(source)
+            assert {tuple(str(v) for v in row.values()) for row in rows} == source
+            checked += self.check_snapshots(catalog, table, mirror)
+        writers = {f"{w.table}/{w.number}": len(w.states) for w in self.writers}
+        return {**self.counts, "transactions": sum(writers.values()), "snapshots checked": checked}
+
+    def check_snapshots(self, catalog: Any, table: str, mirror: Any) -> int:
+        log = catalog.load_table(f"change_log.shop_{table}")
+        storage = storage_of(log)
+        whole: dict[int, bool] = {}
+        for snapshot in log.metadata.snapshots:
+            properties = positions.summary_properties(snapshot)
+            position = positions.position_in(properties, storage)
+            if position is not None and positions.LAST_ORDINAL in properties:
+                whole[int(properties[positions.LAST_ORDINAL])] = "load" not in json.loads(position)
+        checked = 0
+        writers = {w.marker: w for w in self.writers if w.table == table}
+        seen: set[int] = set()
+        for snapshot in mirror.metadata.snapshots:
+            ordinal = int(positions.summary_properties(snapshot).get(positions.LOG_ORDINAL, "0"))
+            if not whole.get(ordinal, False) or ordinal in seen:
+                continue
+            seen.add(ordinal)
+            rows = (
+                open_table(mirror.metadata_location)
+                .scan()
+                .as_of_snapshot(snapshot.snapshot_id)
+                .select("id", "amount", "body")
+                .to_table()
+            )
+            states = {marker: dict[int, Row]() for marker in writers}
+            marks: dict[int, int] = {}
+            for key, amount, body in zip(*(rows.column(n).to_pylist() for n in ("id", "amount", "body")), strict=True):
+                number = int(key)
+                if number < 0:
+                    marks[number] = int(amount)
+                else:
+                    states[-1 - number // SPAN][number] = (str(amount), body)
+            for marker, mark in marks.items():
+                writer = writers[marker]
+                assert State(states[marker]).total == writer.states[mark], (table, snapshot.snapshot_id, marker, mark)
+            checked += 1
+        return checked
+
+
+def soak(seconds: float, seed: int) -> dict[str, Any]:
+    folder = Path(tempfile.mkdtemp(prefix="nevermore-soak-"))  # stays after a failure, with the log of the ingester
+    with postgres(programs_or_skip()) as server:
+        result = Soak(server, folder, seed).run(seconds)
+    shutil.rmtree(folder)
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)  # noqa: T201
+    print(json.dumps(soak(arguments.minutes * 60, arguments.seed)))  # noqa: T201

@@ -1,0 +1,154 @@
+"""A load is joined to the stream so that no change is lost or applied twice, whatever happens between its chunks."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.config.project import Config
+from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.report import IngestReport
+from pipelines.sources.postgres.position import Load, PostgresPosition, Visibility
+
+ROWS = 60_000
+
+
+def ingest_with(config: Config, between: Callable[[int], None]) -> IngestReport:
+    """Ingest; call `between` with the number of commits after each of them."""
+    commits = 0
+
+    def progress(_: object) -> None:
+        nonlocal commits
+        commits += 1
+        between(commits)
+
+    return run_once(config, progress)
+
+
+def compare(shop: Any, config: Config, name: str = "items") -> None:
+    assert shop.reasons(config, name) == []
+    found = sorted(tuple(map(str, row)) for row in shop.rows(config, name))
+    assert found == sorted(tuple(map(str, row)) for row in shop.sql(f"SELECT * FROM {name}"))
+
+
+@pytest.fixture
+def items(shop: Any) -> Any:
+    shop.sql(
+        "CREATE TABLE items (id int PRIMARY KEY, name text, big text)",
+        "ALTER TABLE items ALTER COLUMN big SET STORAGE EXTERNAL",
+        f"INSERT INTO items SELECT i * 10, 'n' || i, CASE WHEN i % 100 = 0 THEN repeat('b', 4000) END FROM generate_series(1, {ROWS}) i",
+        "ANALYZE items",
+        "CREATE PUBLICATION pub FOR TABLE items",
+    )
+    shop.source = {"chunk_bytes": "1MiB"}
+    return shop
+
+
+def change(shop: Any, seed: int) -> None:
+    """Changes of every kind, also of keys between any two chunks, all over the table."""
+    dice = random.Random(seed)
+
+    def key() -> int:
+        return dice.randrange(1, ROWS + 1) * 10
+
+    for _ in range(5):
+        shop.sql(
+            f"UPDATE items SET name = 'u{seed}' WHERE id IN ({key()}, {key()}, {key() // 1000 * 1000})",
+            f"DELETE FROM items WHERE id IN ({key()}, {key()})",
+            f"INSERT INTO items VALUES ({key() + 1 + seed % 8}, 'new', repeat('c', 3000)) ON CONFLICT DO NOTHING",
+            f"UPDATE items SET big = repeat('d', 5000) WHERE id = {key()}",
+        )
+        old, new = key(), key() + 9
+        shop.sql(
+            f"DELETE FROM items WHERE id = {new}",
+            f"UPDATE items SET id = {new}, big = coalesce(big, '') || 'x' WHERE id = {old}",
+        )
+
+
+def test_changes_between_chunks_are_neither_lost_nor_doubled(items: Any) -> None:
+    config = items.config("items")
+    report = ingest_with(config, lambda commits: change(items, commits))
+    assert report.tables[0].error is None
+    assert report.tables[0].log_commits > 3
+    change(items, 1000)
+    items.ingest(config)
+    compare(items, config)
+
+
+def test_a_load_that_was_killed_continues_after_its_last_chunk(items: Any) -> None:
+    config = items.config("items")
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(commits: int) -> None:
+        change(items, commits)
+        if commits == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        ingest_with(config, kill)
+    change(items, 50)
+    report = ingest_with(config, lambda commits: change(items, 100 + commits))
+    assert report.tables[0].error is None
+    assert 0 < report.tables[0].events["r"] < ROWS - 5_000
+    items.ingest(config)
+    compare(items, config)
+
+
+def test_a_truncate_between_chunks_begins_the_load_again(items: Any) -> None:
+    config = items.config("items")
+
+    def truncate(commits: int) -> None:
+        if commits == 2:
+            items.sql("TRUNCATE items", "INSERT INTO items VALUES (5, 'after', NULL), (599995, 'after', NULL)")
+
+    report = ingest_with(config, truncate)
+    assert report.tables[0].error is None
+    items.ingest(config)
+    compare(items, config)
+
+
+@pytest.mark.parametrize(
+    "columns", ["id int, name text", "id text PRIMARY KEY, name text", "id int, k int, name text, PRIMARY KEY (id, k)"]
+)
+def test_a_table_added_later_is_loaded_once_although_the_slot_has_older_changes(shop: Any, columns: str) -> None:
+    shop.sql("CREATE TABLE first (id int PRIMARY KEY)", "CREATE PUBLICATION pub FOR TABLE first")
+    shop.ingest(shop.config("first"))
+    shop.sql(
+        f"CREATE TABLE items ({columns})",
+        "ALTER TABLE items REPLICA IDENTITY FULL",
+        "ALTER PUBLICATION pub ADD TABLE items",
+    )
+    values = "i, i, 'n'" if "k int" in columns else "i, 'n'"
+    shop.sql(
+        f"INSERT INTO items SELECT {values} FROM generate_series(1, 50) i",
+        "UPDATE items SET name = 'x' WHERE id::int % 2 = 0",
+        "DELETE FROM items WHERE id::int % 3 = 0",
+    )
+    identity = {} if "KEY" in columns else {"identity": "full"}
+    shop.settings = {}
+    config = shop.config("first", "items")
+    if identity:
+        shop.settings = identity
+        config = shop.config("items")
+    shop.ingest(config)
+    compare(shop, config)
+    shop.sql("UPDATE items SET name = 'y' WHERE id::int < 9", "DELETE FROM items WHERE id::int = 20")
+    shop.ingest(config)
+    compare(shop, config)
+
+
+def test_visibility_of_transactions_across_the_end_of_their_numbers() -> None:
+    low = 2**32
+    seen = Visibility.parse(f"{low - 3}:{low + 2}:{low - 1},{low}").sees(np.array([2**32 - 4, 2**32 - 1, 0, 1, 2, 3]))
+    assert seen.tolist() == [True, False, False, True, False, False]
+
+
+def test_positions_survive_their_text() -> None:
+    chunk = Load((), "id", 17)
+    position = PostgresPosition("7", "slot", 2**40 + 5, chunk, {"shop.items": "public.items"})
+    assert PostgresPosition.from_json(position.to_json()) == position
+    assert position.reaching(2**41, {}).load is None
