@@ -141,8 +141,8 @@ class Watch:
                 continue
             self.seen.add(snapshot.snapshot_id)
             try:
-                rows = _rows_at(self.project.table(NAME), snapshot.snapshot_id)
-                scan = scan_core.open_table(self.project.table(NAME)).scan().as_of_snapshot(snapshot.snapshot_id)
+                rows = _rows_at(table, snapshot.snapshot_id)
+                scan = scan_core.open_table(table).scan().as_of_snapshot(snapshot.snapshot_id)
                 ours = {row["id"]: row for row in scan.to_table().to_pylist()}
             except (MissingFileError, SnapshotNotFoundError, FileNotFoundError):
                 assert time.time() - snapshot.timestamp_ms / 1000 > KEPT_SECONDS / 2, "expired too early"
