@@ -131,7 +131,74 @@ class PostgresSource(Section):
         return f"slot {self.slot}, publication {self.publication} of PostgreSQL"
 
 
-Source = FilesSource | PostgresSource
+_RESERVED_PROPERTIES = frozenset(
+    {
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "isolation.level",
+    }
+)
+"""Properties of the client that decide what is read; the source sets them."""
+
+
+class KafkaSource(Section):
+    """Topics of a Kafka cluster. Offsets are kept in the change logs, not in a consumer group.
+
+    Attributes:
+        type: `kafka`.
+        brokers: `host:port` of brokers, separated by commas.
+        topics: a topic, or a list of them; `^shop[.].*` stands for all topics whose whole name matches the regular expression.
+        format: name of the event format; detected from the first messages if omitted.
+        options: options of the format (registry, time zone ...).
+        properties: properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` and
+            `ssl.ca.location`.
+    """
+
+    type: Literal["kafka"]
+    brokers: str
+    topics: Names
+    format: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    properties: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    @field_validator("brokers")
+    @classmethod
+    def _has_brokers(cls, value: str) -> str:
+        if not all(broker.strip() for broker in value.split(",")):
+            raise ValueError("brokers must name at least one broker, such as localhost:9092")
+        return value
+
+    @field_validator("topics")
+    @classmethod
+    def _has_topics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or not all(value):
+            raise ValueError("topics must name at least one topic")
+        for topic in value:
+            if topic.startswith("^"):
+                try:
+                    re.compile(topic)
+                except re.error as error:
+                    raise ValueError(f"{topic!r} is not a regular expression: {error}") from error
+        return value
+
+    @field_validator("properties")
+    @classmethod
+    def _leaves_reserved_properties(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_RESERVED_PROPERTIES & set(value)):
+            raise ValueError(f"{taken[0]} is set by the source and cannot be changed")
+        return value
+
+    @property
+    def title(self) -> str:
+        """Where the events are, for people."""
+        return f"topics {', '.join(self.topics)} of Kafka"
+
+
+Source = FilesSource | PostgresSource | KafkaSource
 """Where the events of tables are; told apart by `type`, which may be left out for files."""
 
 
@@ -260,11 +327,13 @@ class TableConfig(Section):
     """
 
     source: Annotated[
-        Annotated[FilesSource, Tag("files")] | Annotated[PostgresSource, Tag("postgres")],
+        Annotated[FilesSource, Tag("files")]
+        | Annotated[PostgresSource, Tag("postgres")]
+        | Annotated[KafkaSource, Tag("kafka")],
         Discriminator(
             _type_of_source,
             custom_error_type="source_type",
-            custom_error_message="the type of a source must be 'files' or 'postgres'",
+            custom_error_message="the type of a source must be 'files', 'kafka' or 'postgres'",
         ),
     ]
     key: Names = ()
@@ -728,6 +797,7 @@ __all__ = [
     "Config",
     "FilesSource",
     "IndexConfig",
+    "KafkaSource",
     "MaintenanceConfig",
     "PostgresSource",
     "PublishedConfig",
@@ -748,6 +818,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     (): Config,
     ("tables", "*"): TableConfig,
     ("tables", "*", "source", "files"): FilesSource,
+    ("tables", "*", "source", "kafka"): KafkaSource,
     ("tables", "*", "source", "postgres"): PostgresSource,
     ("tables", "*", "index"): IndexConfig,
     ("tables", "*", "maintenance"): MaintenanceConfig,

@@ -35,6 +35,7 @@ from scan_core.io import remove_leftovers
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
+    from pipelines.sources.kafka import KafkaBatch
 
 RARELY = 1_000
 """Collections of the middle generation per full one: after some millions of new objects."""
@@ -139,7 +140,7 @@ class FeedRun:
                 table.close()
         return reading.feed, reading.late
 
-    def _take(self, reading: "Reading", batch: FileBatch) -> None:
+    def _take(self, reading: "Reading", batch: "FileBatch | KafkaBatch") -> None:
         """Add the changes of a batch to its tables."""
         scanned = reading.scanned(batch)
         # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
@@ -225,7 +226,7 @@ class Reading:
         """The decoder's config of the feed as it is now."""
         return self.feed.config([*self.running, *self.late], self.decided)
 
-    def scanned(self, batch: FileBatch | LiveBatch) -> ScannedFeed:
+    def scanned(self, batch: "FileBatch | KafkaBatch | LiveBatch") -> ScannedFeed:
         """Scan the events of a batch."""
         return scan(batch.raw, self.config)
 

@@ -6,7 +6,7 @@ Also reads a full load of a source table, which replaces the rows of a mirror.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from pipelines.config.project import (
     ALL_TABLES,
     Config,
     FilesSource,
+    KafkaSource,
     PostgresSource,
     Source,
     TableConfig,
@@ -35,6 +36,7 @@ from pipelines.sources.live import LiveSource
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
+    from pipelines.sources.kafka import KafkaBatch, KafkaTopics
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -45,7 +47,8 @@ ORDER_SHARE = 8
 MAX_ORDERED_ROWS = 50_000_000
 
 
-Reader = Listing | LiveSource
+_WithOptions = TypeVar("_WithOptions", FilesSource, KafkaSource)
+Reader = Union[Listing, "KafkaTopics", LiveSource]
 """What reads a source: files by their listing, all others by a connection."""
 
 
@@ -54,16 +57,16 @@ class Readers:
 
     def __init__(self) -> None:
         self._listings: dict[tuple[str, ...], Listing] = {}
-        self._live: dict[str, LiveSource] = {}
+        self._connected: dict[str, KafkaTopics | LiveSource] = {}
 
     def of(self, source: Source, filesystem: RemoteFiles | None) -> Reader:
         """The reader of a source; opens no connection."""
         if isinstance(source, FilesSource):
             return self._listings.setdefault(source.path, Listing(source.path, filesystem))
         known = source.model_dump_json()
-        if known not in self._live:
-            self._live[known] = _live_source(source)
-        return self._live[known]
+        if known not in self._connected:
+            self._connected[known] = _connection(source)
+        return self._connected[known]
 
     def forget_listings(self) -> None:
         """List files again when they are asked for."""
@@ -71,13 +74,18 @@ class Readers:
 
     def close(self) -> None:
         """Close all connections."""
-        for reader in self._live.values():
+        for reader in self._connected.values():
             reader.close()
-        self._live.clear()
+        self._connected.clear()
 
 
-def _live_source(source: PostgresSource) -> LiveSource:
-    from pipelines.sources.postgres.reader import PostgresReader  # its modules are loaded only if they are needed
+def _connection(source: KafkaSource | PostgresSource) -> "KafkaTopics | LiveSource":
+    """The reader of a source that is connected to; its modules are loaded only if they are needed."""
+    if isinstance(source, KafkaSource):
+        from pipelines.sources.kafka import KafkaTopics
+
+        return KafkaTopics(source)
+    from pipelines.sources.postgres.reader import PostgresReader
 
     return PostgresReader(source)
 
@@ -125,13 +133,13 @@ class Feed:
 
     @property
     def live(self) -> LiveSource | None:
-        """The connection of a live source; None for files."""
-        return None if isinstance(self.reader, Listing) else self.reader
+        """The connection of a source whose tables are loaded first; None for files and topics, which are only read on."""
+        return self.reader if isinstance(self.source, PostgresSource) else None  # type: ignore[return-value] # see `_connection`
 
     @property
     def source_options(self) -> Mapping[str, Any]:
         """Options of the source as the config has them."""
-        return self.source.options if isinstance(self.source, FilesSource) else {}
+        return self.source.options if isinstance(self.source, FilesSource | KafkaSource) else {}
 
     @property
     def read_bytes(self) -> int:
@@ -156,6 +164,8 @@ class Feed:
     @property
     def format_options(self) -> dict[str, Any]:
         """Options for the format."""
+        if not isinstance(self.source, FilesSource):
+            return dict(self.source_options)
         _, options = FileOptions.split(self.source_options)
         return options
 
@@ -240,7 +250,7 @@ class Feed:
 
     def batches(
         self, position: str | None, tables: Sequence[TableIngest], on_skipped: OnSkipped
-    ) -> Iterator[FileBatch]:
+    ) -> "Iterator[FileBatch] | Iterator[KafkaBatch]":
         """Read what is new since a position that all of these tables have reached.
 
         Args:
@@ -253,6 +263,8 @@ class Feed:
             logged = [table.lines_logged(files) for table in tables]
             return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
 
+        if isinstance(self.source, KafkaSource):
+            return self._messages(position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
         known_format = "" if start is None else start.format
         return discover(
@@ -264,12 +276,29 @@ class Feed:
             on_skipped=on_skipped,
         )
 
+    def _messages(self, position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
+        """Read the messages of topics that follow a position."""
+        from pipelines.sources.kafka import KafkaTopics
+
+        assert isinstance(self.reader, KafkaTopics)  # noqa: S101 - see `_connection`
+        name = self.source.format or decided_in(position).format
+        waiting: dict[str, int] = {}
+        complete = complete_events_of(name, self.format_options)
+        is_text = bool(name) and lookup(name).is_text
+        is_ordered = any(settings.order_by != POSITION for settings in self.settings)
+        size = min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if is_ordered else self.read_bytes
+        yield from self.reader.batches(position, size, complete, waiting, is_text=is_text)
+        for reason, count in waiting.items():
+            on_skipped(reason, count)
+
     def may_have_news(self, position: str) -> bool:
         """Whether there might be something new since a position.
 
         Raises:
             SourceError: the source is not there.
         """
+        if not isinstance(self.source, FilesSource):
+            return True
         return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
@@ -286,9 +315,14 @@ class Feed:
 
 
 def decided_in(position: str | None) -> Decided:
-    """Decisions recorded in a position of files."""
+    """Decisions recorded in a position of files or topics."""
     if position is None:
         return Decided()
+    if position.startswith('{"source":"kafka"'):
+        from pipelines.sources.kafka import KafkaPosition
+
+        topics = KafkaPosition.from_json(position)
+        return Decided(topics.claims, topics.encodings, topics.format)
     known = FilePosition.from_json(position)
     return Decided(known.claims, known.encodings, known.format)
 
@@ -321,12 +355,12 @@ def _remote_files(config: Config) -> RemoteFiles | None:
 
 def _located(source: Source, folder: Path) -> Source:
     """The source with paths among its options made relative to the config file, like all paths of a config."""
-    if not isinstance(source, FilesSource):
-        return source
-    return _located_files(source, folder)
+    if isinstance(source, FilesSource):
+        return _with_located_options(source, folder)
+    return _with_located_options(source, folder) if isinstance(source, KafkaSource) else source
 
 
-def _located_files(source: FilesSource, folder: Path) -> FilesSource:
+def _with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
     paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
@@ -383,7 +417,7 @@ def snapshot_batches(
         if kind is None and isinstance(config.source, FilesSource)
         else FilesSource(path=paths, format=kind)
     )
-    source = _located_files(source, project.folder)
+    source = _with_located_options(source, project.folder)
     options = dict(source.options)
     if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):
         options.setdefault("no_op", "r")

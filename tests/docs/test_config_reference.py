@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from pipelines.config.project import (
     FilesSource,
     IndexConfig,
+    KafkaSource,
     MaintenanceConfig,
     PublishedConfig,
     PublishedOptions,
@@ -61,6 +62,7 @@ def _default(name: str, field: Any) -> str:
         (TableConfig, "ingesting.md"),
         (FilesSource, "ingesting.md"),
         (IndexConfig, "indexes.md"),
+        (KafkaSource, "kafka.md"),
         (MaintenanceConfig, "keep-a-mirror-fast.md"),
         (RetentionConfig, "keep-a-mirror-fast.md"),
         (PublishedConfig, "publishing.md"),

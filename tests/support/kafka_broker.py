@@ -1,0 +1,168 @@
+"""A real Kafka broker on free ports of the loopback address, in a folder of its own, stopped at the end.
+
+Its jars come from Maven Central, by the Ivy that PySpark ships, once per user and version.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+VERSION = "4.1.1"
+_START_SECONDS = 90.0
+
+
+def jars() -> Path:
+    """The folder with the broker's jars, fetched if they are not there; a test without them is skipped, in CI it fails."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nevermore-tests"
+    folder = cache / f"kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as made:
+        (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+        command = [
+            "java",
+            "-jar",
+            str(ivy),
+            "-dependency",
+            "org.apache.kafka",
+            "kafka_2.13",
+            VERSION,
+            "-confs",
+            "default",
+        ]
+        command += ["-cache", f"{made}/cache", "-retrieve", f"{made}/jars/[artifact]-[revision](-[classifier]).[ext]"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode or not any(Path(made, "jars").glob("kafka_2.13-*.jar")):
+            reason = f"the jars of Kafka {VERSION} cannot be fetched from Maven Central: {done.stdout[-300:]}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(made, "jars").rename(folder)
+    return folder
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class KafkaBroker:
+    """A running broker, which is its own controller."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self._jars = jars()
+        controller = _free_port()
+        self._settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(folder / "logs"),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "offsets.topic.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.retention.check.interval.ms": "1000",
+            "log.initial.task.delay.ms": "500",
+            "auto.create.topics.enable": "false",
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cluster = ""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, with the messages that were there before."""
+        properties = self.folder / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+        if not self._cluster:
+            self._cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
+            self._java("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties))
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(self._command("kafka.Kafka", str(properties)), stdout=log, stderr=log)
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise RuntimeError(f"Kafka did not start: {(self.folder / 'broker.log').read_text()[-2_000:]}")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.await_all(self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
+
+    @cached_property
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.address})
+
+    @staticmethod
+    def await_all(futures: dict[Any, Any]) -> None:
+        """Wait for what was asked of the admin client."""
+        for future in futures.values():
+            future.result(30)
+
+    def produce(self, topic: str, messages: list[tuple[Any, Any]], partition: int = -1, **properties: Any) -> None:
+        """Send (key, value) pairs of bytes, and wait until they are there."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, **properties})
+        for key, value in messages:
+            producer.produce(topic, value, key, partition)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def _java(self, *arguments: str) -> str:
+        return subprocess.run(self._command(*arguments), capture_output=True, text=True, timeout=120, check=True).stdout
+
+    def _command(self, *arguments: str) -> list[str]:
+        return ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", *arguments]
+
+
+@contextmanager
+def running_broker(**settings: str) -> Iterator[KafkaBroker]:
+    """A broker with settings of its own, names with underscores for dots."""
+    folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+    broker = KafkaBroker(folder, {name.replace("_", "."): value for name, value in settings.items()})
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+        shutil.rmtree(folder, ignore_errors=True)
