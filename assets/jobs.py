@@ -11,10 +11,12 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, published_key, table_pool
+from checks.equality import difference_of_base
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
 from pipelines.iceberg.recovery import open_existing
 from pipelines.maintain.compact import compact_mirror
+from pipelines.maintain.log_base import MIN_SHARE, trim_logs
 from pipelines.maintain.orphans import orphans_of_all
 from pipelines.maintain.retention import expire_all
 
@@ -41,10 +43,10 @@ ingest_job = dg.define_asset_job(
 
 @dg.op(
     name="expire_snapshots_and_delete_orphans",
-    description="Expire old snapshots of all tables and delete the files that nothing names.",
+    description="Expire old snapshots of all tables, trim their change logs, and delete the files that nothing names.",
 )
 def maintain(context: dg.OpExecutionContext, project: Project) -> None:
-    """Expire snapshots and delete orphan files of all tables of the config, as its `maintenance` says.
+    """Expire snapshots, trim change logs and delete orphan files of all tables of the config, as its `maintenance` says.
 
     Raises:
         dagster.Failure: with the error of every table that failed; the others were processed.
@@ -52,14 +54,20 @@ def maintain(context: dg.OpExecutionContext, project: Project) -> None:
     config = project.config()
     catalog = open_existing(config)
     expired = list(expire_all(catalog, config, show=context.log.debug))
+    trimmed = list(trim_logs(catalog, config, difference_of_base, min_share=MIN_SHARE, show=context.log.debug))
     removed = list(orphans_of_all(catalog, config, delete=True, show=context.log.debug))
-    errors = [*((done.table, done.error) for done in expired), *((done.table, done.error) for done in removed)]
+    errors = [
+        *((done.table, done.error) for done in expired),
+        *((done.log, done.error) for done in trimmed),
+        *((done.table, done.error) for done in removed),
+    ]
     failed = {table: error for table, error in errors if error is not None}
     context.add_output_metadata(
         {
             "snapshots expired": sum(len(done.expired) for done in expired),
             "files deleted": sum(sum(done.files.values()) for done in expired),
             "bytes deleted": sum(done.deleted_bytes for done in expired),
+            "changes replaced in logs": sum(done.replaced - done.base for done in trimmed if done.base is not None),
             "orphan files deleted": sum(len(done.files) for done in removed),
             "orphan bytes deleted": sum(done.orphan_bytes for done in removed),
         }

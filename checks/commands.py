@@ -9,6 +9,7 @@ import typer
 from pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     TABLE_HELP,
+    AsJson,
     Master,
     OptionalConfig,
     ProjectConfig,
@@ -20,7 +21,7 @@ from pipelines.cli.arguments import (
     open_named_table,
     parse_scan_options,
 )
-from pipelines.cli.terminal import byte_progress, counted, describe_publication, print_json
+from pipelines.cli.terminal import byte_progress, counted, describe_publication, print_json, progress
 
 if TYPE_CHECKING:
     from checks.damage import Verification
@@ -238,3 +239,58 @@ def _print(name: str, found: "Verification") -> None:
     files = ", ".join(counted(number, kind) for kind, number in found.num_files.items()) or "no file could be read"
     result = f"{counted(len(found.damage), 'fault')} found" if found.damage else "no damage found"
     typer.echo(f"{name}: {result} in {files.replace('metadatas', 'metadata')}, {found.num_bytes:,} bytes")
+
+
+def trim_log(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
+    ] = None,
+    keep_log: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-log",
+            metavar="TIME",
+            help="Keep all changes that were ingested within this time: 12h, 30d. Default: `keep_log` of the config.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be replaced; change nothing.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Replace old changes of change logs by the last change of each key, with its ordinal and its position in the source.
+
+    Before the commit, DuckDB compares the rows to which both lead. Checks, replay, resync and erase work as before; changes that
+    the mirror or one of its snapshots may need stay. The old files go when the snapshots of the log expire.
+    Exit code 1: a log failed, others were processed.
+
+    Example: `nevermore trim-log shop.orders --keep-log 30d --dry-run`
+    """
+    from checks.equality import difference_of_base
+    from pipelines.config.project import MaintenanceConfig, load
+    from pipelines.errors import ConfigError
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.maintain.log_base import trim_logs
+    from pipelines.maintain.retention import overriding
+
+    settings = load(config)
+    keep = overriding({"keep_log": keep_log}, MaintenanceConfig).keep_log
+    entries = (*settings.tables.values(), *settings.patterns.values())
+    if keep is None and all(entry.maintenance.keep_log is None for entry in entries):
+        raise ConfigError(
+            f"{config.name} does not say how long changes are kept: give --keep-log, or set maintenance: {{keep_log: 30d}}"
+        )
+    with progress("Looking for old changes", hidden=as_json) as show:
+        catalog = open_existing(settings)
+        found = list(
+            trim_logs(catalog, settings, difference_of_base, tables, keep_seconds=keep, is_dry=dry_run, show=show)
+        )
+    if as_json:
+        print_json([one.as_dict() for one in found])
+    elif not found:
+        typer.echo("no change log of the config exists yet")
+    for one in [] if as_json else found:
+        for line in one.lines:
+            typer.echo(line, err=one.error is not None)
+    raise typer.Exit(int(any(one.error is not None for one in found)))

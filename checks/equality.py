@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
-from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_log
+from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log
 from checks.reference.sql_columns import open_connection
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.cli.terminal import counted
+from pipelines.maintain.log_base import BaseToCheck
 from scan_core import ScanError
+from scan_core.io import parse_location
 
 LOG = "its change log"
 
@@ -127,6 +129,21 @@ def removals_find_rows(subject: Subject) -> CheckResult:
     return CheckResult(name, not missed, compared, details=[statement] if missed else [])
 
 
+def difference_of_base(base: BaseToCheck) -> str | None:
+    """Compare the rows to which the base of a log leads with those of the changes that it replaces, both by DuckDB.
+
+    Returns:
+        What differs; None if the rows are equal.
+    """
+    if parse_location(base.location).is_local:
+        required = fold_log(base.location, base.key, up_to_ordinal=base.ordinal)
+    else:  # the reference reads local files only
+        required = fold_changes(base.old(), base.key)
+    found = fold_changes(base.new(), base.key)
+    difference = compare(columns_of(found.rows, required.rows), required.rows, sort_by=base.key)
+    return None if difference.equal else "; ".join(statements("the changes that it replaces", difference))
+
+
 @dataclass(frozen=True, slots=True)
 class NeedsAllRows:
     """Why a mirror cannot be checked by the keys that changed."""
@@ -150,6 +167,8 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
     since, until = subject.applied_ordinal(green_id), subject.applied_ordinal(current.snapshot_id)
     if since is None or until is None or until < since:
         return NeedsAllRows("the snapshots do not record which changes they contain")
+    if since < subject.base_ordinal:
+        return NeedsAllRows("the log no longer has all changes since")
     found = changed_keys(subject.change_log, key, after_ordinal=since, up_to_ordinal=until)
     if found is None:
         return NeedsAllRows("the table was truncated since")

@@ -585,7 +585,7 @@ class _Comparison:
         if subject is None or subject.change_log is None:
             return None
         ordinal = subject.applied_ordinal(snapshot.snapshot_id)
-        why_not = subject.why_not_by_log
+        why_not = subject.why_not_at(ordinal)
         if why_not is None and subject.soft_delete:
             why_not = "its log does not have the rows that are flagged as deleted"
         if why_not is None and ordinal is None:

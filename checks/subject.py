@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import scan_core
 from checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
-from pipelines.iceberg.positions import LOG_ORDINAL
+from pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from scan_core import ScanOptions, Snapshot, TableMetadata
 
@@ -76,9 +76,31 @@ class Subject:
         recorded = find_recorded(self.opened.metadata, snapshot_id, LOG_ORDINAL)
         return None if recorded is None else int(recorded.summary[LOG_ORDINAL])
 
+    @property
+    def required_ordinal(self) -> int | None:
+        """The last change that the table must contain; None if nothing records it."""
+        if self.up_to_ordinal is not None:
+            return self.up_to_ordinal
+        return self.applied_ordinal(self.opened.metadata.current_snapshot_id)
+
     @cached_property
+    def base_ordinal(self) -> int:
+        """The last ordinal up to which the log has only the last change of each key; 0 if it has all changes."""
+        if self.change_log is None:
+            return 0
+        log = scan_core.open_table(self.change_log, relocate=self.relocate).metadata
+        recorded = find_recorded(log, log.current_snapshot_id, LOG_BASE)
+        return 0 if recorded is None else int(recorded.summary[LOG_BASE].split()[0])
+
+    @property
     def why_not_by_log(self) -> str | None:
-        """Why the rows of an adopted table cannot be computed from its log; None if they can."""
+        """Why the rows of the table cannot be computed from its log; None if they can."""
+        return self.why_not_at(self.required_ordinal)
+
+    def why_not_at(self, ordinal: int | None) -> str | None:
+        """Why the rows after a change cannot be computed from the log of the table; None if they can."""
+        if ordinal is not None and ordinal < self.base_ordinal:
+            return f"up to ordinal {self.base_ordinal} the log has only the last change of each key"
         properties = self.opened.metadata.properties
         if ADOPTED not in properties:
             return None
@@ -112,13 +134,10 @@ class Subject:
         """
         if self.change_log is None:
             raise ValueError(f"{self.table} has no change log to compare with")
-        ordinal = self.up_to_ordinal
-        if ordinal is None:
-            ordinal = self.applied_ordinal(self.opened.metadata.current_snapshot_id)
         return fold_log(
             self.change_log,
             self.key,
-            up_to_ordinal=ordinal,
+            up_to_ordinal=self.required_ordinal,
             adopted=self.adopted,
             relocate=self.relocate,
         )

@@ -447,6 +447,10 @@ def fold_log(
         return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema)
 
 
+_BASE = "nevermore.log-base"
+"""Key in the summaries of a log: up to this ordinal it has only the last change of each key."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Log:
     """A snapshot of a change log. `after` and `keys` are the members of the columns `after` and `key`."""
@@ -468,8 +472,26 @@ class _Log:
         columns = [fields[n] for n in _LOG_COLUMNS]
         return cls(table, snapshot, columns, *(fields[n]["type"]["fields"] for n in ("after", "key")))
 
+    @property
+    def base_ordinal(self) -> int:
+        """The last ordinal up to which the log has only the last change of each key; 0 if it has all changes."""
+        snapshots = {s["snapshot-id"]: s for s in self.table.document.get("snapshots") or []}
+        found = self.snapshot
+        while found is not None:
+            if (text := (found.get("summary") or {}).get(_BASE)) is not None:
+                return int(text.split()[0])
+            found = snapshots.get(found.get("parent-snapshot-id"))
+        return 0
+
     def load(self, connection: duckdb.DuckDBPyConnection, after_ordinal: int | None, up_to_ordinal: int | None) -> None:
-        """Create the temporary table `changes` with the changes within a range of ordinals."""
+        """Create the temporary table `changes` with the changes within a range of ordinals.
+
+        Raises:
+            RefusedError: the log does not have all changes that lead from the first ordinal to the last.
+        """
+        base = self.base_ordinal
+        if up_to_ordinal is not None and up_to_ordinal < base:
+            raise RefusedError(f"{self.table.path}: up to ordinal {base} only the last change of each key is left")
         query = live_query(connection, self.table, self.snapshot, self.columns) or sql_columns.no_rows(self.columns)
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
         since = "" if after_ordinal is None else f" AND v0 > {int(after_ordinal)}"

@@ -52,8 +52,8 @@ def read_changes(table: "CatalogTable | None", after: int, end: int, limit_bytes
         scan = open_current(table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
         rows = without_extensions(scan.to_table().sort_by(ORDINAL))
         yield rows
-        # The width of these rows determines how many of them fit into memory next time.
-        step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
+        # The width of these rows determines how many fit into memory next time; in a base most ordinals are missing.
+        step = max(1, limit_bytes * (last - after) // rows.nbytes) if rows.num_rows else 8 * step
         after = last
 
 
@@ -158,6 +158,30 @@ LOADED = "nevermore.loaded"
 
 
 @dataclass(frozen=True, slots=True)
+class LogBase:
+    """The part of a change log that does not hold every change any more, but changes that lead to the same rows.
+
+    Attributes:
+        ordinal: the last change that it stands for; the log holds all later ones.
+        num_changes: the changes in it.
+    """
+
+    ordinal: int = 0
+    num_changes: int = 0
+
+    @classmethod
+    def of(cls, table: "CatalogTable") -> "LogBase":
+        """The base of a change log; an empty one if every change is held."""
+        text = positions.newest_property(table, positions.LOG_BASE)
+        return cls() if text is None else cls(*map(int, text.split()))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Summary properties of the snapshots that have it."""
+        return {positions.LOG_BASE: f"{self.ordinal} {self.num_changes}"} if self.ordinal else {}
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """Changes that were appended to the log; the first has the ordinal `first`."""
 
@@ -179,6 +203,7 @@ class ChangeLog:
     def _read_state(self) -> None:
         self.position: str | None = None
         self.last_ordinal = 0
+        self.base = LogBase()
         self.order_by = self.order_reached = None
         if self.table is None:
             return
@@ -195,6 +220,7 @@ class ChangeLog:
                 "would apply everything twice. Restore the snapshots that had it, or drop the table and its mirror"
             )
         self.last_ordinal = int(ordinal or 0)
+        self.base = LogBase.of(self.table)
         if ORDER in current_schema(self.table).names:
             self.order_by = positions.newest_property(self.table, positions.ORDER_BY)
             self.order_reached = positions.newest_property(self.table, positions.ORDER_REACHED)
@@ -335,7 +361,7 @@ class ChangeLog:
 
     def _properties(self, position: str, last: int, delta: RowDelta) -> dict[str, str]:
         carried = positions.position_properties(position, metadata_location(self.table), delta.storage)
-        return {**carried, positions.LAST_ORDINAL: str(last)}
+        return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties}
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
         last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
@@ -361,9 +387,19 @@ class ChangeLog:
             )
         return table
 
+    def num_required(self, after: int, end: int) -> int:
+        """Number of changes that a complete log holds in (after, end]; `end` is not within the base."""
+        if after >= self.base.ordinal or self.table is None:
+            return end - after
+        earlier = open_current(self.table).scan().where(f"{ORDINAL} <= {after}").count() if after else 0
+        return self.base.num_changes - int(earlier) + end - self.base.ordinal
+
     def end_of_batch(self, after: int, max_rows: int) -> int:
-        """The last ordinal of a mirror's next batch: at most `max_rows` changes, and only whole atomic appends."""
-        end = min(after + max_rows, self.last_ordinal)
+        """The last ordinal of a mirror's next batch: at most `max_rows` changes, and only whole atomic appends.
+
+        The base of a log is one batch.
+        """
+        end = self.base.ordinal if after < self.base.ordinal else min(after + max_rows, self.last_ordinal)
         for first, last in atomic_runs(self.table, after):
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last

@@ -58,7 +58,7 @@ _PANELS = {
             "simulate",
         ),
     ),
-    "Keep tables fast": ("debt", "index", "convert", "compact", "expire", "orphans"),
+    "Keep tables fast": ("debt", "index", "convert", "compact", "trim-log", "expire", "orphans"),
 }
 _OTHER_PANEL = "Inspect tables"
 

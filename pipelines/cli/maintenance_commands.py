@@ -232,12 +232,12 @@ def expire(
 
     Example: `nevermore expire shop.orders --keep-for 2d --dry-run`
     """
-    from pipelines.config.project import load
+    from pipelines.config.project import RetentionConfig, load
     from pipelines.iceberg.recovery import open_existing
     from pipelines.maintain.retention import expire_all, overriding
 
     settings = load(config)
-    overrides = overriding({"keep_snapshots": keep_snapshots, "keep_for": keep_for})
+    overrides = overriding({"keep_snapshots": keep_snapshots, "keep_for": keep_for}, RetentionConfig)
     catalog = open_existing(settings)
     with progress("Looking for old snapshots", hidden=as_json) as show:
         found = list(expire_all(catalog, settings, tables, overrides=overrides, is_dry=dry_run, show=show))
@@ -266,13 +266,13 @@ def orphans(
 
     Example: `nevermore orphans --older-than 7d --delete`
     """
-    from pipelines.config.project import load
+    from pipelines.config.project import RetentionConfig, load
     from pipelines.iceberg.recovery import open_existing
     from pipelines.maintain.orphans import orphans_of_all
     from pipelines.maintain.retention import overriding
 
     settings = load(config)
-    overrides = overriding({"orphan_age": older_than})
+    overrides = overriding({"orphan_age": older_than}, RetentionConfig)
     catalog = open_existing(settings)
     with progress("Listing files", hidden=as_json) as show:
         found = list(orphans_of_all(catalog, settings, tables, overrides=overrides, delete=delete, show=show))

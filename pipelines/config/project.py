@@ -276,9 +276,11 @@ class MaintenanceConfig(RetentionConfig):
         compact: `auto` rewrites small files and files with many dead rows once scans lose a noticeable part of their time by them; `off` leaves that to `nevermore compact`.
         target_file_size: size of the files that compaction writes.
         max_debt: the check `scans_are_fast` in Dagster warns if scans of a mirror lose more than this part of their time by small files and deletes.
+        keep_log: how long the change log of a mirror keeps every change; `nevermore trim-log` and Dagster's `retention_job` replace older ones by the last of each key. If omitted, all are kept.
     """
 
     compact: AutoOrOff = "auto"
+    keep_log: Seconds | None = None
     target_file_size: Bytes = DEFAULT_TARGET_FILE_BYTES
     max_debt: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_DEBT
 

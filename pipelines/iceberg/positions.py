@@ -25,6 +25,9 @@ ORDER_REACHED = "nevermore.order-reached"
 """Key of a change log whose changes are ordered by payload columns: their highest value in it."""
 ORDER_BY = "nevermore.order-by"
 """Key of such a log: those columns."""
+LOG_BASE = "nevermore.log-base"
+"""Key of a change log that does not hold every change any more: `ORDINAL COUNT`. Up to the ordinal it holds this number of
+changes, which lead to the same rows; it holds all later ones."""
 POSITION_PROPERTIES = (
     POSITION,
     POSITION_FILE,
@@ -33,6 +36,7 @@ POSITION_PROPERTIES = (
     LOG_ORDINAL,
     ORDER_REACHED,
     ORDER_BY,
+    LOG_BASE,
 )
 """Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
 _PLACES = frozenset({POSITION, POSITION_FILE})

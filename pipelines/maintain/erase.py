@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines.changes.change_log import LogBase
 from pipelines.changes.keys import KeySet
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, PipelineError, SourceError
@@ -26,7 +27,7 @@ from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from pipelines.iceberg.loaded_table import metadata_location, refresh
+from pipelines.iceberg.loaded_table import metadata_location, open_current, refresh
 from pipelines.iceberg.manifests import NamedFiles, read_avro
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
 from pipelines.iceberg.row_shape import distinct_rows, member
@@ -757,11 +758,15 @@ def _files_in(found: OpenedTable, snapshot: Snapshot) -> Iterator[tuple[str, str
 
 
 def _mark(handle: "CatalogTable") -> None:
-    """Commit that all older snapshots must go."""
+    """Commit that all older snapshots must go, and that a change log lacks changes."""
     refresh(handle)
-    RowDelta(handle).commit(
+    delta = RowDelta(handle)
+    carried = carried_positions(handle)
+    if (last := int(carried.get(LAST_ORDINAL, 0))) > 0:
+        carried |= LogBase(last, open_current(handle).scan().count()).properties
+    delta.commit(
         [],
-        {**carried_positions(handle), ERASED: "true"},
+        {**carried, ERASED: "true"},
         remove=NamedFiles(frozenset()),
         operation="replace",
         forgets=True,

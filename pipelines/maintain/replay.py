@@ -373,9 +373,10 @@ def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
 
 def _check_complete(log: ChangeLog, start: int) -> None:
     held = open_current(log.table).scan().where(f"{ORDINAL} > {start}").count()
-    if held != log.last_ordinal - start:
+    required = log.num_required(start, log.last_ordinal)
+    if held != required:
         raise PositionLostError(
-            f"{log.name} holds {held:,} of its {log.last_ordinal - start:,} changes: the first are gone, so no mirror can "
+            f"{log.name} holds {held:,} of its {required:,} changes: the first are gone, so no mirror can "
             "be built from it; take a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
         )
 

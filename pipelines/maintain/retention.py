@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import scan_core
 from pipelines.config.project import (
@@ -619,8 +619,11 @@ def _delete(place: storage.Storage, paths: Sequence[str]) -> None:
     place.remove_many(paths[half:])
 
 
-def overriding(options: Mapping[str, Any]) -> RetentionConfig:
-    """Options of a command that replace those of the config; None for those that are not given.
+Section = TypeVar("Section", bound=RetentionConfig)
+
+
+def overriding(options: Mapping[str, Any], section: type[Section]) -> Section:
+    """Options of a command that replace those of a section of the config; None for those that are not given.
 
     Raises:
         ConfigError: a value that is invalid.
@@ -628,7 +631,7 @@ def overriding(options: Mapping[str, Any]) -> RetentionConfig:
     from pydantic import ValidationError
 
     try:
-        return RetentionConfig.model_validate({name: value for name, value in options.items() if value is not None})
+        return section.model_validate({name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")

@@ -594,16 +594,21 @@ class Mirror:
                 f"{self.name} holds changes up to {done}, but {log.name} ends at {log.last_ordinal}: the log was "
                 "re-made; rebuild the mirror"
             )
+        if 0 < self.applied_ordinal < log.base.ordinal:
+            raise PositionLostError(
+                f"{self.name} holds changes up to {self.applied_ordinal}, but {log.name} has only the last change of each key "
+                f"up to {log.base.ordinal}; rebuild the mirror: nevermore resync {self.name}"
+            )
         while done < log.last_ordinal:
-            with closing(self._next_changes(log, appended, done)) as changes:
-                if changes.num_rows == 0:
-                    raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
-                done += changes.num_rows
-                if self.table is not None or makes_rows(changes, self.config):
+            before, end = done, log.end_of_batch(done, self.config.commit_rows)
+            with closing(self._next_changes(log, appended, before, end)) as changes:
+                if changes.num_rows == 0 and end > log.base.ordinal:
+                    raise PositionLostError(f"{log.name} lacks the changes after {before}, which {self.name} needs")
+                done = end if before < log.base.ordinal else before + changes.num_rows
+                if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
                     yield self._apply(changes, done, log, reject)
 
-    def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> ChangeRun:
-        end = log.end_of_batch(done, self.config.commit_rows)
+    def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int, end: int) -> ChangeRun:
         limit = self.config.memory_limit_bytes // BATCH_SHARE
         if appended is not None and appended.changes is not None and appended.first <= done + 1:
             tables = sliced(appended.changes.tables(), done + 1 - appended.first, end - done)
@@ -714,5 +719,5 @@ def _complete(log: ChangeLog, after: int, end: int, tables: Iterator[pa.Table], 
     for table in tables:
         found += table.num_rows
         yield table
-    if found != end - after:
+    if found != log.num_required(after, end):
         raise PositionLostError(f"{log.name} lacks changes between {after + 1} and {end}, which {name} needs")

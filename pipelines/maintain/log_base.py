@@ -1,0 +1,507 @@
+"""Replaces the old changes of a change log by a base: the last change of each key, with its ordinal and its position.
+
+A base is itself a change log that leads to the same rows, so whoever reads the log reads base and tail alike. It is written
+beside the old files, compared with them, and takes their place in one commit; the old files go when their snapshots expire.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
+from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
+from pipelines.changes.keys import KeySet
+from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
+from pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.loaded_table import open_current, refresh
+from pipelines.iceberg.manifests import NamedFiles
+from pipelines.iceberg.positions import LOG_ORDINAL, ORDER_BY, ancestors, carried_positions, summary_properties
+from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.table_patterns import expanded
+from pipelines.mirrors.fold import squash
+from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
+from scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Table as CatalogTable
+
+MIN_SHARE = 0.5
+"""Replaceable changes per change of the base from which a trim pays: each change is then written about three times in all."""
+_SAMPLE_EVERY = 16
+"""Of so many changes of a base one tells where its files begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseToCheck:
+    """A base that is written, but not committed.
+
+    Attributes:
+        log: name of the change log.
+        location: its metadata file, with the changes that the base replaces.
+        key: columns that identify a row.
+        ordinal: the last change that the base stands for.
+        old: reads the changes that it replaces.
+        new: reads its changes.
+    """
+
+    log: str
+    location: str
+    key: tuple[str, ...]
+    ordinal: int
+    old: Callable[[], pa.Table]
+    new: Callable[[], pa.Table]
+
+
+CheckBase = Callable[[BaseToCheck], str | None]
+"""Compares a base with the changes that it replaces; the answer is what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What became of a change log, or would.
+
+    Attributes:
+        table: name of the mirror.
+        log: name of its change log.
+        ordinal: the last change that the base stands for; 0 without a base.
+        replaced: changes that were replaced; in a dry run, those that would be.
+        base: changes of the new base; None in a dry run.
+        tail: later changes, which are all kept.
+        files_before: data files that were replaced.
+        files_after: those that replaced them.
+        bytes_before: their stored bytes.
+        bytes_after: the same of the new ones.
+        reason: why nothing was replaced.
+        is_dry: whether nothing was changed.
+        seconds: time taken.
+        error: why it failed; the log is unchanged.
+    """
+
+    table: str
+    log: str
+    ordinal: int = 0
+    replaced: int = 0
+    base: int | None = None
+    tail: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    reason: str | None = None
+    is_dry: bool = False
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """As text."""
+        if self.error is not None:
+            yield f"{self.log}: failed: {self.error}"
+        elif self.reason is not None:
+            yield f"{self.log}: nothing to trim; {self.reason}"
+        elif self.is_dry:
+            yield (
+                f"{self.log}: would replace {self.replaced:,} changes up to ordinal {self.ordinal:,} by the last of each key; "
+                f"{self.tail:,} later changes stay"
+            )
+        else:
+            yield (
+                f"{self.log}: {self.replaced:,} changes up to ordinal {self.ordinal:,} replaced by {self.base:,}; "
+                f"{self.tail:,} later changes stay; {self.files_before:,} files of {self.bytes_before:,} bytes became "
+                f"{self.files_after:,} of {self.bytes_after:,}, and go when their snapshots expire"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def trim_logs(
+    catalog: "Catalog",
+    config: Config,
+    check: CheckBase,
+    names: Sequence[str] | None = None,
+    *,
+    keep_seconds: float | None = None,
+    min_share: float = 0.0,
+    is_dry: bool = False,
+    show: Callable[[str], None] = lambda _: None,
+) -> Iterator[Trimmed]:
+    """Trim the change logs of mirrors; an error of one does not stop the others.
+
+    Args:
+        catalog: the catalog of the config.
+        config: which tables, and how long changes are kept.
+        check: compares a base with the changes that it replaces, before it is committed.
+        names: only these mirrors; all if empty.
+        keep_seconds: how long changes are kept; None is as the config says, and logs without `keep_log` are passed over.
+        min_share: trim only logs with so many replaceable changes per change of their base.
+        is_dry: change nothing.
+        show: receives what is being done.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    config = expanded(config, catalog)
+    for name in names or ():
+        config.table(name)
+    for name, entry in config.tables.items():
+        keep = entry.maintenance.keep_log if keep_seconds is None else keep_seconds
+        if keep is None or (names and name not in names) or find_table(catalog, change_log_name(name)) is None:
+            continue
+        began = time.monotonic()
+        show(f"{change_log_name(name)}: looking for old changes")
+        try:
+            done = trim_log(catalog, name, entry, check, keep, min_share=min_share, is_dry=is_dry)
+        except (PipelineError, ScanError, OSError) as error:
+            done = Trimmed(name, change_log_name(name), is_dry=is_dry, error=str(error))
+        yield replace(done, seconds=time.monotonic() - began)
+
+
+def trim_log(
+    catalog: "Catalog",
+    name: str,
+    config: TableConfig,
+    check: CheckBase,
+    keep_seconds: float,
+    *,
+    min_share: float = 0.0,
+    is_dry: bool = False,
+) -> Trimmed:
+    """Replace the changes of one log that are older than a time by the last of each key.
+
+    A change stays as long as the mirror, or one of its snapshots that has not expired, may need it.
+
+    Raises:
+        SourceError: the log does not exist.
+        PipelineError: the base does not lead to the same rows, or others kept changing the log; it is as it was.
+    """
+    log = ChangeLog(catalog, change_log_name(name))
+    if log.table is None:
+        raise SourceError(f"{name} has no change log yet; ingest first")
+    if (reason := _why_not(config)) is not None:
+        return Trimmed(name, log.name, reason=reason, is_dry=is_dry)
+    mirror = find_table(catalog, name)
+    ordinal, limit = _last_replaceable(log, mirror, keep_seconds)
+    num_new = ordinal - log.base.ordinal
+    report = Trimmed(
+        name,
+        log.name,
+        ordinal,
+        replaced=log.base.num_changes + num_new,
+        tail=log.last_ordinal - ordinal,
+        is_dry=is_dry,
+    )
+    if num_new <= 0 or num_new < min_share * log.base.num_changes:
+        return replace(report, reason=limit if num_new <= 0 else "too few changes are old enough for a rewrite to pay")
+    if is_dry:
+        return report
+    quarantine = find_table(catalog, quarantine_name(name))
+    base = _Base(log, config, ordinal, _kept_deletes(log, mirror, quarantine))
+    written = base.write()
+    try:
+        base.check(check, written)
+        old = base.commit(written)
+    except CommitUnknownError:
+        raise  # the files may be part of the table
+    except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
+        (base.committing or RowDelta(log.table)).discard(written)
+        raise
+    return replace(
+        report,
+        base=base.num_changes,
+        files_before=len(old),
+        files_after=len(written),
+        bytes_before=sum(old.values()),
+        bytes_after=sum(f.file_size_bytes for f in written),
+    )
+
+
+def _why_not(config: TableConfig) -> str | None:
+    """Why the changes of a table cannot be replaced by the last of each key."""
+    if config.identity == "full":
+        return "its rows have no key (identity: full), so every change counts"
+    if config.soft_delete:
+        return "rows that are flagged as deleted come from earlier changes (soft_delete)"
+    return None
+
+
+def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_seconds: float) -> tuple[int, str]:
+    """(the last ordinal that a base may stand for, why not a later one)."""
+    since = datetime.now(UTC) - timedelta(seconds=keep_seconds)
+    young = open_current(log.table).scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
+    first_young = pc.min(young).as_py()
+    ordinal = log.last_ordinal if first_young is None else first_young - 1
+    reason = f"no change is older than {timedelta(seconds=keep_seconds)}"
+    needed = 0 if mirror is None else _oldest_applied(mirror)
+    if needed < ordinal:
+        ordinal = needed
+        reason = (
+            "the mirror does not exist"
+            if mirror is None
+            else f"a snapshot of the mirror has only the changes up to {needed:,}, and stays until it expires"
+        )
+    for first, last in atomic_runs(log.table, 0):
+        if first <= ordinal < last:
+            ordinal = first - 1
+    return max(ordinal, 0), reason
+
+
+def _oldest_applied(mirror: "CatalogTable") -> int:
+    """The last change in the oldest snapshot that leads to the current one without a gap; later changes tell its rows."""
+    applied = [summary_properties(s).get(LOG_ORDINAL) for s in ancestors(mirror)]
+    return min((int(text) for text in applied if text is not None), default=0)
+
+
+def _kept_deletes(log: ChangeLog, mirror: "CatalogTable | None", quarantine: "CatalogTable | None") -> str | None:
+    """Why the last change of a key must stay even if it is a delete; None if keys without rows need not be known.
+
+    Whatever comes later and belongs before it would bring the row back.
+    """
+    if log.order_by is not None:
+        return ORDER_BY
+    if mirror is not None and ADOPTED in mirror.metadata.properties:
+        properties = mirror.metadata.properties
+        if properties.get(ADOPTED_SNAPSHOT) != "" and last_truncate(log.table) <= int(
+            properties.get(ADOPTED_ORDINAL, 0)
+        ):
+            return ADOPTED
+    if quarantine is not None and open_current(quarantine).scan().limit(1).to_table().num_rows:
+        return "quarantine"
+    return None
+
+
+def last_states(changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, from_start: bool) -> pa.Table:
+    """The last change of each key; columns that it did not send are filled from earlier ones.
+
+    Args:
+        changes: rows of a log in order without truncates: all changes of their keys.
+        key: columns that identify a row.
+        keep_deletes: also the deletes of keys that have no row.
+        from_start: whether the table has no rows before these changes.
+    """
+    arrays = ChangeArrays(changes, key)
+    count = len(arrays)
+    alive, nothing = np.ones(count, np.bool_), np.zeros(count, np.bool_)
+    while lost := (sources := UnsentSources(arrays, alive, nothing, truncated=from_start)).unresolved():
+        for rows in lost.values():
+            alive[rows] = False
+    places = np.arange(count)
+    written, removed = (np.full(arrays.limit, -1) for _ in range(2))
+    puts, removes = alive & arrays.puts, alive & (arrays.moves | ~arrays.puts)
+    np.maximum.at(written, arrays.new_code[puts], places[puts])
+    np.maximum.at(removed, arrays.old_code[removes], places[removes])
+    is_row = puts & (written[arrays.new_code] == places) & (removed[arrays.new_code] <= places)
+    is_gone = removes & (removed[arrays.old_code] == places) & (written[arrays.old_code] < places)
+    kept = np.flatnonzero(is_row | (is_gone & ~is_row) if keep_deletes else is_row)
+    found = with_sent(changes.take(pa.array(kept)), arrays, sources, kept, chosen=is_row[kept])
+    return _as_deletes(found, ~is_row[kept])
+
+
+def _as_deletes(changes: pa.Table, chosen: Mask) -> pa.Table:
+    """The chosen changes as deletes of the rows that they replaced."""
+    if not chosen.any():
+        return changes
+    mask = pa.array(chosen)
+    for name in ("op", "before", "after", "unchanged"):
+        if name not in changes.column_names:
+            continue
+        column = changes.column(name).combine_chunks()
+        empty: Any = pa.scalar("d", column.type) if name == "op" else pa.scalar(None, column.type)
+        if name == "unchanged":
+            empty = pa.scalar([], column.type)
+        index = changes.schema.get_field_index(name)
+        changed = pc.if_else(mask, empty, column)
+        changes = changes.set_column(index, changes.schema.field(name), changed)
+    return changes
+
+
+@dataclass(slots=True)
+class _Base:
+    """A base that is being made."""
+
+    log: ChangeLog
+    config: TableConfig
+    ordinal: int
+    deletes: str | None
+    num_changes: int = 0
+    committing: RowDelta | None = None
+    key: tuple[str, ...] = ()
+    old: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of changes that are held at once."""
+        return self.config.memory_limit_bytes // BATCH_SHARE
+
+    def write(self) -> list[WrittenFile]:
+        """Write the base, and the later changes of the files that it replaces."""
+        table, self.key = self.log.table, self.config.key or self.log.key
+        self.old = {
+            task.data_file.path: task.data_file.file_size_bytes
+            for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
+        }
+        delta = RowDelta(table)
+        spec = delta.unpartitioned_spec()
+        files: list[WrittenFile] = []
+        try:
+            with closing(SpilledTables()) as made:
+                ordinals = [self._add(part, made) for part in self._changes()]
+                self.num_changes = made.num_rows
+                sampled = np.sort(
+                    np.concatenate([np.zeros(0, np.int64), *(part[::_SAMPLE_EVERY] for part in ordinals)])
+                )
+                count = max(1, made.nbytes // self.limit_bytes + 1)
+                bounds = sampled[np.linspace(0, len(sampled), count, endpoint=False).astype(np.int64)[1:]]
+                in_order = spread(made.tables(), partial(_part_of, bounds), count)
+                for part in chain(in_order, self._later_changes()):
+                    rows = part.sort_by(ORDINAL)
+                    files += write_rows(rows, delta.target, spec)
+        except BaseException:
+            delta.discard(files)
+            raise
+        return files
+
+    def _add(self, part: pa.Table, made: SpilledTables) -> Rows:
+        if "before" in part.column_names:  # the old row is of no use any more
+            index = part.schema.get_field_index("before")
+            empty = pa.nulls(part.num_rows, part.schema.field(index).type)
+            part = part.set_column(index, part.schema.field(index), empty)
+        made.append(part.combine_chunks())
+        return np.asarray(part.column(ORDINAL)).astype(np.int64)
+
+    def _changes(self) -> Iterator[pa.Table]:
+        """The changes of the base, in no order."""
+        table, key, limit = self.log.table, self.key, self.limit_bytes
+        places = _last_places(table, self.ordinal)
+        kept: list[pa.Table] = []
+        num_read = 0
+
+        def read() -> Iterator[pa.Table]:
+            nonlocal num_read
+            for changes in read_changes(table, 0, self.ordinal, limit):
+                num_read += changes.num_rows
+                kept.append(_at_places(changes, places))
+                yield changes
+
+        with closing(ChangeRun.of(read(), limit)) as run:
+            required = self.log.num_required(0, self.ordinal)
+            if num_read != required:
+                raise PipelineError(
+                    f"{self.log.name} holds {num_read:,} of its {required:,} changes up to {self.ordinal:,}"
+                )
+            marks = pa.concat_tables(kept) if kept else None
+            is_whole = self.deletes != ADOPTED
+            for part in parts_by_key(run, key, limit, partial(squash, key=key)):
+                truncates = np.flatnonzero(np.asarray(pc.equal(part.changes.column("op"), "t")))
+                first = int(truncates[-1]) + 1 if len(truncates) else 0
+                from_start = is_whole or part.after_truncate or first > 0
+                found = last_states(
+                    part.changes.slice(first), key, keep_deletes=self.deletes is not None, from_start=from_start
+                )
+                if marks is not None and found.num_rows:
+                    marks = marks.filter(
+                        pc.invert(pc.is_in(marks.column(ORDINAL), found.column(ORDINAL).combine_chunks()))
+                    )
+                yield found
+        if marks is not None and marks.num_rows:
+            is_change = np.asarray(pc.not_equal(marks.column("op"), "t"), np.bool_)
+            yield _as_deletes(marks.combine_chunks(), is_change)
+
+    def _later_changes(self) -> Iterator[pa.Table]:
+        """The changes after the base in files that have changes of it, too."""
+        plan = open_current(self.log.table).scan().where(f"{ORDINAL} > {self.ordinal}").plan()
+        splits = [Split(plan.context, (task,)) for task in plan.tasks if task.data_file.path in self.old]
+        for batch in run_splits(splits, read_split, ScanMetrics(), 1):
+            yield without_extensions(pa.Table.from_batches([batch]))
+
+    def check(self, check: CheckBase, written: Sequence[WrittenFile]) -> None:
+        """Compare the base with the changes that it replaces.
+
+        Raises:
+            PipelineError: it leads to other rows.
+        """
+        log = self.log
+        storage = RowDelta(log.table).storage
+
+        def new() -> pa.Table:
+            import pyarrow.parquet as pq
+
+            parts = []
+            for file in written:
+                with storage.open_input(file.path) as source:
+                    parts.append(pq.read_table(source))
+            rows = without_extensions(pa.concat_tables(parts, promote_options="permissive"))
+            return rows.filter(pc.less_equal(rows.column(ORDINAL), self.ordinal))
+
+        def old() -> pa.Table:
+            rows = open_current(log.table).scan().where(f"{ORDINAL} <= {self.ordinal}").to_table()
+            return without_extensions(rows)
+
+        location = str(log.table.metadata_location)
+        wrong = check(BaseToCheck(log.name, location, self.key, self.ordinal, old, new))
+        if wrong is not None:
+            raise PipelineError(f"{log.name}: its base would lead to other rows, so nothing was replaced: {wrong}")
+
+    def commit(self, written: Sequence[WrittenFile]) -> dict[str, int]:
+        """Put the base in the place of the old files, unless somebody else has changed these."""
+        table, name, read = self.log.table, self.log.name, self.log.base
+
+        def attempt() -> None:
+            refresh(table)
+            delta = self.committing = RowDelta(table)
+            spec = delta.unpartitioned_spec()
+            live = {task.data_file.path for task in open_current(table).scan().plan().tasks}
+            if LogBase.of(table) != read or not live.issuperset(self.old):
+                raise PipelineError(
+                    f"{name} was rewritten by somebody else meanwhile; nothing was replaced: run it again"
+                )
+            delta.commit(
+                [replace(file, spec_id=spec.spec_id) for file in written],
+                {**carried_positions(table), **LogBase(self.ordinal, self.num_changes).properties},
+                remove=NamedFiles(frozenset((path, None) for path in self.old)),
+                operation="overwrite",
+            )
+
+        retry_conflicts(attempt)
+        return self.old
+
+
+def _part_of(bounds: Rows, changes: pa.Table) -> Rows:
+    return np.searchsorted(bounds, np.asarray(changes.column(ORDINAL)), side="right").astype(np.int64)
+
+
+def _last_places(table: "CatalogTable", ordinal: int) -> pa.Table:
+    """The highest offset of each file of the source: files that come again are known by it."""
+    scan = open_current(table).scan().select("source_file", "source_offset").where(f"{ORDINAL} <= {ordinal}")
+    last: pa.Table | None = None
+    for batch in scan.to_batches():
+        both = pa.Table.from_batches([batch])
+        both = both if last is None else pa.concat_tables([last, both])
+        found = both.group_by(["source_file"]).aggregate([("source_offset", "max")])
+        last = found.rename_columns({"source_offset_max": "source_offset"}).select(["source_file", "source_offset"])
+    empty = pa.table({"source_file": pa.array([], pa.string()), "source_offset": pa.array([], pa.int64())})
+    return empty if last is None else last.drop_null()
+
+
+def _at_places(changes: pa.Table, places: pa.Table) -> pa.Table:
+    """The last truncate of some changes, and those at some places of the source."""
+    chosen = KeySet(places.columns).find([changes.column(name) for name in places.column_names]) >= 0
+    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
+    chosen[truncates[-1:]] = True
+    return changes.filter(pa.array(chosen))
