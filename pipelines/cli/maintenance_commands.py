@@ -39,7 +39,10 @@ def compact(
     sort: Annotated[
         str | None,
         typer.Option(
-            "--sort", metavar="A,B", help="Rewrite all files with rows sorted by these columns.", show_default=False
+            "--sort",
+            metavar="A,B",
+            help="Rewrite all files with rows sorted by these columns, or with zorder(A,B) along a curve, on which all count alike.",
+            show_default=False,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rewrite all files, whether it pays or not.")] = False,
@@ -70,12 +73,13 @@ def compact(
 
     Examples: `nevermore compact shop.orders`, `nevermore compact shop.orders --sort customer_id --where "day >= '2026-01-01'"`
     """
+    from pipelines.changes.row_order import Order
     from pipelines.maintain.compact import CompactSettings
     from pipelines.maintain.compact import compact as rewrite
 
     settings = _config(tables, config)
     asked: dict[str, Any] = {
-        "sort_by": None if sort is None else tuple(split_names(sort)),
+        "order": None if sort is None else Order.parse(sort, split_names),
         "rewrite_all": everything or sort is not None,
         "where": where,
         "target_file_bytes": None if target_size is None else _size(target_size),

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipelines.changes.change_run import spread
+from pipelines.changes.row_order import AS_THEY_ARE, Order, sorted_rows
 from pipelines.config.project import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_ROW_GROUP_BYTES,
@@ -37,7 +36,7 @@ from pipelines.iceberg.loaded_table import open_current, refresh
 from pipelines.iceberg.manifests import FileName, NamedFiles
 from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
 from pipelines.iceberg.positions import ancestors, carried_positions
-from pipelines.iceberg.row_shape import check_order, in_order, parquet_schema, without_extensions
+from pipelines.iceberg.row_shape import check_order, parquet_schema
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter
 from pipelines.mirrors.table_shape import ADOPTED, KEY
 from scan_core import (
@@ -48,7 +47,6 @@ from scan_core import (
     FileScanTask,
     Mask,
     PartitionSpec,
-    Rows,
     ScanContext,
     ScanMetrics,
     ScanOptions,
@@ -103,8 +101,6 @@ SORT_SHARE = 8
 """Divides the memory limit for rows that are sorted; the others are for reading, copies and the writer."""
 SORTED_BATCH_ROWS = 8_192
 """The writer ends files between batches."""
-_SAMPLES = 64
-"""Rows of each part that determine where sorted parts begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +109,7 @@ class CompactSettings:
 
     Attributes:
         target_file_bytes: size of new files.
-        sort_by: columns by which rows are sorted, within each partition if `rewrite_all`, otherwise within each group of files.
+        order: order of rows, within each partition if `rewrite_all`, otherwise within each group of files.
         rewrite_all: rewrite all files, whether it pays or not.
         is_automatic: rewrite only what pays soon, and only if scans lose much at all.
         where: only data files that may contain rows that match.
@@ -126,7 +122,7 @@ class CompactSettings:
     """
 
     target_file_bytes: int = DEFAULT_TARGET_FILE_BYTES
-    sort_by: tuple[str, ...] = ()
+    order: Order = AS_THEY_ARE
     rewrite_all: bool = False
     is_automatic: bool = False
     where: str | None = None
@@ -151,13 +147,13 @@ class CompactSettings:
         mirror = None if config is None else config.tables.get(name)
         published = None if config is None else config.published.get(name)
         if mirror is not None:
-            found |= {"sort_by": mirror.sort_by, "memory_limit_bytes": mirror.memory_limit_bytes}
+            found |= {"order": Order(mirror.sort_by), "memory_limit_bytes": mirror.memory_limit_bytes}
             found["target_file_bytes"] = mirror.maintenance.target_file_size
             indexed = () if mirror.index is None else mirror.index.bloom
             found["bloom_columns"] = tuple(dict.fromkeys((*(key if mirror.bloom_filters else ()), *indexed)))
         elif published is not None:
             options = published.options
-            found |= {"sort_by": published.sort_by, "compression": options.compression}
+            found |= {"order": Order(published.sort_by), "compression": options.compression}
             found |= {"bloom_columns": options.bloom_filters, "target_file_bytes": options.target_file_bytes}
         return cls(**(found | {name: value for name, value in asked.items() if value is not None}))
 
@@ -460,7 +456,7 @@ def choose_groups(
         members.sort(key=lambda debt: debt.task.data_file.data_sequence_number)
         chosen = _candidates(members, costs, settings)
         most = settings.target_file_bytes * (GROUP_FILES if not settings.is_automatic else 1)
-        bins = [chosen] if settings.rewrite_all and settings.sort_by else list(_bins(chosen, most))
+        bins = [chosen] if settings.rewrite_all and settings.order.columns else list(_bins(chosen, most))
         groups += [files for files in bins if files and (settings.rewrite_all or _pays(files, costs, settings))]
     return groups
 
@@ -620,39 +616,6 @@ def count_dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> list
     return list(run_splits(splits, count, ScanMetrics(), context.options.parallelism))
 
 
-def sorted_rows(
-    batches: Iterator[pa.RecordBatch],
-    names: Sequence[str],
-    limit_bytes: int,
-    keys: Callable[[], Iterator[pa.RecordBatch]],
-) -> Iterator[pa.Table]:
-    """Rows in order of some columns, in tables of about `limit_bytes`; more than that are sorted by parts, through files.
-
-    Args:
-        batches: the rows.
-        names: the columns.
-        limit_bytes: Arrow bytes of rows that are sorted at once.
-        keys: reads only the columns, of the same rows in the same order.
-    """
-    held: list[pa.Table] = []
-    size = 0
-    for batch in batches:
-        held.append(pa.Table.from_batches([batch]))
-        size += batch.nbytes
-        if size > limit_bytes:
-            break
-    else:
-        if held:
-            yield in_order(pa.concat_tables(held), names)
-        return
-    row_bytes = max(1, size // sum(table.num_rows for table in held))
-    bounds = _bounds(keys(), names, max(1, limit_bytes // row_bytes))
-    rest = (pa.Table.from_batches([batch]) for batch in batches)
-    parts = spread(chain(_drained(held), rest), _part_of(names, bounds), bounds.num_rows + 1)
-    for part in parts:
-        yield in_order(part, names)
-
-
 def _without(
     batches: Iterator[pa.RecordBatch], drops: Callable[[pa.RecordBatch], Mask]
 ) -> tuple[Iterator[pa.RecordBatch], list[int]]:
@@ -666,49 +629,6 @@ def _without(
             yield batch.filter(pa.array(~dropped)) if dropped.any() else batch
 
     return kept(), num_dropped
-
-
-def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, which are not held longer than needed."""
-    tables.reverse()
-    while tables:
-        yield tables.pop()
-
-
-def _bounds(batches: Iterator[pa.RecordBatch], names: Sequence[str], part_rows: int) -> pa.Table:
-    """The keys at which parts of about `part_rows` rows begin, by a sample."""
-    step = max(1, part_rows // _SAMPLES)
-    sampled, seen = [], 0
-    for batch in batches:
-        rows = _numbered(pa.Table.from_batches([batch]), names, seen)
-        sampled.append(rows.take(pa.array(np.arange(-seen % step, rows.num_rows, step))))
-        seen += rows.num_rows
-    found = pa.concat_tables(sampled)
-    found = found.take(pc.sort_indices(found, [(name, "ascending") for name in found.column_names]))
-    return found.take(pa.array(np.arange(_SAMPLES, found.num_rows, _SAMPLES)))
-
-
-def _part_of(names: Sequence[str], bounds: pa.Table) -> Callable[[pa.Table], Rows]:
-    """Tells the part of each row: the number of bounds that are not above it."""
-    seen = 0
-
-    def part_of(rows: pa.Table) -> Rows:
-        nonlocal seen
-        both = pa.concat_tables([bounds, _numbered(rows, names, seen)])
-        seen += rows.num_rows
-        order = np.asarray(pc.sort_indices(both, [(name, "ascending") for name in both.column_names]))
-        parts = np.empty(len(order), np.int64)
-        parts[order] = np.cumsum(order < bounds.num_rows)
-        return parts[bounds.num_rows :]
-
-    return part_of
-
-
-def _numbered(rows: pa.Table, names: Sequence[str], first: int) -> pa.Table:
-    """The columns to sort by, and the number of the row, so that equal rows are divided among parts, too."""
-    columns = without_extensions(rows.select(list(names))).columns
-    numbers = pa.array(np.arange(first, first + rows.num_rows))
-    return pa.table([*columns, numbers], names=[*(f"c{i}" for i in range(len(names))), "number"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,7 +708,8 @@ class _Run:
         if state is None:
             return frozenset()
         delta = RowDelta(self.table)
-        check_order(pa.Table.from_batches([], schema=parquet_schema(delta.schema)), self.settings.sort_by, delta.schema)
+        columns = pa.Table.from_batches([], schema=parquet_schema(delta.schema))
+        check_order(columns, self.settings.order.columns, delta.schema)
         groups = self._groups(opened, state, delta.default_spec, only)
         self.lost = set()
         if self.settings.is_dry:
@@ -897,10 +818,10 @@ class _Run:
         ):
             kept, num_dropped = (batches, [0]) if self.drops is None else _without(batches, self.drops)
             rows: Iterator[pa.Table | pa.RecordBatch] = kept
-            if settings.sort_by:
+            if settings.order.columns:
                 limit = settings.memory_limit_bytes // SORT_SHARE
                 read_keys = partial(self._keys, files, state.plan.context, delta.schema)
-                parts = sorted_rows(kept, settings.sort_by, limit, read_keys)
+                parts = sorted_rows(kept, settings.order, limit, read_keys)
                 rows = chain.from_iterable(part.to_batches(SORTED_BATCH_ROWS) for part in parts)
             writer.write(rows)
         written = tuple(replace(f, data_sequence_number=state.sequence_number) for f in writer.files)
@@ -912,7 +833,7 @@ class _Run:
         return _Group(files, written, dead, moves)
 
     def _keys(self, files: Sequence[FileDebt], context: ScanContext, schema: Schema) -> Iterator[pa.RecordBatch]:
-        ids = tuple(schema.find(name).field_id for name in self.settings.sort_by)
+        ids = tuple(schema.find(name).field_id for name in self.settings.order.columns)
         context = replace(context, projection=schema.select(ids))
         splits = [Split(context, (debt.task,)) for debt in files]
         return run_splits(splits, read_split, ScanMetrics(), context.options.parallelism)

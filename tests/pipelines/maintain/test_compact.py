@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 
 import scan_core
 from checks.reference.expected_rows import live_rows
+from pipelines.changes.row_order import Order, sorted_rows
+from pipelines.cli.arguments import split_names
 from pipelines.config.project import load
-from pipelines.errors import PipelineError, SchemaConflictError, SourceError
+from pipelines.errors import ConfigError, PipelineError, SchemaConflictError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
@@ -309,7 +312,7 @@ def test_sorted_files_follow_each_other_however_little_memory_there_is(catalog: 
         append(catalog, [i * 7919 % 30_000 for i in range(part * 5_000, part * 5_000 + 5_000)])
     upsert(catalog, [], deleted=list(range(0, 30_000, 3)))
     chosen = CompactSettings(
-        rewrite_all=True, sort_by=("city", "x"), memory_limit_bytes=limit, target_file_bytes=40_000
+        rewrite_all=True, order=Order(("city", "x")), memory_limit_bytes=limit, target_file_bytes=40_000
     )
     report = compacted(catalog, chosen)
     assert (report.rows, report.files_before) == (20_000, 6)
@@ -324,24 +327,69 @@ def test_sorted_files_follow_each_other_however_little_memory_there_is(catalog: 
     assert all(before[1] <= after[0] for before, after in pairwise(found))
 
 
-def test_rows_that_are_all_equal_are_sorted_in_bounded_parts(catalog: Any) -> None:
+@pytest.mark.parametrize("order", [Order(("city", "x")), Order(("city", "x"), is_curve=True)])
+def test_rows_that_are_all_equal_are_sorted_in_bounded_parts(catalog: Any, order: Order) -> None:
     new_table(catalog, COLUMNS)
     delta = RowDelta(reloaded(catalog))
     same = pa.table({"id": pa.array(range(30_000)), "city": ["x"] * 30_000, "x": pa.nulls(30_000, pa.float64())})
     delta.commit(write_rows(same, delta.target, delta.default_spec), {})
-    parts = list(
-        module.sorted_rows(iter(same.to_batches(1_000)), ("city", "x"), 2**16, lambda: iter(same.to_batches(1_000)))
-    )
+    parts = list(sorted_rows(iter(same.to_batches(1_000)), order, 2**16, lambda: iter(same.to_batches(1_000))))
     assert sum(part.num_rows for part in parts) == 30_000
     assert max(part.nbytes for part in parts) < 2 * 2**16
     assert pa.concat_tables(parts)["id"].to_pylist() == list(range(30_000))
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("long", 2**30), ("long", 2**22), ("string", 2**22)])
+def test_on_a_curve_filters_on_any_of_the_columns_skip_files_and_pages(catalog: Any, kind: str, limit: int) -> None:
+    new_table(catalog, {"id": "long", "a": "long", "b": kind})
+    draw = np.random.default_rng(3)
+    a, b = (draw.integers(0, 1_000, 100_000) for _ in range(2))
+    texts = pa.array([None if v < 20 else f"text {v:05}" for v in b.tolist()])
+    rows = pa.table({"id": np.arange(100_000), "a": a, "b": pa.array(b) if kind == "long" else texts})
+    for part in range(4):
+        delta = RowDelta(reloaded(catalog))
+        delta.commit(write_rows(rows.slice(part * 25_000, 25_000), delta.target, delta.default_spec), {})
+    wanted = {"a": "a = 500", "b": "b = 500" if kind == "long" else "b = 'text 00500'"}
+
+    def read_by(column: str) -> tuple[int, int, list[int]]:
+        """Data files, rows whose values were compared, and the rows found."""
+        scan = scan_core.open_table(reloaded(catalog)).scan().where(wanted[column])
+        found = sorted(scan.to_table().column("id").to_pylist())
+        return scan.metrics.data_files_read, scan.metrics.rows_removed_by_filter + len(found), found
+
+    plain = {column: read_by(column)[2] for column in wanted}
+    read = {}
+    for order in (Order(("a", "b")), Order(("a", "b"), is_curve=True)):
+        compact(
+            reloaded(catalog),
+            CompactSettings(rewrite_all=True, order=order, memory_limit_bytes=limit, target_file_bytes=20_000),
+        )
+        read[order.is_curve] = {column: read_by(column) for column in wanted}
+        assert {column: found for column, (_, _, found) in read[order.is_curve].items()} == plain
+        assert scan_core.open_table(reloaded(catalog)).scan().count() == 100_000
+    total = len(files_of(catalog)[0])
+    assert total >= 12
+    assert read[False]["b"][0] > 0.9 * total  # the first column alone decides
+    assert read[False]["b"][1] > 90_000
+    for column in wanted:
+        files, compared, _ = read[True][column]
+        assert files < 0.6 * total, column
+        assert compared < 75_000, column
+
+
+@pytest.mark.parametrize("text", ["zorder(a)", "zorder(a, a)", "zorder()", ""])
+def test_an_order_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an order"):
+        Order.parse(text, split_names)
+    assert Order.parse("zorder(a, b)", split_names) == Order(("a", "b"), is_curve=True)
+    assert Order.parse("a, b", split_names) == Order(("a", "b"))
 
 
 def test_mistakes_are_one_message(catalog: Any, tmp_path: Path) -> None:
     new_table(catalog, COLUMNS)
     append(catalog, range(3))
     with pytest.raises(SchemaConflictError, match="cannot be sorted by 'nothing'"):
-        compact(reloaded(catalog), CompactSettings(sort_by=("nothing",)))
+        compact(reloaded(catalog), CompactSettings(order=Order(("nothing",))))
     with pytest.raises(scan_core.PredicateError):
         compact(reloaded(catalog), CompactSettings(where="id <"))
     first = TableBuilder(tmp_path / "first", [Column(1, "id", "long")], version=1)
@@ -515,7 +563,7 @@ def test_a_table_with_uuids_is_compacted(tmp_path: Path, sort_by: tuple[str, ...
         project.run()
     rows = project.rows("shop.products", "name")
     assert len(rows) == 8
-    compact(project.table("shop.products"), CompactSettings(rewrite_all=True, sort_by=sort_by))
+    compact(project.table("shop.products"), CompactSettings(rewrite_all=True, order=Order(sort_by)))
     assert project.rows("shop.products", "name") == rows
 
 

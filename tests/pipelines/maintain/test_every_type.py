@@ -12,6 +12,7 @@ import pytest
 
 import scan_core
 from checks.reference.expected_rows import live_rows
+from pipelines.changes.row_order import Order
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.catalog import create_table
 from pipelines.iceberg.commit import RowDelta
@@ -144,7 +145,7 @@ def test_maintenance_keeps_the_values_of_every_type(tmp_path: Path, version: int
     assert compact(reloaded(catalog), CompactSettings(rewrite_all=True)).has_changed
     assert _live(catalog) == expected
     _upsert(catalog, rows.slice(30, 7), rows.slice(30, 7))
-    assert compact(reloaded(catalog), CompactSettings(rewrite_all=True, sort_by=("id",))).has_changed
+    assert compact(reloaded(catalog), CompactSettings(rewrite_all=True, order=Order(("id",)))).has_changed
     assert _live(catalog) == expected
 
 
@@ -167,7 +168,7 @@ def test_maintenance_applies_deletes_by_keys_of_every_type(
     assert _live(catalog) == expected
     _upsert(catalog, rows.slice(1), rows.slice(1), "v")
     _upsert(catalog, rows.slice(0, 0), rows.slice(0, 1), "v")
-    assert compact(reloaded(catalog), CompactSettings(rewrite_all=True, sort_by=("v",))).has_changed
+    assert compact(reloaded(catalog), CompactSettings(rewrite_all=True, order=Order(("v",)))).has_changed
     assert _live(catalog) == _spelled(rows.slice(1))
 
 
