@@ -280,9 +280,9 @@ class MaintenanceConfig(RetentionConfig):
     """
 
     compact: AutoOrOff = "auto"
-    keep_log: Seconds | None = None
     target_file_size: Bytes = DEFAULT_TARGET_FILE_BYTES
     max_debt: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_DEBT
+    keep_log: Seconds | None = None
 
 
 class TableConfig(Section):
