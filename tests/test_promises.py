@@ -20,6 +20,8 @@ NO_VARIABLES = {
     "BYTE_STREAM_SPLIT",  # encodings of Parquet
     "DELTA_BINARY_PACKED",
     "FAILED_READ_FILE",  # a condition of Spark's errors
+    "KAFKA_PASSWORD",  # a name that an example of a config chooses
+    "SASL_SSL",  # a protocol of Kafka
     "REGISTRY_USER",  # a name that an example of a config chooses
     "XDG_RUNTIME_DIR",  # the docs say why it is not used
 }
