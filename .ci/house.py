@@ -25,6 +25,7 @@ _LARGE = "its importer would become too large"
 SINGLE_IMPORTERS = {
     "assets.definitions": _LAZY,
     "assets.demo": _LAZY,
+    "assets.published": _LARGE,
     "checks.damage": _LAZY,
     "checks.reference.candidates": _LARGE,
     "pipelines.cli.row_output": _LAZY,

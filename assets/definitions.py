@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
@@ -19,17 +18,16 @@ from assets.jobs import (
     retention_job,
     retention_schedule,
 )
-from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, change_log_key, mirror_key, table_pool
+from assets.labels import labels
+from assets.materialized import change_log_metadata, mirror_metadata
+from assets.project import Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from checks.asset_checks import debt_asset_check, mirror_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
-from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
-from pipelines.ingest.report import IngestReport, TableReport
+from pipelines.ingest.report import IngestReport
 from pipelines.ingest.table_patterns import expanded
-from scan_core import open_table
-
-_OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 
 
 def require_success(report: IngestReport) -> None:
@@ -46,60 +44,6 @@ def require_success(report: IngestReport) -> None:
         )
 
 
-def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
-    """Events by operation, the number in quarantine, and the state of the log."""
-    values: dict[str, Any] = {
-        "status": report.status,
-        "events": report.events.total(),
-        "quarantined": report.quarantined,
-        "commits": report.log_commits,
-        "snapshot id": str(report.log_snapshot_id),
-        "position": str(report.position),
-    }
-    for operation, count in sorted(report.events.items()):
-        values[f"events: {_OPERATIONS.get(operation, operation)}"] = count
-    table = find_table(open_catalog(config), change_log_name(report.table))
-    snapshot = None if table is None else open_table(table).metadata.current_snapshot
-    if snapshot is not None:
-        values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
-        values["bytes in log"] = int(snapshot.summary.get("total-files-size", 0))
-    return values
-
-
-def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
-    """What was written, and what the mirror contains now."""
-    values: dict[str, Any] = {
-        "status": report.status,
-        "rows written": report.data_rows,
-        "data files written": report.data_files,
-        "delete files written": report.delete_files,
-        "deleted keys written": report.delete_rows,
-        "removals that found no row": report.missed_removals,
-        "bytes written": report.written_bytes,
-        "commits": report.mirror_commits,
-        "snapshot id": str(report.snapshot_id),
-    }
-    if report.indexes is not None:
-        values |= report.indexes.as_metadata()
-    if report.conversion is not None:
-        values |= report.conversion.as_metadata()
-    table = find_table(open_catalog(config), report.table)
-    if table is not None:
-        opened = open_table(table)
-        scan = opened.scan()
-        columns = [
-            dg.TableColumn(f.name, str(f.type), f.doc, dg.TableColumnConstraints(nullable=not f.required))
-            for f in opened.schema.fields
-        ]
-        values["dagster/row_count"] = scan.count()
-        values["dagster/column_schema"] = dg.TableSchema(columns)
-        values["rows removed by deletes"] = (
-            scan.metrics.rows_removed_by_equality_deletes + scan.metrics.rows_removed_by_position_deletes
-        )
-        values["bytes read to count"] = scan.metrics.bytes_read
-    return values
-
-
 def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:
     """The change logs of the tables of one source. Each run appends everything new, in order, and nothing twice."""
     names = {change_log_key(table): table for table in tables}
@@ -110,12 +54,15 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
         specs=[
             dg.AssetSpec(
                 key,
-                group_name=CHANGE_LOG_GROUP,
-                kinds={"iceberg"},
-                description=f"Every decoded change of {table}, append-only, from {source.title}.",
-                metadata={"source": source.title, "quarantine": quarantine_name(table)},
                 skippable=True,
-            )
+                **labels(
+                    config,
+                    table,
+                    "change_log",
+                    change_log_name(table),
+                    f"Every decoded change of {table}, append-only, from {source.title}.",
+                ),
+            ).merge_attributes(metadata={"source": source.title, "quarantine": quarantine_name(table)})
             for key, table in names.items()
         ],
         can_subset=True,
@@ -139,14 +86,6 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     settings = config.tables[table]
     key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
-    @dg.asset(
-        key=mirror_key(table),
-        deps=[change_log_key(table)],
-        group_name=MIRROR_GROUP,
-        kinds={"iceberg"},
-        pool=table_pool(table),
-        description=f"The rows of {table} as its change log leaves them. Key: {key}.",
-    )
     def mirror(context: dg.AssetExecutionContext, project: Project) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
         current = project.config()
         report = apply_logs(current, tables=[table])
@@ -157,7 +96,14 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
         )
         return dg.MaterializeResult(metadata=mirror_metadata(current, found))
 
-    return mirror
+    what = f"The rows of {table} as its change log leaves them. Key: {key}."
+    made: dg.AssetsDefinition = dg.asset(
+        key=mirror_key(table),
+        deps=[change_log_key(table)],
+        pool=table_pool(table),
+        **labels(config, table, "mirror", table, what),
+    )(mirror)
+    return made
 
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"

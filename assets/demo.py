@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 
 import scan_core
 from assets.jobs import DAILY_JOB, INGEST_JOB
-from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
-from assets.published import OF_PARTITION
+from assets.materialized import OF_PARTITION
+from assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, published_key
 from pipelines.config.document import WORKSPACE, dagster_home
 from pipelines.config.project import Config, load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate
 
-PUBLISHED = "shop.orders_daily"
+ORDERS_DAILY = "shop.orders_daily"
 
 _CONFIG = """\
 # The demo's shop. `nevermore init` writes a config for your own tables, with every option explained.
@@ -197,13 +197,13 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
     orders = find_table(open_catalog(config), "shop.orders")
     moments = scan_core.open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
     days = sorted({str(day) for day in pc.unique(moments.cast("date32")).to_pylist() if day is not None})
-    made = instance.get_materialized_partitions(published_key(PUBLISHED))
+    made = instance.get_materialized_partitions(published_key(ORDERS_DAILY))
     changed = any(counts["commits"] for counts in report.mirrors.values())
     return days if changed or not made.issuperset(days) else []
 
 
 def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport) -> None:
-    groups = {CHANGE_LOG_GROUP: report.change_logs, MIRROR_GROUP: report.mirrors, PUBLISHED_GROUP: report.published}
+    groups = {CHANGE_LOGS: report.change_logs, MIRRORS: report.mirrors, PUBLISHED: report.published}
     # each day of a run reports what was written for this day, and what the whole run read
     by_key: dict[dg.AssetKey, list[Counter[str]]] = {}
     for event in result.get_asset_materialization_events():

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, published_key, table_pool
+from assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
 from checks.equality import difference_of_base
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
@@ -36,7 +36,7 @@ JOBS_BY_UNIT: Mapping[Unit, str] = {
 
 ingest_job = dg.define_asset_job(
     INGEST_JOB,
-    selection=dg.AssetSelection.groups(CHANGE_LOG_GROUP, MIRROR_GROUP),
+    selection=dg.AssetSelection.key_prefixes(CHANGE_LOGS) | dg.AssetSelection.key_prefixes(MIRRORS),
     description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
 )
 

@@ -8,9 +8,8 @@ from pipelines.config.project import Config, change_log_name, load
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.table_patterns import expanded
 
-CHANGE_LOG_GROUP = "change_log"
-MIRROR_GROUP = "mirror"
-PUBLISHED_GROUP = "published"
+CHANGE_LOGS, MIRRORS, PUBLISHED = "change_log", "mirror", "published"
+"""First parts of asset keys."""
 
 
 def change_log_key(table: str) -> dg.AssetKey:
@@ -20,12 +19,12 @@ def change_log_key(table: str) -> dg.AssetKey:
 
 def mirror_key(table: str) -> dg.AssetKey:
     """`mirror/shop/products` of the table `shop.products`."""
-    return dg.AssetKey([MIRROR_GROUP, *table.split(".")])
+    return dg.AssetKey([MIRRORS, *table.split(".")])
 
 
 def published_key(name: str) -> dg.AssetKey:
     """`published/shop/orders_daily` of the published table `shop.orders_daily`."""
-    return dg.AssetKey([PUBLISHED_GROUP, *name.split(".")])
+    return dg.AssetKey([PUBLISHED, *name.split(".")])
 
 
 def table_pool(table: str) -> str:

@@ -1,18 +1,19 @@
 """Published tables as assets, with their partitions and metadata, and the job that updates them after an ingest."""
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import dagster as dg
 
 from assets.jobs import PUBLISH_JOB, ingest_job
-from assets.project import PUBLISHED_GROUP, Project, mirror_key, published_key, table_pool
+from assets.labels import beta_features, formatted_sql, labels
+from assets.materialized import partition_metadata, published_columns, refresh_metadata
+from assets.project import Project, mirror_key, published_key, table_pool
 from checks.asset_checks import check_metadata, leave_run_failed
 from checks.manifest_facts import NAME as MANIFESTS
-from checks.published_equality import COMPLETE, ProjectAuditor
+from checks.published_equality import COMPLETE
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
@@ -20,8 +21,7 @@ from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.publish.audit import CheckFailedError, Verdict
 from pipelines.publish.query import out_of_range, published_entry, tables_read
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from pipelines.publish.refresh_report import PublishReport
 from scan_core import open_table
 
 DEFAULT_START = "2024-01-01"
@@ -67,46 +67,6 @@ ROW_CHECKS = {
     EQUALS_DUCKDB: "The rows equal those that DuckDB computes from the mirrors, if it can.",
 }
 """By name, the checks of staged rows, which no reader sees yet."""
-OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
-"""Metadata that is reported for each partition; all other values are those of the whole run."""
-MAX_REASONS = 50
-"""Partitions whose reason is shown on a materialization."""
-
-
-def refresh_metadata(report: PublishReport) -> dict[str, Any]:
-    """Metadata of one run of `publish`: what was built, why, and from what."""
-    metrics = report.metrics
-    values: dict[str, Any] = {
-        **_written(PartitionWritten(report.rows, report.data_files, report.bytes_written)),
-        "rows removed by deletes": report.rows_removed_by_deletes,
-        "rows read": metrics.rows_out,
-        "bytes read": metrics.bytes_read,
-        "bytes skipped": metrics.bytes_skipped,
-        "snapshot id": str(report.snapshot_id),
-        "reason": report.reason,
-        "partitions made": "all" if report.partitions is None else len(report.partitions),
-    }
-    if report.why:
-        values["why"] = {key: list(why) for key, why in list(report.why.items())[:MAX_REASONS]}
-    if report.indexes is not None:
-        values |= report.indexes.as_metadata()
-    if len(report.written) > 1:
-        values["rows of the run"] = report.rows
-    if report.checks:
-        values["checks before publishing"] = {f"{v.table}: {v.check}": v.text for v in report.checks}
-    values |= {f"changed rows of {table}": count for table, count in report.changed_rows.items()}
-    values |= {f"snapshot id of {table}": str(read.snapshot_id) for table, read in report.reads.items()}
-    values |= {f"read of {table}": read.as_dict() for table, read in report.reads.items()}
-    return values
-
-
-def partition_metadata(report: PublishReport, key: str) -> dict[str, Any]:
-    """Metadata of one partition of a run, with the counts of the partition instead of those of the run."""
-    return refresh_metadata(report) | _written(report.written.get(key, PartitionWritten()))
-
-
-def _written(written: PartitionWritten) -> dict[str, Any]:
-    return dict(zip(OF_PARTITION, (written.rows, written.data_files, written.bytes_written), strict=True))
 
 
 def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.AssetCheckResult]:
@@ -159,33 +119,39 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             yield from row_check_results(name, ())
             return
         try:
-            report = publish(
-                project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()
-            )
+            report = _publish(project, name, keys)
         except CheckFailedError as error:
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(name, error.verdicts)
             _fail(context.op_execution_context, error)
         context.log.info("%s: %s rows", name, report.rows)
+        columns = published_columns(project.config(), name)
         for partition in keys:
-            context.add_asset_metadata(partition_metadata(report, partition), asset_key=key, partition_key=partition)
-        yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report))
+            metadata = partition_metadata(report, partition) | columns
+            context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
+        yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report) | columns)
         yield from row_check_results(name, report.checks)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.BetaWarning)  # backfill policies are in beta, and without an alternative
+    with beta_features():
         policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
-        return dg.asset(
+        made: dg.AssetsDefinition = dg.asset(
             key=key,
             deps=[mirror_key(table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
             check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in ROW_CHECKS.items()],
-            group_name=PUBLISHED_GROUP,
-            kinds={"iceberg", "spark"},
             pool=table_pool(name),
-            description=f"{how}\n\n```sql\n{entry.sql.strip()}\n```",
+            **labels(config, name, "published", name, f"{how}\n\n```sql\n{formatted_sql(config, name)}\n```"),
         )(published)
+    return made
+
+
+def _publish(project: Project, name: str, partitions: Sequence[str] = ()) -> PublishReport:
+    """Publish with all checks. Imports Spark, which definitions do not need."""
+    from checks.published_equality import ProjectAuditor
+    from pipelines.publish.refresh import publish
+
+    return publish(project.config(), name, partitions=partitions, master=project.spark_master, auditor=ProjectAuditor())
 
 
 def _mirrors(config: Config, name: str) -> Sequence[str]:
@@ -254,7 +220,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
     def refresh(context: dg.OpExecutionContext, project: Project) -> None:
         config = project.config()
         try:
-            report = publish(config, name, master=project.spark_master, auditor=ProjectAuditor())
+            report = _publish(project, name)
         except CheckFailedError as error:
             _fail(context, error)
         context.log.info("%s: %s", name, report.reason)
@@ -270,9 +236,10 @@ def _materializations(
 ) -> Iterator[dg.AssetMaterialization]:
     """One per partition that was built; a single one if the table has no partitions."""
     key = published_key(report.name)
+    columns = published_columns(config, report.name)
     partitions = partitions_of(report.name, config.published)
     if partitions is None:
-        yield dg.AssetMaterialization(key, metadata=refresh_metadata(report))
+        yield dg.AssetMaterialization(key, metadata=refresh_metadata(report) | columns)
         return
     made = list(report.partitions) if report.partitions is not None else _existing(config, report.name)
     if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
@@ -280,7 +247,8 @@ def _materializations(
     known = set(partitions.get_partition_keys(dynamic_partitions_store=instance))
     for partition in made:
         if partition in known:
-            yield dg.AssetMaterialization(key, partition=partition, metadata=partition_metadata(report, partition))
+            metadata = partition_metadata(report, partition) | columns
+            yield dg.AssetMaterialization(key, partition=partition, metadata=metadata)
 
 
 def _existing(config: Config, name: str) -> list[str]:

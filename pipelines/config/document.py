@@ -140,6 +140,14 @@ class ConfigDocument:
                 break
         return f"{self.path}:{line + 1}"
 
+    def lines_of(self, *sections: str) -> dict[str, int]:
+        """Line of each entry of some sections, by the name of the entry."""
+        found: dict[str, int] = {}
+        for key, entries in self.root.value:
+            if key.value in sections and isinstance(entries, yaml.MappingNode):
+                found |= {name.value: name.start_mark.line + 1 for name, _ in entries.value}
+        return found
+
     def may_show(self, place: Sequence[str | int]) -> bool:
         """Whether a message may show the value at a place; never one from the environment or of a catalog."""
         value: Any = self.raw
@@ -414,6 +422,8 @@ nux:
 concurrency:
   pools:
     default_limit: 1  # a pool per table: one writer at a time
+freshness:
+  enabled: true  # `freshness` of a table in nevermore.yaml
 run_retries:
   enabled: true
   max_retries: 1

@@ -32,7 +32,10 @@ from pipelines.config.values import (
     Bytes,
     Cron,
     Day,
+    Group,
+    Labels,
     Names,
+    Owners,
     Seconds,
     Section,
     TableProperties,
@@ -285,10 +288,37 @@ class MaintenanceConfig(RetentionConfig):
     keep_log: Seconds | None = None
 
 
-class TableConfig(Section):
+MIN_FRESHNESS_SECONDS = 60.0
+"""Dagster looks every half minute."""
+
+
+class AssetConfig(Section):
+    """What people see of a table in Dagster. None of it changes what the pipelines do.
+
+    Attributes:
+        description: what the table is, in Markdown.
+        owners: who is responsible: e-mail addresses, or teams as `team:data`.
+        tags: names with values, or a list of names, by which assets can be selected.
+        group: the group of its assets; by default the namespace of the table.
+        freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
+    """
+
+    description: str | None = None
+    owners: Owners = ()
+    tags: Labels = Field(default_factory=dict)
+    group: Group | None = None
+    freshness: Annotated[Seconds, Field(ge=MIN_FRESHNESS_SECONDS)] | None = None
+
+
+class TableConfig(AssetConfig):
     """One mirror: where its events come from and how they become rows.
 
     Attributes:
+        description: what the table is, in Markdown.
+        owners: who is responsible: e-mail addresses, or teams as `team:data`.
+        tags: names with values, or a list of names, by which assets can be selected.
+        group: the group of its assets; by default the namespace of the table.
+        freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
         source: where the events are.
         key: columns that identify a row; can be omitted if the feed states them, or with `identity: full`.
         source_table: name of the table in the feed, if it differs from the name here.
@@ -467,10 +497,15 @@ class PublishedOptions(Section):
     reader: Literal["auto", "python"] = "auto"
 
 
-class PublishedConfig(Section):
+class PublishedConfig(AssetConfig):
     """A published table, built from mirrors and rebuilt partition by partition.
 
     Attributes:
+        description: what the table is, in Markdown.
+        owners: who is responsible: e-mail addresses, or teams as `team:data`.
+        tags: names with values, or a list of names, by which assets can be selected.
+        group: the group of its assets; by default the namespace of the table.
+        freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
         sql: a query over mirrors, by their names in this config.
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.
@@ -687,6 +722,7 @@ class Config(Section):
         patterns: entries of `tables` named `namespace.*`; their mirrors become known when the feed delivers them.
         scan: scan options by name, as accepted by `ScanOptions.of`; sizes also as text, such as 64MiB.
         path: path of the config file.
+        lines: line of each entry of `tables` and `published` in the file, by name.
     """
 
     catalog: CatalogConfig = CatalogConfig()
@@ -701,6 +737,7 @@ class Config(Section):
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     scan: dict[str, Any] = Field(default_factory=dict)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
+    lines: dict[str, int] = Field(default_factory=dict, exclude=True)
 
     @field_validator("scan")
     @classmethod
@@ -762,6 +799,10 @@ class Config(Section):
     def with_scan(self, settings: Mapping[str, Any]) -> "Config":
         """The same project, with its scan options overridden by these."""
         return self.model_copy(update={"scan": {**self.scan, **settings}}) if settings else self
+
+    def line(self, name: str) -> int:
+        """Line of the entry of a table, or of the pattern that found it; 1 if the config was not read from a file."""
+        return self.lines.get(name, self.lines.get(name.rpartition(".")[0] + ALL_TABLES, 1))
 
     @property
     def folder(self) -> Path:
@@ -860,7 +901,9 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
         if field.exclude and name in values:
             raise ConfigError(f"{document.where([name])}: {unknown_key(name, valid)[0]}")
     try:
-        config = Config.model_validate({**values, "path": Path(path).absolute()})
+        config = Config.model_validate(
+            {**values, "path": Path(path).absolute(), "lines": document.lines_of("tables", "published")}
+        )
     except ValidationError as error:
         # not `from error`: pydantic's errors contain values from the environment, and a traceback would show them
         raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None

@@ -112,6 +112,53 @@ def _cron(value: str) -> str:
     return value
 
 
+def _owner(value: str) -> str:
+    """An owner as Dagster accepts it."""
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+|team:[\w-]+", value):
+        raise ValueError(f"{value!r} is not an owner; write an e-mail address, or a team as team:data")
+    return value
+
+
+def _label_texts(value: Any) -> Any:
+    """Values of tags are text, which YAML may read as booleans, numbers or dates; a list of tags has no values."""
+    if isinstance(value, list | tuple):
+        return {name: "" if isinstance(name, str) else name for name in value if isinstance(name, str)}
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        k: ""
+        if v is None
+        else str(v).lower()
+        if isinstance(v, bool)
+        else str(v)
+        if isinstance(v, int | float | date)
+        else v
+        for k, v in value.items()
+    }
+
+
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    """Tags as Dagster accepts them."""
+    for name, text in value.items():
+        if not re.fullmatch(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}", name):
+            raise placed(
+                f"{name!r} cannot be the name of a tag; use up to 63 letters, digits, and _ . -, after an optional prefix/",
+                name,
+            )
+        if name.startswith("dagster/"):
+            raise placed(f"{name} is managed by Dagster and cannot be set", name)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{0,63}", text):
+            raise placed(f"{text!r} cannot be the value of a tag; use up to 63 letters, digits, and _ . -", name)
+    return value
+
+
+def _group(value: str) -> str:
+    """The name of a group as Dagster accepts it."""
+    if not re.fullmatch(r"[A-Za-z0-9_]+", value):
+        raise ValueError(f"{value!r} cannot be the name of a group; use letters, digits and _")
+    return value
+
+
 def _word(value: Any) -> Any:
     """YAML reads `off` as false."""
     return "off" if value is False else value
@@ -134,6 +181,9 @@ Day = Annotated[str, BeforeValidator(_day)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
 Cron = Annotated[str, AfterValidator(_cron)]
 TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), AfterValidator(_settable_properties)]
+Owners = Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(_one_or_many)]
+Labels = Annotated[dict[str, str], BeforeValidator(_label_texts), AfterValidator(_labels)]
+Group = Annotated[str, AfterValidator(_group)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
 

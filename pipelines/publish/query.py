@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
-from sqlglot import exp
+from sqlglot import MappingSchema, exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import lineage
+from sqlglot.optimizer.scope import build_scope
 
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
 from scan_core import OptionError, Schema
-from scan_core.spark import PARTITION, PARTITION_END, PARTITION_START, SqlQuery, parse_sql
+from scan_core.spark import DIALECT, PARTITION, PARTITION_END, PARTITION_START, SqlQuery, parse_sql, takes_all_columns
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters of every partitioned table."""
@@ -53,6 +56,31 @@ class PublishedQuery(SqlQuery):
     def depends_on_partition(self) -> bool:
         """Whether the text uses the partition's parameters, so that each partition has a query of its own."""
         return not self.parameters.isdisjoint(PARTITION_PARAMETERS)
+
+    def column_sources(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[tuple[str, str], ...]]:
+        """The (table, column) pairs from which each column of the result is computed; empty where names are in doubt.
+
+        Columns that only join or filter rows are not among them.
+        """
+        tree = self.in_full(schemas)
+        if tree is None or takes_all_columns(tree):
+            return {}
+        by_view = {view: table for table, view in self.view_names.items()}
+        names = {table: {name.lower(): name for name in schemas[table].names} for table in self.tables}
+        try:
+            nodes = lineage(None, tree, MappingSchema(), dialect=DIALECT, scope=build_scope(tree))
+        except SqlglotError:  # two columns of the result without a name
+            return {}
+        found: dict[str, tuple[tuple[str, str], ...]] = {}
+        for column, node in nodes.items():
+            read = set()
+            for leaf in node.walk():
+                table = by_view.get(leaf.source.name) if isinstance(leaf.source, exp.Table) else None
+                source = None if table is None else names[table].get(exp.to_column(leaf.name).name.lower())
+                if table is not None and source is not None:
+                    read.add((table, source))
+            found[column] = tuple(sorted(read))
+        return found
 
     def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """How changed rows of each table reach partitions of the result; tables are named as in `view_names`."""

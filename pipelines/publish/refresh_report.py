@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.index_upkeep import IndexUpdate
 from pipelines.publish.audit import Verdict
 from pipelines.publish.publish_commit import Mode
 from scan_core import ScanMetrics
-from scan_core.spark import TableRead
+
+if TYPE_CHECKING:
+    from scan_core.spark import TableRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class PublishReport:
     data_files: int
     bytes_written: int
     snapshot_id: int | None
-    reads: Mapping[str, TableRead] = field(default_factory=dict)
+    reads: Mapping[str, "TableRead"] = field(default_factory=dict)
     is_dry: bool = False
     is_unchanged: bool = False
     mode: Mode = "replace"

@@ -24,8 +24,6 @@ from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarge
 from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
 from scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
 from scan_core.native import is_missed
-from scan_core.spark import conform as conform_for_spark
-from scan_core.spark import keep_archives_of_spark
 
 KEY_BYTES = 64 * 1024**2
 """Maximum size of keys in memory."""
@@ -192,6 +190,8 @@ class PublishTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows of `batches`, and yield one report of the files."""
+        from scan_core.spark import keep_archives_of_spark
+
         keep_archives_of_spark()
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
         rows = _distinct(batches, self.key) if self.is_by_key else batches
@@ -225,6 +225,8 @@ class CopyTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return one report for all the packed splits in `batches`."""
+        from scan_core.spark import keep_archives_of_spark
+
         keep_archives_of_spark()
         metrics = ScanMetrics()
         task = self.publish
@@ -233,6 +235,8 @@ class CopyTask:
         yield TaskReport(tuple(writer.files), metrics).batch()
 
     def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
+        from scan_core.spark import conform as conform_for_spark
+
         for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
             split = unpack_split(self.shared, packed)
             metrics.fallbacks += is_missed(split.context.options)
@@ -252,6 +256,9 @@ class ReadChanges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the changed rows of the pickled splits in `batches`."""
+        from scan_core.spark import conform as conform_for_spark
+        from scan_core.spark import keep_archives_of_spark
+
         keep_archives_of_spark()
         of_rows = pa.schema(list(self.schema)[:-1])
         for batch in batches:

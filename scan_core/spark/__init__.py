@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from scan_core.sql.query_shape import substituted as substituted
     from scan_core.sql.query_shape import why_not_sliced as why_not_sliced
     from scan_core.sql.query_tree import DIALECT as DIALECT
+    from scan_core.sql.query_tree import takes_all_columns as takes_all_columns
     from scan_core.sql.sql_functions import is_row_wise as is_row_wise
     from scan_core.sql.sql_functions import unrepeatable as unrepeatable
 else:
@@ -78,7 +79,7 @@ else:
             "scan_core.spark.queries": "explain_sql reads_of_sql sql",
             "scan_core.sql.query": "SqlQuery parse_sql require_names_apart",
             "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
-            "scan_core.sql.query_tree": "DIALECT",
+            "scan_core.sql.query_tree": "DIALECT takes_all_columns",
             "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
         },
     )
