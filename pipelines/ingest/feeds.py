@@ -297,8 +297,11 @@ class Feed:
         Raises:
             SourceError: the source is not there.
         """
-        if not isinstance(self.source, FilesSource):
-            return True
+        if isinstance(self.source, KafkaSource):
+            from pipelines.sources.kafka import KafkaTopics
+
+            assert isinstance(self.reader, KafkaTopics)  # noqa: S101 - see `_connection`
+            return self.reader.has_news(position)
         return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:

@@ -35,6 +35,7 @@ _MAX_MESSAGES = 500_000
 _POLLED_MESSAGES = 10_000
 _QUEUE_SHARE = 4
 """Share of a batch that the client fetches ahead."""
+_MIN_QUEUE_KILOBYTES = 256
 _FRAME_BYTES = 5
 """A zero byte and the number of the schema, which serializers with a schema registry put before the JSON text."""
 
@@ -157,6 +158,7 @@ class KafkaTopics:
         """Nothing is connected yet."""
         self.source = source
         self._consumer: Any = None
+        self._queue_kilobytes = 0
         self._faults: list[str] = []
 
     def batches(
@@ -203,6 +205,21 @@ class KafkaTopics:
         if batch.raw.num_events or batch.position_after.offsets != known.offsets:
             yield batch
 
+    def has_news(self, position: str) -> bool:
+        """Whether there are messages behind a position; asks for the ends of the partitions only.
+
+        Raises:
+            SourceError: as `batches`.
+            PositionLostError: as `batches`.
+        """
+        consumer = self._consumer or self._connected(0)
+        cluster, partitions = self._partitions(consumer)
+        known = KafkaPosition.from_json(position)
+        if known.cluster != cluster:
+            return True  # reading it says what is wrong
+        offsets, unread = self._starts(consumer, partitions, known)
+        return bool(unread) or offsets != known.offsets
+
     def close(self) -> None:
         """Close the connection."""
         if self._consumer is not None:
@@ -210,7 +227,12 @@ class KafkaTopics:
             self._consumer = None
 
     def _connected(self, limit_bytes: int) -> Any:
+        """The connection, made again for batches of another size, as the client fetches ahead by its settings."""
+        queue = max(limit_bytes // 1024 // _QUEUE_SHARE, _MIN_QUEUE_KILOBYTES)
+        if queue != self._queue_kilobytes:
+            self.close()
         if self._consumer is None:
+            self._queue_kilobytes = queue
             confluent_kafka = _library()
             properties = {
                 "client.id": "nevermore",
@@ -222,7 +244,7 @@ class KafkaTopics:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
-                "queued.max.messages.kbytes": max(limit_bytes // 1024 // _QUEUE_SHARE, 1024),
+                "queued.max.messages.kbytes": queue,
                 "error_cb": lambda error: self._faults.append(error.str()),
             }
             try:

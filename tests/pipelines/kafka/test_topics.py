@@ -11,7 +11,7 @@ import yaml
 from confluent_kafka import Producer, TopicPartition
 
 from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.feed_run import found_nothing_new, run_once
 from pipelines.sources.kafka import KafkaPosition
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.kafka_broker import KafkaBroker, running_broker
@@ -67,7 +67,9 @@ def test_changes_of_several_partitions_are_applied_once_and_in_order(broker: Kaf
     before = project.snapshots()
     assert the(project.run()).events == {}
     assert project.snapshots() == before
+    assert found_nothing_new(load(tmp_path / "nevermore.yaml")) is not None
     broker.produce("orders", [sent("d", 1), sent("c", 500, "z")])
+    assert found_nothing_new(load(tmp_path / "nevermore.yaml")) is None
     assert the(project.run()).events == {"d": 1, "c": 1}
     assert project.rows() == [row for row in expected if row["id"] != 1] + [{"id": 500, "name": "z"}]
 
