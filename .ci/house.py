@@ -28,6 +28,7 @@ SINGLE_IMPORTERS = {
     "assets.published": _LARGE,
     "checks.damage": _LAZY,
     "checks.reference.candidates": _LARGE,
+    "checks.snapshot_facts": _LARGE,
     "pipelines.cli.row_output": _LAZY,
     "pipelines.formats.binlog": "a feed; the registry imports every feed",
     "pipelines.formats.change_rows": "a feed; the registry imports every feed",

@@ -1,7 +1,8 @@
 """Finds damage in the files of a table: every byte is read and every column is decoded.
 
 This module lists the files and compares metadata, manifest lists and manifests with each other. Checksums inside files are
-compared by `scan_core/verification.py`, and statements of manifests about rows by `manifest_facts.py`.
+compared by `scan_core/verification.py`, statements of manifests about rows by `manifest_facts.py`, and the files of a snapshot
+with each other by `snapshot_facts.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
+from checks.snapshot_facts import rewrite_fault, snapshot_faults
 from scan_core import (
     Damage,
     DataFile,
@@ -18,6 +20,7 @@ from scan_core import (
     DeleteFile,
     FileFormat,
     MemoryLimitError,
+    MissingFileError,
     ScanError,
     ScanMetrics,
     ScanOptions,
@@ -129,6 +132,7 @@ class _Verifier:
         self._facts = FileFacts(table)
         self._found = Verification()
         self._expected_bytes = 0
+        self._next_row_id: int | None = None
 
     def run(self, *, all_snapshots: bool, registered: Registered | None) -> Verification:
         metadata = self._table.metadata
@@ -137,7 +141,9 @@ class _Verifier:
         self._found.snapshot_ids = [snapshot.snapshot_id for snapshot in snapshots]
         self._metadata(registered)
         files: dict[tuple[str, int | None], DataFile | DeleteFile] = {}
-        for manifest in self._manifests(snapshots):
+        manifests = list(self._manifests(snapshots))
+        self._facts = FileFacts(self._table, manifests)
+        for manifest in manifests:
             for file in self._files(manifest):
                 files[file.path, file.content_offset if isinstance(file, DeleteFile) else None] = file
         statistics = self._statistics(self._found.snapshot_ids)
@@ -146,6 +152,9 @@ class _Verifier:
         self._content(files)
         for path, size in statistics:
             self._bytes("statistics file", path, size, None)
+        self._between_files(snapshots)
+        if current is not None and not self._found.damage:  # what is damaged would be found again
+            self._rewrites(snapshots if all_snapshots else metadata.ancestors(current.snapshot_id))
         self._found.not_compared |= self._facts.not_compared
         return self._found
 
@@ -208,6 +217,8 @@ class _Verifier:
             Unprotected(path, "metadata", ("everything (Iceberg metadata has no checksum)",))
         )
         document = load_document(decompress_document(data, path))
+        next_row_id = document.get("next-row-id")
+        self._next_row_id = next_row_id if isinstance(next_row_id, int) else None
         for place, problem in _metadata_faults(document, self._table, registered):
             self._damaged(path, place, problem)
 
@@ -254,6 +265,25 @@ class _Verifier:
                     self._damaged(manifest.path, "", fault)
                 yield from files
 
+    def _between_files(self, snapshots: Sequence[Snapshot]) -> None:
+        """Contradictions between files; the same of several snapshots is reported once."""
+        is_reported, known = bool(self._found.damage), set(self._found.damage)
+        for snapshot in snapshots:
+            with self._reporting(snapshot.manifest_list or self._table.metadata_path, is_reported=is_reported):
+                for damage in snapshot_faults(self._table, snapshot, self._next_row_id):
+                    if damage not in known:
+                        known.add(damage)
+                        self._found.damage.append(damage)
+
+    def _rewrites(self, snapshots: Sequence[Snapshot]) -> None:
+        """Rewrites that changed rows. Files of older snapshots that are gone cannot be compared."""
+        skipped = (UnsupportedError, MemoryLimitError, MissingFileError)
+        for snapshot in snapshots:
+            file = snapshot.manifest_list or self._table.metadata_path
+            with self._reporting(file, not_compared=skipped):
+                if (damage := rewrite_fault(self._table, snapshot)) is not None:
+                    self._found.damage.append(damage)
+
     # Content
 
     def _content(self, files: Mapping[tuple[str, int | None], DataFile | DeleteFile]) -> None:
@@ -283,6 +313,7 @@ class _Verifier:
                 yield fault
         if isinstance(file, DeleteFile) and not is_damaged:
             yield from self._positions(file, rows)
+            yield from (("", fault.removeprefix(f"{file.path}: ")) for fault in self._facts.scope_faults(file))
 
     def _positions(self, file: DeleteFile, rows: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Deleted positions that their data file does not have."""

@@ -323,15 +323,27 @@ class FileFacts:
             yield from self._vector_faults(file)
             return
         yield from self._content_faults(file)
-        if isinstance(file, DeleteFile) and file.content is DeleteContent.POSITION and self._has_scopes(file):
-            yield from self._scope_faults(file, self._paths_named_by(file))
+        if isinstance(file, DeleteFile):
+            yield from self.scope_faults(file)
 
     def _vector_faults(self, file: DeleteFile) -> Iterator[str]:
         try:
             read_deletion_vector(file, self._context.io, ScanMetrics())
         except MalformedTableError as error:
             yield str(error)
-        yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
+        yield from self.scope_faults(file)
+
+    def scope_faults(self, file: DeleteFile) -> Iterator[str]:
+        """Data files of another spec or partition whose rows a position-delete file or a deletion vector names.
+
+        Raises:
+            MissingFileError: the file is gone.
+            MalformedTableError: it cannot be read.
+        """
+        if file.is_deletion_vector:
+            yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
+        elif file.content is DeleteContent.POSITION and self._has_scopes(file):
+            yield from self._scope_faults(file, self._paths_named_by(file))
 
     @contextmanager
     def _open(self, file: ContentFile) -> Iterator[tuple[FileReader, FileProjection]]:
@@ -362,6 +374,7 @@ class FileFacts:
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield f"{file.path}: has {reader.num_rows:,} rows, but {file.record_count:,} by its manifest"
+            yield from (f"{file.path}: {fault}" for fault in _key_faults(file, projection))
             statistics = FileStatistics(reader, projection)
             for claim in self._verifiable_claims(file, projection):
                 field = claim.path[-1]
@@ -385,6 +398,7 @@ class FileFacts:
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield "", f"expected {file.record_count:,} rows by its manifest, found {reader.num_rows:,}"
+            yield from (("", fault) for fault in _key_faults(file, projection))
             claims = self._verifiable_claims(file, projection)
             columns = {path[0].field_id: path[0] for path in self._paths.values()}
             in_file = {i for i in columns if projection.index_of(i) is not None}
@@ -545,6 +559,17 @@ class _Contradictions:
         """Contradicted claims, each with the number of rows and an example."""
         for i, (count, example) in sorted(self._found.items()):
             yield self._claims[i], count, example
+
+
+def _key_faults(file: ContentFile, projection: FileProjection) -> Iterator[str]:
+    """Key columns that an equality-delete file should have."""
+    if not isinstance(file, DeleteFile) or file.content is not DeleteContent.EQUALITY:
+        return
+    if not file.equality_ids:
+        yield "expected ids of key columns (equality_ids) in its manifest, found none"
+    for field_id in file.equality_ids:
+        if projection.is_absent(field_id):
+            yield f"expected the key column with id {field_id} by its manifest (equality_ids), but it is not in the file"
 
 
 def _without_path(error: ScanError, path: str) -> str:

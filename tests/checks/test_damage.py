@@ -258,7 +258,7 @@ def test_snapshot_that_contradicts_its_manifest_list_is_damage(ours: Path) -> No
     document["snapshots"][-1]["sequence-number"] = 1
     ours.write_text(json.dumps(document))
     try:
-        (damage,) = verified(ours).damage
+        damage, *_ = verified(ours).damage
     finally:
         ours.write_text(original)
     assert damage.problem == "expected sequence-number 1 by the table's metadata, found 2"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 import scan_core
 from checks.damage import verify_table
 from checks.reference.expected_rows import live_rows
+from pipelines.changes.row_order import Order
 from pipelines.config.project import RetentionConfig, load
 from pipelines.errors import CommitConflictError, PositionLostError, SourceError
 from pipelines.iceberg import storage
@@ -56,6 +57,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"index": {"bitmap": ["part"], "dead_rows": True, "every_rows": 1}},
     {"bloom_filters": True, "sort_by": ["name"]},
 ]
+ORDERS = [Order(), Order(("id",)), Order(("name", "id")), Order(("part", "id"), is_curve=True)]
 MAX_CHECKED = 2
 """Older snapshots that are read again after each step."""
 State = dict[int, Event]
@@ -68,9 +70,12 @@ class Interrupted(BaseException):
 class MirrorHistory(RuleBasedStateMachine):
     """A mirror, the rows it has to have, and those of each of its snapshots."""
 
+    parent: ClassVar[Path | None] = None
+    """Where the folders of projects are; None: among the temporary ones."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="history-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="history-", dir=self.parent))
         self.rows: State = {}
         self.options: dict[str, Any] = {}
         self.seen: dict[int, State] = {}
@@ -79,7 +84,6 @@ class MirrorHistory(RuleBasedStateMachine):
         self.is_behind = False
         self.moves: list[tuple[int, int]] = []
         self.turn = 0
-        self.erased = False
         self.project = Project(self.folder)
 
     def teardown(self) -> None:
@@ -186,11 +190,11 @@ class MirrorHistory(RuleBasedStateMachine):
             event("converted" if convert(self.table).snapshot_id else "nothing to convert")
 
     @precondition(lambda self: self.exists)
-    @rule(data=st.data(), sort_by=st.sampled_from([(), ("id",), ("name", "id")]), rewrite_all=st.booleans())
-    def compact(self, data: st.DataObject, sort_by: tuple[str, ...], rewrite_all: bool) -> None:  # noqa: FBT001 - drawn
+    @rule(data=st.data(), order=st.sampled_from(ORDERS), rewrite_all=st.booleans())
+    def compact(self, data: st.DataObject, order: Order, rewrite_all: bool) -> None:  # noqa: FBT001 - drawn
         """Rewrite files, all or those of some rows."""
         where = data.draw(st.sampled_from([None, "id < 4", "part = 1"]))
-        wanted = CompactSettings(rewrite_all=rewrite_all, sort_by=sort_by, where=where, key=("id",))
+        wanted = CompactSettings(rewrite_all=rewrite_all, order=order, where=where, key=("id",))
         with self.disturbed(data):
             event("compacted" if compact(self.table, wanted).has_changed else "nothing to compact")
 
@@ -264,7 +268,7 @@ class MirrorHistory(RuleBasedStateMachine):
             event(f"not replayed: {str(error)[:40]}")
         self.look(self.rows)
 
-    @precondition(lambda self: self.exists and not self.is_behind and not self.erased)
+    @precondition(lambda self: self.exists and not self.is_behind)
     @rule()
     def resync(self) -> None:
         """Rebuild the mirror from its log."""
@@ -275,7 +279,6 @@ class MirrorHistory(RuleBasedStateMachine):
     @rule(data=st.data(), key=KEYS, time=st.integers(1, 4))
     def erase(self, data: st.DataObject, key: int, time: int) -> None:
         """Erase a key from all that tags and branches do not keep; if it is interrupted, again."""
-        self.erased = True
         with interrupted(data.draw(st.sampled_from([None, *POINTS])), time):
             erase(self.catalog, self.config, NAME, f"id = {key}", is_dry=False)
         found = erase(self.catalog, self.config, NAME, f"id = {key}", is_dry=False)
