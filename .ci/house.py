@@ -23,6 +23,7 @@ _COMPILED = "compiled kernels"
 _LARGE = "its importer would become too large"
 
 SINGLE_IMPORTERS = {
+    "assets.alerts": "a job of its own: messages to people",
     "assets.definitions": _LAZY,
     "assets.demo": _LAZY,
     "assets.published": _LARGE,

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
+from pydantic import Field
 
+from assets.alerts import alert_sensors
 from assets.jobs import (
     check_job,
     check_schedule,
@@ -20,28 +22,35 @@ from assets.jobs import (
 )
 from assets.labels import labels
 from assets.materialized import change_log_metadata, mirror_metadata
+from assets.new_files import has_files, new_files_sensor
 from assets.project import Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
-from checks.asset_checks import debt_asset_check, mirror_asset_checks
+from assets.retries import retry, retry_if_transient
+from checks.asset_checks import debt_asset_check, leave_run_failed, mirror_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.recovery import open_existing
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
-from pipelines.ingest.report import IngestReport
+from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded
+from pipelines.maintain.replay import replay
 
 
-def require_success(report: IngestReport) -> None:
-    """Fail the step if a table failed; what other tables have committed stays.
+def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:
+    """Fail the step if a table failed, or try it again if all the errors may pass; what was committed stays.
 
     Raises:
         dagster.Failure: with the error of every failed table.
+        dagster.RetryRequested: all of them are transient.
     """
     failed = [table for table in report.tables if table.error is not None]
-    if failed:
-        raise dg.Failure(
-            "; ".join(f"{table.table}: {table.error}" for table in failed),
-            metadata={table.table: str(table.error) for table in failed},
-        )
+    if not failed:
+        return
+    message = "; ".join(f"{table.table}: {table.error}" for table in failed)
+    if all(table.may_retry for table in failed):
+        retry(context, message)
+    leave_run_failed(context)
+    raise dg.Failure(message, metadata={table.table: str(table.error) for table in failed}, allow_retries=False)
 
 
 def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:
@@ -71,14 +80,37 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     def change_logs(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
         selected = [table for key, table in names.items() if key in context.selected_asset_keys]
         current = project.config()
-        report = run_once(current, lambda done: context.log.info("%s: committed", done.table), selected, log_only=True)
+        step = context.op_execution_context
+
+        def say(done: TableReport) -> None:
+            context.log.info("%s: committed", done.table)
+
+        with retry_if_transient(step):
+            report = run_once(current, say, selected, log_only=True)
         for table in report.tables:
             if table.error is None:
                 metadata = change_log_metadata(current, table)
                 yield dg.MaterializeResult(asset_key=change_log_key(table.table), metadata=metadata)
-        require_success(report)
+        require_success(step, report)
 
     return change_logs
+
+
+class ReplayRequest(dg.Config):
+    """What the Launchpad accepts for a mirror: a range of its change log to apply again, as `nevermore replay` does.
+
+    Attributes:
+        replay_from: first change: its ordinal, or its time of ingestion.
+        replay_to: last change, likewise.
+    """
+
+    replay_from: str | None = Field(default=None, description="First change: its ordinal, or its time of ingestion.")
+    replay_to: str | None = Field(default=None, description="Last change: its ordinal, or its time of ingestion.")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a range was given; a range without a start or an end has all changes before or after it."""
+        return self.replay_from is not None or self.replay_to is not None
 
 
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
@@ -86,15 +118,23 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     settings = config.tables[table]
     key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
-    def mirror(context: dg.AssetExecutionContext, project: Project) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
+    def mirror(context: dg.AssetExecutionContext, project: Project, config: ReplayRequest) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
         current = project.config()
-        report = apply_logs(current, tables=[table])
-        require_success(report)
+        step = context.op_execution_context
+        with retry_if_transient(step):
+            report = apply_logs(current, tables=[table])
+        require_success(step, report)
         (found,) = report.tables
+        replayed = {}
+        if config.is_given:
+            with retry_if_transient(step):
+                done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
+            found.snapshot_id = done.snapshot_id
+            replayed = {"replayed changes": done.num_changes, "replayed": f"changes {done.first:,} to {done.last:,}"}
         context.log.info(
             "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
         )
-        return dg.MaterializeResult(metadata=mirror_metadata(current, found))
+        return dg.MaterializeResult(metadata=mirror_metadata(current, found) | replayed)
 
     what = f"The rows of {table} as its change log leaves them. Key: {key}."
     made: dg.AssetsDefinition = dg.asset(
@@ -143,7 +183,11 @@ def project_definitions(config: Config) -> dg.Definitions:
             retention_schedule(config.retention_schedule),
             *publish_schedules(config.published),
         ],
-        sensors=[publish_after_ingest(refresh)] if refresh else [],
+        sensors=[
+            *([new_files_sensor(config.ingest_sensor)] if has_files(config) else []),
+            *([publish_after_ingest(refresh, config)] if refresh else []),
+            *(alert_sensors() if config.alerts is not None else []),
+        ],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
         resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},
     )

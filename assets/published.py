@@ -6,11 +6,14 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 import dagster as dg
+from pydantic import Field
 
-from assets.jobs import PUBLISH_JOB, ingest_job
+from assets.jobs import INGEST_JOB, PUBLISH_JOB
 from assets.labels import beta_features, formatted_sql, labels
 from assets.materialized import partition_metadata, published_columns, refresh_metadata
+from assets.new_files import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
+from assets.retries import retry_if_transient
 from checks.asset_checks import check_metadata, leave_run_failed
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE
@@ -119,7 +122,8 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             yield from row_check_results(name, ())
             return
         try:
-            report = _publish(project, name, keys)
+            with retry_if_transient(context.op_execution_context):
+                report = _publish(project, name, keys)
         except CheckFailedError as error:
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(name, error.verdicts)
@@ -146,12 +150,22 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
     return made
 
 
-def _publish(project: Project, name: str, partitions: Sequence[str] = ()) -> PublishReport:
+def _publish(
+    project: Project, name: str, partitions: Sequence[str] = (), *, is_full: bool = False, is_dry: bool = False
+) -> PublishReport:
     """Publish with all checks. Imports Spark, which definitions do not need."""
     from checks.published_equality import ProjectAuditor
     from pipelines.publish.refresh import publish
 
-    return publish(project.config(), name, partitions=partitions, master=project.spark_master, auditor=ProjectAuditor())
+    return publish(
+        project.config(),
+        name,
+        partitions=partitions,
+        is_full=is_full,
+        is_dry=is_dry,
+        master=project.spark_master,
+        auditor=ProjectAuditor(),
+    )
 
 
 def _mirrors(config: Config, name: str) -> Sequence[str]:
@@ -193,21 +207,42 @@ def publish_job(config: Config) -> dg.JobDefinition | None:
     return refresh_all
 
 
-def publish_after_ingest(job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Starts the job after each successful ingest, that is, after the checks of the mirrors have passed."""
+def publish_after_ingest(job: dg.JobDefinition, config: Config) -> dg.SensorDefinition:
+    """Starts the job after each successful run that updated mirrors, that is, after their checks have passed.
+
+    Automation conditions would decide by partition, and a mirror has none: they would make the last partition or all of
+    them, where the job makes those that the changed rows can reach.
+    """
+    mirrors = {mirror_key(table) for table in config.tables}
 
     @dg.run_status_sensor(
         name=SENSOR,
         run_status=dg.DagsterRunStatus.SUCCESS,
-        monitored_jobs=[ingest_job],
         request_job=job,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Publish what changed, after each ingest that succeeded.",
+        description="Publish what changed, after each successful run that updated mirrors.",
     )
-    def after_ingest(context: dg.RunStatusSensorContext) -> dg.RunRequest:
-        return dg.RunRequest(run_key=context.dagster_run.run_id)
+    def after_ingest(context: dg.RunStatusSensorContext) -> dg.RunRequest | dg.SkipReason:
+        run = context.dagster_run
+        if run.job_name != INGEST_JOB and mirrors.isdisjoint(run.asset_selection or ()):
+            return dg.SkipReason(f"{run.job_name} updates no mirror")
+        return dg.RunRequest(run_key=run.run_id, tags={TRIGGER: SENSOR, "nevermore/ingest_run": run.run_id})
 
     return after_ingest
+
+
+class PublishRequest(dg.Config):
+    """What the Launchpad accepts for a step of the job.
+
+    Attributes:
+        partitions: make these regardless of changes: keys, or `FIRST..LAST`.
+        full: make all partitions, regardless of changes.
+        dry_run: report what would be made, and why, and make nothing.
+    """
+
+    partitions: list[str] = Field(default=[], description="Make these regardless of changes: keys, or FIRST..LAST.")
+    full: bool = Field(default=False, description="Make all partitions, regardless of changes.")
+    dry_run: bool = Field(default=False, description="Report what would be made, and why, and make nothing.")
 
 
 def _refresh_op(name: str) -> dg.OpDefinition:
@@ -217,15 +252,18 @@ def _refresh_op(name: str) -> dg.OpDefinition:
         out=dg.Out(dg.Nothing),
         description=f"Bring {name} up to date.",
     )
-    def refresh(context: dg.OpExecutionContext, project: Project) -> None:
-        config = project.config()
+    def refresh(context: dg.OpExecutionContext, project: Project, config: PublishRequest) -> None:
+        current = project.config()
         try:
-            report = _publish(project, name)
+            with retry_if_transient(context):
+                report = _publish(project, name, config.partitions, is_full=config.full, is_dry=config.dry_run)
         except CheckFailedError as error:
             _fail(context, error)
         context.log.info("%s: %s", name, report.reason)
-        if not report.is_unchanged:
-            for event in _materializations(config, report, context.instance):
+        if report.is_dry:
+            context.add_output_metadata(refresh_metadata(report))
+        elif not report.is_unchanged:
+            for event in _materializations(current, report, context.instance):
                 context.log_event(event)
 
     return refresh

@@ -80,7 +80,7 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 50
 """Far above any real config: a few lines of YAML with aliases can expand to more than fits into memory."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth", re.IGNORECASE)
+_SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth|webhook", re.IGNORECASE)
 """Matches names of options whose values may be secret."""
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
@@ -427,6 +427,7 @@ freshness:
 run_retries:
   enabled: true
   max_retries: 1
+  retry_on_asset_or_op_failure: false  # a run whose process died; steps try again what may pass by itself
 """
 
 

@@ -583,6 +583,25 @@ class PublishedConfig(AssetConfig):
         return self
 
 
+class AlertsConfig(Section):
+    """Who is told when a run fails in Dagster, or a check.
+
+    Attributes:
+        webhook: address to which a JSON object is posted, usually `${NAME}` from the environment; its `text` is what Slack, Mattermost and others show.
+        ui: address of Dagster's UI, such as `https://dagster.example.com`, for links to runs.
+    """
+
+    webhook: str
+    ui: str | None = None
+
+    @field_validator("webhook", "ui")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and re.match(r"https?://[^/\s]+", value) is None:
+            raise ValueError("must be an address that begins with http:// or https://")
+        return value
+
+
 LOCAL_MASTER = "local[*]"
 SHIPPED = frozenset({"auto", "installed"})
 """Values of `package` other than a path."""
@@ -715,6 +734,8 @@ class Config(Section):
         published: tables built from mirrors, by name.
         spark: where and how Spark runs.
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
+        ingest_sensor: how often Dagster looks for new files; the sensor then runs by default, and ingests the sources that have some.
+        alerts: who is told when a run or a check fails in Dagster.
         maintenance: what is done to keep tables fast and small, for all tables.
         retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
@@ -730,6 +751,8 @@ class Config(Section):
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     ingest_schedule: Cron | None = None
+    ingest_sensor: Seconds | None = None
+    alerts: AlertsConfig | None = None
     maintenance: MaintenanceConfig = MaintenanceConfig()
     retention_schedule: Cron | None = None
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
@@ -871,6 +894,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("published", "*", "options"): PublishedOptions,
     ("spark",): SparkConfig,
     ("maintenance",): MaintenanceConfig,
+    ("alerts",): AlertsConfig,
 }
 
 

@@ -4,7 +4,9 @@ Also determines whether a commit has happened when the catalog's answer leaves t
 is part of publishing (`publish/publish_commit.py`).
 """
 
+import errno
 import logging
+import re
 import sys
 import time
 import uuid
@@ -94,7 +96,7 @@ def request_until_known(
         if outcome == "lost" or (outcome == "pending" and is_known):
             raise CommitConflictError(f"another writer changed {name}: {last}") from last
         # Neither a conflict nor a temporary failure: the catalog rejects the request, and would do so again.
-        if not is_conflict and not _is_transient(last):
+        if not is_conflict and not _is_overloaded(last):
             raise last
         _log.warning("%s: whether the commit has happened is not known yet: %s", name, last)
     raise CommitUnknownError(
@@ -128,7 +130,46 @@ def _is_conflict(error: Exception) -> bool:
     return isinstance(error, (CommitFailedException, CommitConflictError))
 
 
-def _is_transient(error: Exception) -> bool:
+_PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+    }
+)
+_PASSING_ANSWER = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)|HTTP (status )?(429|5\d\d)"
+)
+"""Errors of object stores, which pyarrow tells by their text alone."""
+_PASSING_CLASSES = frozenset(
+    {"EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "OperationalError"}
+)
+"""Of botocore, and of psycopg2 while a server restarts."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed later without any change: a conflict of commits, or a service that is away."""
+    if isinstance(error, CommitConflictError):
+        return error.may_retry
+    if isinstance(error, CommitUnknownError) or (isinstance(error, Exception) and _is_overloaded(error)):
+        return True
+    if isinstance(error, OSError) and (error.errno in _PASSING or _PASSING_ANSWER.search(str(error))):
+        return True
+    if (
+        type(error).__module__.partition(".")[0] in {"botocore", "psycopg2"}
+        and type(error).__name__ in _PASSING_CLASSES
+    ):
+        return True
+    return error.__cause__ is not None and is_transient(error.__cause__)
+
+
+def _is_overloaded(error: Exception) -> bool:
     """Whether catalogs, or proxies in front of them, fail this way while they are overloaded or restarting."""
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from requests import RequestException

@@ -22,6 +22,7 @@ from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
 from pipelines.formats.registry import DecodedFeed, ScannedFeed, other_format, scan
+from pipelines.iceberg.commit import is_transient
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
@@ -433,6 +434,7 @@ def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) ->
 def _fail(report: TableReport, error: Exception) -> None:
     report.error = str(error) if isinstance(error, PipelineError | ScanError) else f"{type(error).__name__}: {error}"
     report.exit_code = error.exit_code if isinstance(error, PipelineError) else FAILED
+    report.may_retry = is_transient(error)
     _log.warning("table %s stopped", report.table, exc_info=error)
 
 

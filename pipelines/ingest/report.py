@@ -96,6 +96,7 @@ class TableReport:
         conversion: how equality deletes were converted; None if they were not.
         error: why the table failed, None if it did not.
         exit_code: the exit code of the error.
+        may_retry: whether the error may pass by itself, so that the same run may succeed later.
     """
 
     table: str
@@ -119,6 +120,7 @@ class TableReport:
     conversion: ConversionReport | None = None
     error: str | None = None
     exit_code: int = DONE
+    may_retry: bool = False
 
     @property
     def status(self) -> str:

@@ -209,7 +209,7 @@ def test_each_unit_of_time_has_its_job_and_schedule_and_one_job_publishes_after_
     assert schedules["hourly_schedule"] == "10 * * * *"
     steps = {node.name for node in defs.resolve_job_def(PUBLISH_JOB).nodes}
     assert steps == {"publish_shop_monthly", "publish_shop_by_id", "publish_shop_whole"}
-    (sensor,) = defs.sensors or []
+    sensor = defs.resolve_sensor_def(SENSOR)
     assert (sensor.name, sensor.default_status) == (SENSOR, dg.DefaultSensorStatus.RUNNING)
 
 

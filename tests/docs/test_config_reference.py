@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from pipelines.config.project import (
+    AlertsConfig,
     FilesSource,
     IndexConfig,
     KafkaSource,
@@ -68,6 +69,7 @@ def _default(name: str, field: Any) -> str:
         (PublishedConfig, "publishing.md"),
         (PublishedOptions, "spark.md"),
         (SparkConfig, "spark.md"),
+        (AlertsConfig, "dagster.md"),
     ],
 )
 def test_every_option_is_documented_as_it_is(section: type[Any], page: str) -> None:
