@@ -20,7 +20,16 @@ NO_VARIABLES = {
     "BYTE_STREAM_SPLIT",  # encodings of Parquet
     "DELTA_BINARY_PACKED",
     "FAILED_READ_FILE",  # a condition of Spark's errors
-    "KAFKA_PASSWORD",  # a name that an example of a config chooses
+    *(
+        "KAFKA_PASSWORD",
+        "CATALOG_URI",
+        "CLIENT_ID",
+        "CLIENT_SECRET",
+        "S3_ENDPOINT",
+        "S3_KEY",
+        "S3_SECRET",
+    ),  # of examples
+    "PRINCIPAL_ROLE",  # a scope of Polaris
     "SASL_SSL",  # a protocol of Kafka
     "REGISTRY_USER",  # a name that an example of a config chooses
     "XDG_RUNTIME_DIR",  # the docs say why it is not used
