@@ -629,9 +629,9 @@ class Mirror:
         """Whether the key of an insert cannot be in the table: the config says so, and all rows came from the feed.
 
         Adopted rows and those of a full load may come again as inserts in the feed; with `order_by` inserts are logged again
-        after late events.
+        after late events; with `soft_delete` the row of a deleted key stays and must go when the key is inserted again.
         """
-        if self.config.inserts != "trusted" or self.table is None:
+        if self.config.inserts != "trusted" or self.config.soft_delete or self.table is None:
             return False
         if log.property(LOADED) is not None or log.order_by is not None:
             return False

@@ -205,6 +205,18 @@ def _forget_position(catalog: Any) -> None:
     catalog.create_table(TABLE, rows.schema).append(rows)
 
 
+def test_a_flagged_row_goes_when_its_key_is_inserted_again_as_a_trusted_insert(tmp_path: Path) -> None:
+    project = Project(tmp_path, {TABLE: LAYOUTS["soft and trusted"]})
+    for number, line in enumerate([event("c", product(1)), event("d", product(1)), event("c", product(1, "b"))]):
+        project.land(f"{number}.jsonl", [line])
+        project.run()
+    assert project.rows() == [{**product(1, "b"), "_deleted": False}]
+    project.land("3.jsonl", [event("d", product(1, "b"))])
+    project.run()
+    assert project.rows() == [{**product(1, "b"), "_deleted": True}]
+    green(project)
+
+
 def test_trusted_inserts_with_an_order_of_their_own_are_refused(tmp_path: Path) -> None:
     project = Project(tmp_path, {TABLE: {**LAYOUTS["ordered"], "inserts": "trusted"}})
     with pytest.raises(ConfigError, match="order_by"):
