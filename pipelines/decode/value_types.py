@@ -39,8 +39,6 @@ class Encoding(Enum):
     """The value's own JSON text, of any kind."""
     SCALED = "scaled"
     """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
-    ENTRIES = "entries"
-    """A list of [key, value] pairs: Connect maps whose keys are not strings."""
 
 
 DATE_STYLES = frozenset(
@@ -48,9 +46,10 @@ DATE_STYLES = frozenset(
 )
 
 
-_OF_TIMES = DATE_STYLES | {
-    Encoding.DAYS, Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS
-}  # fmt: skip
+_UNITS = frozenset({Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS})
+_OF_TIMES = DATE_STYLES | _UNITS | {Encoding.DAYS}
+_OF_BYTES = frozenset({Encoding.BASE64, Encoding.HEX, Encoding.LATIN1})
+_OF_DECIMALS = frozenset({Encoding.PLAIN, Encoding.BASE64, Encoding.SCALED})
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
             result |= {f"{name}.{path}": text for path, text in encodings_of(dict(type_.members)).items()}
         elif type_.encoding is Encoding.BASE64 and pa.types.is_decimal(type_.arrow):
             result[name] = f"base64:{type_.arrow.scale if type_.scale is None else type_.scale}"
-        elif type_.encoding not in {Encoding.NATURAL, Encoding.TEXT, Encoding.ENTRIES}:
+        elif type_.encoding not in {Encoding.NATURAL, Encoding.TEXT}:
             result[name] = type_.encoding.value
     return result
 
@@ -155,7 +154,7 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
     """Value types by column from Iceberg type names and names of encodings.
 
     Raises:
-        ConfigError: unknown type or encoding, or an encoding for a column without a type.
+        ConfigError: unknown type or encoding, or an encoding for a column without a type or of another type.
     """
     encodings = encodings or {}
     result = {}
@@ -171,18 +170,29 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
             raise ConfigError(
                 f"encodings.{column}: unknown encoding {encodings[column]!r}; valid are {valid}"
             ) from error
-        if encoding in DATE_STYLES and not (pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)):
+        if encoding is not Encoding.NATURAL and encoding not in (valid_here := _encodings_for(arrow)):
+            names = ", ".join(e.value for e in Encoding if e in valid_here)
+            hint = f"; valid are {names}" if names else ", whose values have one encoding only"
             raise ConfigError(
-                f"encodings.{column}: {encoding.value} is an encoding of dates, but {column} is {describe(arrow)}"
-            )
-        if encoding is Encoding.PLAIN and not pa.types.is_decimal(arrow):
-            raise ConfigError(
-                f"encodings.{column}: plain is an encoding of decimals, but {column} is {describe(arrow)}"
+                f"encodings.{column}: {encoding.value} is not an encoding of {column}, which is {describe(arrow)}{hint}"
             )
         result[column] = from_arrow(arrow, encoding, explicit=True)
     if lost := sorted(set(encodings) - set(types)):
         raise ConfigError(f"encodings name columns without a type: {', '.join(lost)}; add them to types")
     return result
+
+
+def _encodings_for(arrow: pa.DataType) -> frozenset[Encoding]:
+    """The encodings that decide how values of a primitive type are read."""
+    if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
+        return _OF_TIMES
+    if pa.types.is_time(arrow):
+        return _UNITS
+    if pa.types.is_decimal(arrow):
+        return _OF_DECIMALS
+    if pa.types.is_string(arrow):
+        return frozenset({Encoding.TEXT})
+    return _OF_BYTES if _is_bytes(arrow) else frozenset()
 
 
 def describe(arrow: pa.DataType) -> str:

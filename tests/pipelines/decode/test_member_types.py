@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.decode.batches import from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
+from pipelines.decode.value_types import Encoding, from_config
 from pipelines.errors import ConfigError
 from pipelines.formats.registry import decode
 
@@ -58,3 +59,17 @@ def test_member_that_no_event_has_yet_waits_for_its_type() -> None:
     row_type, row, _ = read({"id": 1, "a": {"zip": None, "n": 1}}, types={"a.zip": "string"})
     assert row_type.field("a").type == pa.struct([("n", pa.int64()), ("zip", pa.string())])
     assert row == {"id": 1, "a": {"n": 1, "zip": None}}
+
+
+@pytest.mark.parametrize("text", ["boolean", "long", "double", "string", "date", "time", "timestamptz", "uuid", "binary",
+                                  "decimal(10,2)"])  # fmt: skip
+@pytest.mark.parametrize("encoding", [e.value for e in Encoding if e is not Encoding.NATURAL])
+def test_an_encoding_is_read_or_refused(encoding: str, text: str) -> None:
+    row = {"id": 1, "a": "AQ=="}
+    try:
+        found = from_config({"a": text}, {"a": encoding})["a"]
+    except ConfigError as error:
+        assert f"{encoding} is not an encoding of a" in str(error)  # noqa: PT017
+    else:
+        assert encoding in str(found)
+        read(row, types={"id": "long", "a": text}, encodings={"a": encoding})
