@@ -17,7 +17,11 @@ import typer
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipelines.config.project import IndexConfig
+    from collections.abc import Callable
+
+    from pipelines.config.project import Config, IndexConfig
+    from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
     from pipelines.iceberg.interfaces import Table as CatalogTable
     from scan_core import Scan, Table
 
@@ -143,8 +147,9 @@ def open_named_table(
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
         from pipelines.config.project import load
+        from pipelines.iceberg.catalog import open_to_look
 
-        found = _catalog_table(name, config or DEFAULT_CONFIG, for_writing=False)
+        found = _catalog_table(name, config or DEFAULT_CONFIG, open_to_look)
         options = load(config or DEFAULT_CONFIG).with_scan(given).scan_options
         return scan_core.open_table(found, relocate=moves, options=options)
     try:
@@ -163,17 +168,12 @@ def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
 
     Raises:
         ConfigError: the config does not exist.
+        PipelineError: there is no catalog, or it does not agree with the warehouse.
         ScanError: there is no such table.
     """
-    if not is_identifier(name):
-        return name
-    if config is not None or DEFAULT_CONFIG.exists():
-        table: CatalogTable = _catalog_table(name, config or DEFAULT_CONFIG, for_writing=True)
-        return table
-    from scan_core.io import load_table
+    from pipelines.iceberg.recovery import open_existing
 
-    loaded: CatalogTable = load_table(name, {})
-    return loaded
+    return name if not is_identifier(name) else _whole_table(name, config, open_existing)
 
 
 def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
@@ -183,8 +183,23 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
         ConfigError: the config does not exist.
         ScanError: there is no such table.
     """
-    table = open_for_change(name, config)
-    return None if isinstance(table, str) else (str(table.metadata.table_uuid), int(table.metadata.last_updated_ms))
+    from pipelines.iceberg.catalog import open_catalog
+
+    if not is_identifier(name):
+        return None
+    table = _whole_table(name, config, open_catalog)
+    return str(table.metadata.table_uuid), int(table.metadata.last_updated_ms)
+
+
+def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], Catalog]") -> "CatalogTable":
+    """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
+    if config is not None or DEFAULT_CONFIG.exists():
+        table: CatalogTable = _catalog_table(name, config or DEFAULT_CONFIG, open_with)
+        return table
+    from scan_core.io import load_table
+
+    loaded: CatalogTable = load_table(name, {})
+    return loaded
 
 
 def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
@@ -207,13 +222,13 @@ def is_identifier(name: str) -> bool:
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
-def _catalog_table(name: str, config: Path, *, for_writing: bool) -> Any:
+def _catalog_table(name: str, config: Path, open_with: "Callable[[Config], Catalog | LightCatalog | None]") -> Any:
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import all_table_names, find_table, has_catalog, open_catalog, open_to_look
+    from pipelines.iceberg.catalog import all_table_names, find_table
     from scan_core import TableNotFoundError
 
     settings = load(config)
-    catalog = open_to_look(settings) if not for_writing else open_catalog(settings) if has_catalog(settings) else None
+    catalog = open_with(settings)
     found = None if catalog is None else find_table(catalog, name)
     if found is None:
         known = {*settings.tables, *settings.published, *(() if catalog is None else all_table_names(catalog))}

@@ -165,14 +165,17 @@ def quarantine(
     `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import has_catalog
+    from pipelines.iceberg.catalog import open_catalog, open_to_look
     from pipelines.iceberg.recovery import open_existing
     from pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
     if table is not None:
         settings.table(table)
-    catalog = None if verb == "list" and not has_catalog(settings) else open_existing(settings)
+    if verb != "list":
+        catalog: Catalog | None = open_existing(settings)
+    else:
+        catalog = None if open_to_look(settings) is None else open_catalog(settings)
     settings = expanded(settings, catalog)
     if table is not None:
         settings.table(table)

@@ -16,6 +16,7 @@ from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
+from pipelines.iceberg.warehouse import local_path, refuse_without_catalog
 from scan_core import NestedField, Schema
 
 if TYPE_CHECKING:
@@ -73,8 +74,10 @@ def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
 
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
+        CatalogMismatchError: there is no catalog, but the warehouse has tables of the config.
     """
     if not has_catalog(config):
+        refuse_without_catalog(config)
         return None
     return open_light(config) or open_catalog(config)
 
@@ -139,8 +142,10 @@ def check_catalog(config: Config) -> None:
 
     Raises:
         SourceError: the catalog does not exist; names the expected file.
+        CatalogMismatchError: it does not exist, but tables of the config do.
     """
     if not has_catalog(config):
+        refuse_without_catalog(config)
         raise SourceError(
             f"nothing was ingested yet with {config.path}: its catalog {sqlite_file(config)} does not exist. If that is the "
             "right config, ingest first"
@@ -183,15 +188,21 @@ def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.exceptions import ValidationError as MalformedError
 
+    location = current_location(catalog, identifier(name))
+    place = None if location is None else local_path(location)
+    if place is not None and place.exists() and not place.is_file():  # PyIceberg would wait for a FIFO for ever
+        raise CatalogMismatchError(
+            f"{name}: the catalog names {location}, which is not a regular file; `nevermore recover` finds the newest "
+            "metadata that is whole"
+        )
     try:
         return catalog.load_table(identifier(name))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
     except (FileNotFoundError, MalformedError) as error:
-        location = current_location(catalog, identifier(name)) or "the metadata file"
         what = "is missing" if isinstance(error, FileNotFoundError) else "is incomplete"
         raise CatalogMismatchError(
-            f"{name}: the catalog names {location}, which {what}; `nevermore recover` finds the newest metadata that is whole, "
+            f"{name}: the catalog names {location or 'a metadata file'}, which {what}; `nevermore recover` finds the newest metadata that is whole, "
             "also in a project that was moved"
         ) from error
 

@@ -5,18 +5,15 @@ metadata of tables that were moved.
 """
 
 import os
-import re
 import uuid
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.project import Config, change_log_name
 from pipelines.errors import CatalogMismatchError, SourceError
 from pipelines.iceberg.catalog import (
     LightCatalog,
@@ -29,7 +26,19 @@ from pipelines.iceberg.catalog import (
 )
 from pipelines.iceberg.manifests import AvroFile, Record, read_avro, write_avro
 from pipelines.iceberg.metadata_swap import swap_location
-from scan_core import MalformedTableError
+from pipelines.iceberg.warehouse import (
+    CREATED,
+    METADATA_NAME,
+    MetadataFile,
+    local_path,
+    local_warehouse,
+    metadata_files,
+    names_written,
+    refuse_unknown,
+    table_folder,
+)
+from scan_core import MalformedTableError, MissingFileError
+from scan_core.io import FileIOConfig, read_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,19 +46,8 @@ if TYPE_CHECKING:
 _POSITION_DELETES = 1
 _DELETED = 2
 """Status of manifest entries."""
-_METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
-_CREATED = 0
-"""Version of a table's first metadata file: a table with only this one has nothing to lose."""
 
 Action = Literal["unchanged", "registered", "brought forward", "moved here"]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataFile:
-    """A metadata file in a table's folder; `version` is the number in its name."""
-
-    path: Path
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,8 @@ def open_for_comparing(config: Config) -> LightCatalog | None:
 
 def _check_writable(config: Config) -> None:
     """Refuse, before anything is read, a catalog or warehouse for which the first write would fail."""
-    warehouse, file = _local_warehouse(config), sqlite_file(config)
-    folders = [] if warehouse is None else [warehouse.joinpath(*identifier(name)) for name in _names(config, warehouse)]
+    warehouse, file = local_warehouse(config), sqlite_file(config)
+    folders = [] if warehouse is None else [table_folder(warehouse, name) for name in names_written(config, warehouse)]
     tables = [place for folder in folders for place in (folder, folder / "metadata", folder / "data")]
     catalog = [] if file is None else [file.parent, file]
     for place in (*catalog, *([] if warehouse is None else [warehouse]), *tables):
@@ -133,29 +131,23 @@ def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
         CatalogMismatchError: the warehouse has tables that the catalog does not know or knows in an older state, or the
             catalog names tables of another place; says which, and what to do.
     """
-    warehouse = _local_warehouse(config)
+    warehouse = local_warehouse(config)
     if warehouse is None or not warehouse.is_dir():
         return
     unknown, elsewhere, ahead = [], [], []
-    for name in _names(config, warehouse):
-        stored = next(_metadata_files(warehouse.joinpath(*identifier(name))), None)
-        if stored is None or stored.version == _CREATED:
+    for name in names_written(config, warehouse):
+        stored = next(metadata_files(table_folder(warehouse, name)), None)
+        if stored is None or stored.version == CREATED:
             continue
         # Checked after the listing, so that a concurrent commit does not look as if the warehouse were ahead.
         location = metadata_location(catalog, name)
         if location is None:
             unknown.append(name)
-        elif (path := _local(location)) is not None and not path.is_relative_to(warehouse):
+        elif (path := local_path(location)) is not None and not path.is_relative_to(warehouse):
             elsewhere.append((name, path))
         elif path is not None and path.parent == stored.path.parent and (lead := _lead(path, stored)) > 0:
             ahead.append((name, lead))
-    if any(name.startswith(change_log_name("")) for name in unknown):
-        # Only change logs count: a dropped mirror can be rebuilt from its log and a published table from mirrors,
-        # without loss.
-        raise CatalogMismatchError(
-            f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; continuing would "
-            "create them again. `nevermore recover` registers them; if you do not need them, move their folders away"
-        )
+    refuse_unknown(warehouse, unknown)
     if elsewhere and config.tables_elsewhere == "refuse":
         name, path = elsewhere[0]
         raise CatalogMismatchError(
@@ -186,7 +178,7 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
         SourceError: the warehouse is not local, lacks a table, or some files of a table are missing; all other tables were
             recovered.
     """
-    warehouse = _local_warehouse(config)
+    warehouse = local_warehouse(config)
     if warehouse is None:
         raise SourceError(
             f"the warehouse {config.catalog.warehouse} is not on a local disk; register tables with the catalog's own tools"
@@ -221,26 +213,26 @@ def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Re
     before = metadata_location(catalog, name)
     reasons: list[str] = []
     newest: int | None = None
-    for stored in _metadata_files(folder):
+    for stored in metadata_files(folder):
         newest = stored.version if newest is None else newest
         # The last commit may have been interrupted. Going back further would drop commits that readers have seen.
         if stored.version < newest - 1:
             break
         try:
-            document = orjson.loads(stored.path.read_bytes())
+            document = orjson.loads(read_bytes(str(stored.path), FileIOConfig()))
             location = str(document["location"])
             move = _Move(location, folder)
             move.check_files(document)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             reasons.append(f"{stored.path.name} is incomplete ({type(error).__name__})")
             continue
-        except (SourceError, MalformedTableError) as error:
+        except (SourceError, MalformedTableError, MissingFileError) as error:
             reasons.append(f"{stored.path.name}: {error}")
             continue
         current = document.get("current-snapshot-id")
         snapshot_id = None if current in {None, -1} else int(current)
-        is_moved = _local(location) != folder
-        if not is_moved and before is not None and _local(before) == stored.path:
+        is_moved = local_path(location) != folder
+        if not is_moved and before is not None and local_path(before) == stored.path:
             return Recovered(name, "unchanged", before, before, snapshot_id)
         action: Action = "moved here" if is_moved else "registered" if before is None else "brought forward"
         target = stored.path
@@ -270,34 +262,9 @@ def _register(catalog: "Catalog", name: str, before: str | None, location: str) 
         raise SourceError(f"{name} is in a catalog that only its own tools can change to {location}")
 
 
-def _names(config: Config, warehouse: Path) -> Iterator[str]:
-    """The tables that runs of this config write."""
-    for pattern in config.patterns:
-        logs = warehouse.joinpath(*identifier(change_log_name(pattern.removesuffix(".*")))[:1])
-        prefix = identifier(change_log_name(pattern.removesuffix("*")))[-1]
-        yield from (f"{logs.name}.{found.name}" for found in sorted(logs.glob(f"{prefix}*")))
-    for name in config.tables:
-        yield from (name, change_log_name(name), quarantine_name(name))
-    yield from config.published
-
-
-def _metadata_files(folder: Path) -> Iterator[MetadataFile]:
-    """Metadata files of a table, newest version first; files of the same version latest first."""
-    versions: dict[int, list[Path]] = defaultdict(list)
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for path in (folder / "metadata").iterdir():
-            if match := _METADATA_NAME.fullmatch(path.name):
-                versions[int(match[1])].append(path)
-    for version in sorted(versions, reverse=True):
-        paths = versions[version]
-        if len(paths) > 1:  # commits that collided; opening every file would cost more than the listing
-            paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        yield from (MetadataFile(path, version) for path in paths)
-
-
 def _lead(registered: Path, stored: MetadataFile) -> int:
     """Number of commits by which the newest metadata file is ahead of the one in the catalog."""
-    match = _METADATA_NAME.fullmatch(registered.name)
+    match = METADATA_NAME.fullmatch(registered.name)
     return 0 if match is None else stored.version - int(match[1])
 
 
@@ -309,17 +276,6 @@ def _lost_in_pairs(ahead: Iterable[str]) -> set[str]:
     """
     names = set(ahead)
     return {name for pair in ((n, change_log_name(n)) for n in names) if names.issuperset(pair) for name in pair}
-
-
-def _local_warehouse(config: Config) -> Path | None:
-    return None if config.catalog.warehouse is None else _local(config.catalog.warehouse)
-
-
-def _local(location: str) -> Path | None:
-    """The path of a local file or folder; None for remote ones."""
-    if location.startswith("file:"):
-        return Path(location.removeprefix("file://").removeprefix("file:"))
-    return None if "://" in location else Path(location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +375,7 @@ class _Move:
 
     def _read(self, path: str) -> AvroFile:
         here = self._here(path)
-        return read_avro(here.read_bytes(), str(here))
+        return read_avro(read_bytes(str(here), FileIOConfig()), str(here))
 
     def _write(self, old: AvroFile, rows: list[Record]) -> tuple[str, int]:
         """Write rows to an Avro file with the same schema and header; return its location and size."""

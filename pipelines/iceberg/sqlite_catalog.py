@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from scan_core import ScanError, TableMetadata
-from scan_core.io import FileIOConfig, parse_location
+from scan_core.io import FileIOConfig, parse_location, read_bytes
 from scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
@@ -131,7 +131,7 @@ class SqliteCatalog:
         if not place.is_local or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
             raise UnusualError
         try:
-            text = Path(place.path).read_bytes()
+            text = read_bytes(location, FileIOConfig())  # refuses a FIFO, which would never end
             facts = parse_metadata(text, location)
             metadata = _metadata(orjson.loads(text))
         except (OSError, ScanError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -5,11 +5,11 @@ Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -85,7 +85,10 @@ class Storage:
         return read_bytes(path, self.io)
 
     def files_in(self, folder: str) -> list[str]:
-        """Paths of the files directly in a folder; empty if it does not exist."""
+        """Paths of the files directly in a folder; empty if it does not exist or is a symbolic link."""
+        location = parse_location(folder)
+        if location.is_local and Path(location.path).is_symlink():  # its files are not the table's
+            return []
         return [file.path for file in self.list_files(folder, recursive=False)]
 
     def files_below(self, folder: str) -> list[str]:
@@ -93,12 +96,20 @@ class Storage:
         return [file.path for file in self.list_files(folder, recursive=True)]
 
     def list_files(self, folder: str, *, recursive: bool) -> list[StoredFile]:
-        """The files in a folder, and in its subfolders if `recursive`; empty if it does not exist."""
+        """The files in a folder, and in its subfolders if `recursive`; empty if it does not exist.
+
+        On a local disk these are regular files alone, and links are not followed, except that the folder itself may be
+        one: what a link leads to may belong to another table or program, and callers delete what they find.
+        """
         from pyarrow import fs
 
         location = parse_location(folder)
-        files = fs.LocalFileSystem(), location.path
-        system, inner = files if location.is_local else filesystem(location, self.io.properties)
+        if location.is_local:
+            return [
+                StoredFile(folder + path.removeprefix(location.path), size, modified)
+                for path, size, modified in _regular_files(location.path, recursive=recursive)
+            ]
+        system, inner = filesystem(location, self.io.properties)
         found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True, recursive=recursive))
         return [
             StoredFile(folder + info.path.removeprefix(inner), info.size or 0, info.mtime)
@@ -128,3 +139,20 @@ class Storage:
             else:
                 remote, inner = filesystem(location, self.io.properties)
                 remote.delete_file(inner)
+
+
+def _regular_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, int, datetime]]:
+    """Path, size and time of the last change of each regular file; files that disappear meanwhile are left out."""
+    folders = [folder]
+    while folders:
+        try:
+            entries = sorted(os.scandir(folders.pop()), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    facts = entry.stat(follow_symlinks=False)
+                    yield entry.path, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC)
+            elif recursive and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.errors import CatalogMismatchError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
@@ -147,6 +148,53 @@ def test_a_table_that_was_only_created_is_no_loss(tmp_path: Path) -> None:
     assert project.rows() == [1]
 
 
+COMMANDS = (
+    ["compact", "shop.p", "--all"],
+    ["convert", "shop.p"],
+    ["index", "shop.p", "--columns", "id", "--dead-rows"],
+    ["expire"],
+    ["orphans", "--delete"],
+    ["erase", "shop.p", "--where", "id = 1", "--delete"],
+    ["rollback", "shop.p", "--to", "1"],
+    ["replay", "shop.p", "--all"],
+    ["resync", "shop.p"],
+    ["adopt", "shop.p"],
+    ["debt"],
+)
+READERS = (
+    *(["status"], ["tables"], ["quarantine", "list"], ["check"]),
+    *([name, "shop.p"] for name in ("scan", "describe", "files", "snapshots", "explain", "changes", "verify")),
+)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *READERS], ids=lambda command: command[0])
+def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
+    command: list[str], project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.catalog_file.unlink()
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--config", str(project.config_path), "--json"])
+    assert ended.value.code == 1
+    message = json.loads(capsys.readouterr().err)["error"]
+    assert "does not know: shop.p, change_log.shop_p" in message
+    assert "nevermore recover" in message
+    assert not project.catalog_file.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_no_command_changes_the_tables_of_the_project_that_was_copied(
+    command: list[str], project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Project(tmp_path / "copy")
+    shutil.copytree(project.folder, copy.folder)
+    before = sorted(project.folder.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--config", str(copy.config_path), "--json"])
+    assert ended.value.code == 1
+    assert "was copied or moved" in json.loads(capsys.readouterr().err)["error"]
+    assert sorted(project.folder.rglob("*")) == before
+
+
 def test_a_copied_project_does_not_write_into_the_original(project: Project, tmp_path: Path) -> None:
     copy = Project(tmp_path / "copy")
     shutil.copytree(project.folder, copy.folder)
@@ -236,6 +284,21 @@ def test_damaged_metadata_is_one_message_that_names_the_file(
     assert "nevermore recover" in errors
     assert "Traceback" not in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_fifo_in_the_place_of_metadata_is_refused_at_once(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = metadata_of(project)[-1]
+    path.unlink()
+    os.mkfifo(path)
+    for command in (["compact", "shop.p"], ["scan", "shop.p"], ["expire", "shop.p"], ["status"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--config", str(project.config_path), "--json"])
+        assert ended.value.code == 1
+        assert "is not a regular file" in str(capsys.readouterr())
+    assert project.recover()["shop.p"] == "brought forward"
+    assert project.rows() == [1, 2, 3]  # the delete was committed with the metadata that is gone
 
 
 def test_recover_falls_back_to_the_newest_metadata_that_is_whole(project: Project) -> None:

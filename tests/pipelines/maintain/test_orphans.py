@@ -316,3 +316,28 @@ def test_object_stores(tmp_path: Path) -> None:
         now = reloaded(table.catalog)
         assert open_table(now).scan().to_table().to_pylist() == [{"id": 2}]
         assert [path for path in paths if exists(path, open_table(now).io)] == paths[2:]
+
+
+def test_links_lead_to_files_that_are_not_the_tables(table: Any, tmp_path: Path) -> None:
+    data, others = plain(table.location()) / "data", tmp_path / "others"
+    (others / "below").mkdir(parents=True)
+    theirs = [others / "a.parquet", others / "below" / "b.parquet"]
+    for path in (*theirs, data / "left.parquet"):
+        path.write_bytes(b"x")
+    (data / "linked").symlink_to(others)
+    (data / "itself").symlink_to(data)
+    (data / "one.parquet").symlink_to(theirs[0])
+    os.mkfifo(data / "fifo.parquet")
+    age(tmp_path)
+    found = find(table, DAY, delete=True)
+    assert [path.rpartition("/")[2] for path in found.files] == ["left.parquet"]
+    assert all(path.exists() for path in theirs)
+    assert rows_of(table) == [{"id": key} for key in range(3)]
+
+
+def test_a_folder_of_records_that_is_a_link_has_no_records(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "a").write_bytes(b"x")
+    (tmp_path / "nevermore-checks").symlink_to(tmp_path / "others")
+    assert storage.Storage().files_in(str(tmp_path / "nevermore-checks")) == []
+    assert storage.Storage().files_in(str(tmp_path / "others")) == [str(tmp_path / "others" / "a")]

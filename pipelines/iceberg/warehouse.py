@@ -1,0 +1,95 @@
+"""Which tables of a project a local warehouse folder holds, read from the folder alone, without a catalog."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.errors import CatalogMismatchError
+
+METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
+CREATED = 0
+"""Version of a table's first metadata file: a table with only this one has nothing to lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFile:
+    """A metadata file in a table's folder; `version` is the number in its name."""
+
+    path: Path
+    version: int
+
+
+def local_warehouse(config: Config) -> Path | None:
+    """The folder of the warehouse; None if it is not on a local disk."""
+    return None if config.catalog.warehouse is None else local_path(config.catalog.warehouse)
+
+
+def local_path(location: str) -> Path | None:
+    """The path of a local file or folder; None for remote ones."""
+    if location.startswith("file:"):
+        return Path(location.removeprefix("file://").removeprefix("file:"))
+    return None if "://" in location else Path(location)
+
+
+def table_folder(warehouse: Path, name: str) -> Path:
+    """Where catalogs put the table `namespace.table` by default."""
+    return warehouse.joinpath(*name.split("."))
+
+
+def names_written(config: Config, warehouse: Path) -> Iterator[str]:
+    """The tables that runs of this config write."""
+    for pattern in config.patterns:
+        logs = table_folder(warehouse, change_log_name(pattern.removesuffix(".*"))).parent
+        prefix = change_log_name(pattern.removesuffix("*")).rpartition(".")[2]
+        yield from (f"{logs.name}.{found.name}" for found in sorted(logs.glob(f"{prefix}*")))
+    for name in config.tables:
+        yield from (name, change_log_name(name), quarantine_name(name))
+    yield from config.published
+
+
+def metadata_files(folder: Path) -> Iterator[MetadataFile]:
+    """Metadata files of a table, newest version first; files of the same version latest first."""
+    versions: dict[int, list[Path]] = defaultdict(list)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in (folder / "metadata").iterdir():
+            if match := METADATA_NAME.fullmatch(path.name):
+                versions[int(match[1])].append(path)
+    for version in sorted(versions, reverse=True):
+        paths = versions[version]
+        if len(paths) > 1:  # commits that collided; opening every file would cost more than the listing
+            paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        yield from (MetadataFile(path, version) for path in paths)
+
+
+def refuse_unknown(warehouse: Path, unknown: Sequence[str]) -> None:
+    """Refuse to go on where a catalog does not know these tables of its warehouse.
+
+    Only change logs count: a dropped mirror can be rebuilt from its log and a published table from mirrors, without loss.
+
+    Raises:
+        CatalogMismatchError: the tables, and what to do.
+    """
+    if any(name.startswith(change_log_name("")) for name in unknown):
+        raise CatalogMismatchError(
+            f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; continuing would "
+            "create them again. `nevermore recover` registers them; if you do not need them, move their folders away"
+        )
+
+
+def refuse_without_catalog(config: Config) -> None:
+    """Refuse to take tables for not yet written where only the catalog is missing.
+
+    Raises:
+        CatalogMismatchError: the warehouse holds tables of the config.
+    """
+    warehouse = local_warehouse(config)
+    if warehouse is None or not warehouse.is_dir():
+        return
+    newest = (
+        (name, next(metadata_files(table_folder(warehouse, name)), None)) for name in names_written(config, warehouse)
+    )
+    refuse_unknown(warehouse, [name for name, stored in newest if stored is not None and stored.version != CREATED])
