@@ -37,6 +37,7 @@ SINGLE_IMPORTERS = {
     "pipelines.formats.pgoutput_kernels": _COMPILED,
     "pipelines.formats.wal2json": "a feed; the registry imports every feed",
     "pipelines.jsonscan.object_kernels": _COMPILED,
+    "pipelines.maintain.text_search": _LARGE,
     "pipelines.mirrors.partial_removals": _COMPILED,
     "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,

@@ -4,15 +4,11 @@ First every table gets a commit without the rows; only then older snapshots expi
 erase. So it can be interrupted anywhere and run again. At the end all files that are left are searched for the rows.
 """
 
-import io
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +24,7 @@ from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import metadata_location, open_current, refresh
-from pipelines.iceberg.manifests import NamedFiles, read_avro
+from pipelines.iceberg.manifests import NamedFiles
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
 from pipelines.iceberg.row_shape import distinct_rows, member
 from pipelines.iceberg.storage import StoredFile
@@ -49,6 +45,7 @@ from pipelines.maintain.retention import (
     opened,
     size_text,
 )
+from pipelines.maintain.text_search import TextSearch, members, patterns, texts_of
 from pipelines.mirrors.table_shape import IDENTITY, KEY
 from pipelines.publish.query import published_query
 from pipelines.publish.state import SOURCE, STATE, PublishedState
@@ -60,7 +57,6 @@ from scan_core import (
     Expr,
     FileScanTask,
     Mask,
-    ScanError,
     ScanMetrics,
     ScanOptions,
     Snapshot,
@@ -85,8 +81,6 @@ MIN_TEXT = 4
 """Characters of a text that is searched for: shorter ones are part of too many others."""
 MAX_TEXTS = 1000
 """Texts that are searched for."""
-_ALTERNATIVES = 200
-"""Texts in one pattern."""
 _MAX_LISTED = 10
 _SIDES = ("key", "before", "after")
 
@@ -349,7 +343,7 @@ class _Run:
         show(f"{name}: looking for rows in all snapshots")
         self.keys = self._find_keys()
         self._set = KeySet([self.keys.column(i) for i in range(len(self._key))])
-        self._known_texts = list(dict.fromkeys([*texts_in(where), *(_texts_of(self.keys) if self._is_keyed else ())]))
+        self._known_texts = list(dict.fromkeys([*texts_in(where), *(texts_of(self.keys) if self._is_keyed else ())]))
         self.texts = [text for text in self._known_texts if len(text) >= MIN_TEXT][:MAX_TEXTS]
         self._places = list(self._all_places())
         for place in self._places:
@@ -515,17 +509,13 @@ class _Run:
 
     def _texts_in_events(self, *, is_own: bool) -> Callable[[pa.RecordBatch], Mask]:
         """Quarantined events that have one of the texts, or, of JSON of this table alone, a key as members."""
-        patterns = [list(_patterns(self.texts))]
+        of_texts = list(patterns(self.texts))
         by_column: list[list[str]] = []
         if is_own:
+            renamed = self._config.tables[self._name].rename if self._name in self._config.tables else {}
             for name, column in zip(self._key, self.keys.columns, strict=True):
-                values = sorted({re.escape(str(value)) for value in pc.unique(column).to_pylist() if value is not None})
-                by_column.append(
-                    [
-                        rf'"{re.escape(name)}"\s*:\s*"?(?:{"|".join(part)})"?\s*(?:[,}}\]]|$)'
-                        for part in _parts(values, _ALTERNATIVES)
-                    ]
-                )
+                names = [name, *(source for source, new in renamed.items() if new == name)]
+                by_column.append(list(members(names, pc.unique(column).to_pylist())))
 
         def matches(batch: pa.RecordBatch, patterns: Sequence[str], *, all_columns: bool) -> Mask:
             found = np.zeros(batch.num_rows, np.bool_)
@@ -535,7 +525,7 @@ class _Run:
             return found
 
         def drops(batch: pa.RecordBatch) -> Mask:
-            found = matches(batch, patterns[0], all_columns=True)
+            found = matches(batch, of_texts, all_columns=True)
             if by_column:
                 found |= np.logical_and.reduce([matches(batch, one, all_columns=False) for one in by_column])
             return found
@@ -700,7 +690,7 @@ class _Run:
         if not named or current is None:
             return
         live = [StoredFile(path, size, None) for _, path, size in _files_in(found, current)]
-        common = {text for text in named if any(_TextSearch([text]).look_into(file, found)[0] for file in live)}
+        common = {text for text in named if any(TextSearch([text]).look_into(file, found)[0] for file in live)}
         self.texts = [text for text in self.texts if text not in common]
 
     def _refs_with(self, found: OpenedTable, paths: Collection[str]) -> Iterator[str]:
@@ -723,7 +713,7 @@ class _Run:
             reasons = {path: counted(n, "row") for path, n in rows.items()}
             reasons |= dict.fromkeys(place.deletes_with_keys(found, files.deletes.values()), "keys of deletes")
         listed = [file for folder in found.folders for file in found.storage.list_files(folder, recursive=True)]
-        search = _TextSearch(self.texts)
+        search = TextSearch(self.texts)
         for file in listed:
             has_text, num_bytes = search.look_into(file, found)
             decoded += num_bytes
@@ -784,94 +774,3 @@ def _differ(one: pa.Table, other: pa.Table) -> Mask:
         unequal = pc.fill_null(pc.not_equal(a, b), pc.not_equal(pc.is_null(a), pc.is_null(b)))
         differs |= np.asarray(unequal, np.bool_)
     return differs
-
-
-def _texts_of(keys: pa.Table) -> Iterator[str]:
-    """The values of keys that are text, or are written as text."""
-    for column in keys.columns:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            yield from (text for text in pc.unique(column).to_pylist() if text)
-        elif pa.types.is_fixed_size_binary(column.type) and column.type.byte_width == 16:
-            yield from (str(UUID(bytes=value)) for value in pc.unique(column).to_pylist() if value)
-
-
-def _parts(values: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    return (values[begin : begin + size] for begin in range(0, len(values), size))
-
-
-def _patterns(texts: Sequence[str]) -> Iterator[str]:
-    """Regular expressions for texts that are not a part of a longer word."""
-    for part in _parts(texts, _ALTERNATIVES):
-        yield rf"(?:^|[^0-9A-Za-z])(?:{'|'.join(map(re.escape, part))})(?:$|[^0-9A-Za-z])"
-
-
-class _TextSearch:
-    """Searches texts in files of any kind."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._patterns = list(_patterns(texts))
-        self._stored = [text.encode() for text in texts]
-
-    @cached_property
-    def _compiled(self) -> list[re.Pattern[str]]:
-        return [re.compile(pattern) for pattern in self._patterns]
-
-    def look_into(self, file: StoredFile, found: OpenedTable) -> tuple[bool, int]:
-        """Whether a file has one of the texts, and how many bytes were compared."""
-        if not self._patterns:
-            return False, 0
-        try:
-            if file.path.endswith(".parquet"):
-                return self._in_parquet(file.path, found)
-            data = found.storage.read(file.path)
-            if file.path.endswith(".avro"):
-                values = list(_leaves(read_avro(data, file.path).rows))
-                return any(self._in_text(value) for value in values), sum(map(len, values))
-        except (ScanError, pa.ArrowException, OSError, ValueError):
-            return False, 0  # it was deleted meanwhile, or is no file of a table
-        if file.path.endswith(".gz"):
-            with pa.CompressedInputStream(io.BytesIO(data), "gzip") as stream:
-                data = stream.read()
-        return any(text in data for text in self._stored), len(data)
-
-    def _in_text(self, value: str) -> bool:
-        return any(pattern.search(value) for pattern in self._compiled)
-
-    def _in_parquet(self, path: str, found: OpenedTable) -> tuple[bool, int]:
-        num_bytes = 0
-        has_text = False
-        with found.storage.open_input(path) as source, pq.ParquetFile(source) as stored:
-            for batch in stored.iter_batches():
-                num_bytes += batch.nbytes
-                has_text = has_text or any(self._in_column(column) for column in batch.columns)
-        return has_text, num_bytes
-
-    def _in_column(self, column: pa.Array) -> bool:
-        kind = column.type
-        if isinstance(column, pa.ExtensionArray):
-            return self._in_column(column.storage)
-        if pa.types.is_dictionary(kind):
-            return self._in_column(column.dictionary)
-        if pa.types.is_struct(kind):
-            return any(self._in_column(one) for one in column.flatten())
-        if pa.types.is_map(kind):
-            return self._in_column(column.keys) or self._in_column(column.items)
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return self._in_column(column.flatten())
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
-            return False
-        return any(pc.any(pc.match_substring_regex(column, pattern)).as_py() for pattern in self._patterns)
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """Texts in a decoded Avro file; bytes as text of their single bytes, so that those of UTF-8 are found as well."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bytes):
-        yield value.decode("utf-8", "replace")
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _leaves(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _leaves(one)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -204,6 +205,54 @@ def test_keys_of_other_types_are_found_in_quarantined_events_too(tmp_path: Path,
     assert [one.rstrip(b"\n") for one in raw] == [kept.encode()]
     assert len(project.rows(NAME, "name")) == 1
     assert passes_checks(project)
+
+
+@pytest.mark.parametrize("escapes", ["none", "ASCII", "capitals", "slashes"])
+@pytest.mark.parametrize("key", ["Jürgen-4711", 'a "quoted" name', "two\tcolumns", "north/south", "日本 4711"])
+def test_quarantined_events_are_found_however_json_writes_the_key(tmp_path: Path, key: str, escapes: str) -> None:
+    written = json.dumps({"id": key}, ensure_ascii=escapes != "none")
+    if escapes == "capitals":
+        written = re.sub(r"\\u....", lambda found: "\\u" + found[0][2:].upper(), written)
+    if escapes == "slashes":
+        written = written.replace("/", r"\/")
+    assert key_is_erased(tmp_path, key, {}, f"id = '{key}'", written) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "where", "written"),
+    [
+        ("date", 20458, "id = '2026-01-05'", ["20458", '"2026-01-05"']),
+        ("timestamptz", "2026-01-05T10:00:00Z", "id = '2026-01-05T10:00:00Z'", ['"2026-01-05T10:00:00.000Z"']),
+        ("timestamptz", "2026-01-05T10:00:00Z", "id >= '2026-01-05'", ["1767607200000", "1767607200000000"]),
+        ("decimal(10, 2)", "4711.50", "id = 4711.5", ['"4711.50"', "4711.50"]),
+        ("long", 4711, "id = 4711", ["4711", '"4711"']),
+    ],
+)
+def test_quarantined_events_are_found_however_they_write_a_value(
+    tmp_path: Path, kind: str, key: object, where: str, written: list[str]
+) -> None:
+    for number, value in enumerate(written):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert key_is_erased(folder, key, {"types": {"id": kind}}, where, f'{{"id": {value}}}') == []
+
+
+def test_quarantined_events_are_found_by_the_names_that_the_source_has(tmp_path: Path) -> None:
+    options = {"key": ["person"], "rename": {"id": "person"}}
+    assert key_is_erased(tmp_path, 4711, options, "person = 4711", '{"id": 4711}') == []
+
+
+def key_is_erased(folder: Path, key: object, options: dict[str, Any], where: str, written: str) -> list[bytes]:
+    """Erase a key of which a broken event is in quarantine; the events that are left there."""
+    project = Project(folder, {NAME: {"key": ["id"], **options}})
+    broken = f'{{"op": "u", "source": {{"table": "people"}}, "after": {written}'
+    project.land(
+        "0.jsonl", [people("c", {"id": key, "name": "Anna"}), people("c", {"id": key, "name": "Berta"}), broken]
+    )
+    project.run()
+    done = run(project, where)
+    assert (done.keys, done.is_complete) == (1, True)
+    return [row["raw"] for row in project.rows(QUARANTINE, "raw")]
 
 
 def test_a_table_without_key_loses_the_equal_rows(tmp_path: Path) -> None:
