@@ -28,6 +28,8 @@ SINGLE_IMPORTERS = {
     "assets.demo": _LAZY,
     "assets.published": _LARGE,
     "checks.damage": _LAZY,
+    "checks.expectations": _LAZY,
+    "checks.health": _LARGE,
     "checks.reference.candidates": _LARGE,
     "checks.snapshot_facts": _LARGE,
     "pipelines.cli.row_output": _LAZY,

@@ -23,10 +23,10 @@ from assets.jobs import (
 from assets.labels import labels
 from assets.materialized import change_log_metadata, mirror_metadata
 from assets.new_files import has_files, new_files_sensor
-from assets.project import Project, change_log_key, mirror_key, table_pool
+from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from assets.retries import retry, retry_if_transient
-from checks.asset_checks import debt_asset_check, leave_run_failed, mirror_asset_checks
+from checks.asset_checks import leave_run_failed, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.recovery import open_existing
@@ -161,16 +161,14 @@ def project_definitions(config: Config) -> dg.Definitions:
         *(mirror_asset(table, config) for table in config.tables),
         *(published_asset(name, config, partitions_of(name, config.published)) for name in config.published),
     ]
-    mirror_checks = [
-        check
-        for table in config.tables
-        for check in (mirror_asset_checks(table, mirror_key(table), config), debt_asset_check(table, mirror_key(table)))
-    ]
-    check_all = check_job(mirror_checks)
+    mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
+    made = (published_asset_checks(name, published_key(name), config) for name in config.published)
+    all_checks = [*mirror_checks, *(check for check in made if check is not None)]
+    check_all = check_job(all_checks)
     compact_all = compact_job([*config.tables])
     return dg.Definitions(
         assets=assets,
-        asset_checks=mirror_checks,
+        asset_checks=all_checks,
         jobs=[
             *(ingest_job, check_all, compact_all, retention_job),
             *jobs_by_time(config.published),

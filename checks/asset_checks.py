@@ -1,4 +1,4 @@
-"""The checks of mirrors as Dagster asset checks: a failed one fails its run and names offending keys."""
+"""The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,15 +6,17 @@ from typing import Any
 import dagster as dg
 
 from checks.comparison import CheckResult
-from checks.mirror_checks import checks_of, run_checks
+from checks.configured import DESCRIPTIONS, configured, published_results, severity_of
+from checks.mirror_checks import all_checks_of, run_checks
 from pipelines.config.project import Config
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.maintain.debt import Debt, debt_of
 
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""
 
-SCANS_ARE_FAST = "scans_are_fast"
+SEVERITIES: Mapping[str, dg.AssetCheckSeverity] = {
+    "block": dg.AssetCheckSeverity.ERROR,
+    "warn": dg.AssetCheckSeverity.WARN,
+}
 _DESCRIPTIONS = {
     "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",
     "mirror_equals_reference": "The engine's rows are those of DuckDB over the mirror's files and over the change log.",
@@ -22,59 +24,58 @@ _DESCRIPTIONS = {
     "removals_find_rows": "Every delete and update found the old row that it names.",
     "manifests_match_files": "Partition values, bounds and counts in manifests are those of the files.",
     "nothing_was_rolled_back": "Mirror and change log hold every change that they have held before.",
+    **DESCRIPTIONS,
 }
 
 
 def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition:
-    """The blocking checks of one mirror, whose asset is `key`: one step, so that tables are read once for all of them."""
-    names = list(checks_of(config, table))
+    """The checks of one mirror, whose asset is `key`: one step, so that tables are read once for all of them."""
+    names, settings = all_checks_of(config, table), config.tables[table].checks
 
     @dg.multi_asset_check(
         name="check_" + "_".join(key.path),
-        specs=[dg.AssetCheckSpec(n, asset=key, blocking=True, description=_DESCRIPTIONS[n]) for n in names],
+        specs=[
+            dg.AssetCheckSpec(n, asset=key, blocking=severity_of(settings, n) == "block", description=_DESCRIPTIONS[n])
+            for n in names
+        ],
         required_resource_keys={PROJECT},
         can_subset=True,
     )
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
         for found in run_checks(context.resources.project.config(), table, [n for n in names if n in selected]):
-            if not found.passed:
+            if found.blocks:
                 leave_run_failed(context)
             yield check_result(found, key)
 
     return check
 
 
-def debt_asset_check(table: str, key: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """Warns if scans of a mirror lose more of their time than the config allows; blocks nothing, as the rows are right."""
+def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition | None:
+    """The checks that the config adds to a published table as it is now; None if there are none.
 
-    @dg.asset_check(
-        asset=key,
-        name=SCANS_ARE_FAST,
-        description="Scans lose at most `max_debt` of their time by small files and deletes.",
+    New rows are checked before they become visible, in the step that makes them.
+    """
+    settings = config.published[name].checks
+    added = configured(settings)
+    if not added:
+        return None
+
+    @dg.multi_asset_check(
+        name="check_" + "_".join(key.path),
+        specs=[
+            dg.AssetCheckSpec(n, asset=key, blocking=severity == "block", description=_DESCRIPTIONS[n])
+            for n, severity in added.items()
+        ],
         required_resource_keys={PROJECT},
+        can_subset=True,
     )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        config = context.resources.project.config()
-        mirror = find_table(open_catalog(config), table)
-        debt = Debt(table) if mirror is None else debt_of(mirror, config)
-        return dg.AssetCheckResult(
-            passed=not debt.is_too_much,
-            severity=dg.AssetCheckSeverity.WARN,
-            description="\n".join(debt.lines),
-            metadata={
-                "part of scan time lost": debt.share,
-                "seconds lost": debt.lost_seconds,
-                "seconds saved by compaction": debt.saved_seconds,
-                "data files": debt.data_files,
-                "small files": debt.small_files,
-                "dead rows": debt.dead_rows,
-                "delete files": debt.delete_files,
-                "delete rows": debt.delete_rows,
-                "manifests": debt.manifests,
-                "snapshots": debt.snapshots,
-            },
-        )
+    def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        selected = {check_key.name for check_key in context.selected_asset_check_keys}
+        for found in published_results(context.resources.project.config(), name, selected):
+            if found.blocks:
+                leave_run_failed(context)
+            yield check_result(found, key)
 
     return check
 
@@ -93,6 +94,7 @@ def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
         asset_key=key,
         check_name=found.name,
         passed=found.passed,
+        severity=SEVERITIES[found.severity],
         description=found.summary(),
         metadata=check_metadata(found.compared, found.offending_keys),
     )

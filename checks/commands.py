@@ -36,13 +36,17 @@ def check(
             show_default=False,
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Check all rows against all expectations, also those that met them before.")
+    ] = False,
     scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
 ) -> None:
     """Check mirrors against their change logs and files, and published tables against DuckDB and their files.
 
-    Exit code 0 if every check passes, 1 if one fails.
+    Also runs the checks that the config adds: expectations, freshness, volume. Exit code 0 if every check passes or only
+    warns, 1 if one fails.
     """
     from pipelines.config.project import load
     from pipelines.errors import SourceError
@@ -63,16 +67,16 @@ def check(
         if name in settings.published:
             from checks.published_equality import check_published  # with DuckDB and a SQL parser: only if needed
 
-            results = check_published(settings, name)
+            results = check_published(settings, name, full=full)
         else:
-            from checks.mirror_checks import checks_of, run_checks
+            from checks.mirror_checks import all_checks_of, run_checks
 
             if not as_json and (catalog is None or find_table(catalog, name) is None):
                 typer.echo(f"nothing  {name}: it does not exist yet, so there is nothing to compare")
                 continue
-            results = run_checks(settings, name, checks_of(settings, name))
+            results = run_checks(settings, name, all_checks_of(settings, name), full=full)
         for result in results:
-            passed &= result.passed
+            passed &= not result.blocks
             if as_json:
                 import orjson
 
@@ -80,7 +84,15 @@ def check(
                 document = {"table": name, "check": document.pop("name"), **document}
                 typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
                 continue
-            outcome = "FAILED" if not result.passed else "passed" if result.compared else "nothing"
+            outcome = (
+                "FAILED"
+                if result.blocks
+                else "WARNING"
+                if not result.passed
+                else "passed"
+                if result.compared
+                else "nothing"
+            )
             compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
             typer.echo(f"{outcome}  {name}  {result.name}  {compared}")
             for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:

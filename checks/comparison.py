@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ class CheckResult:
         passed: whether the table is as it should be.
         compared: counts, by a short name, e.g. `rows in mirror`.
         offending_keys: up to 20 keys or rows that are wrong, as Python values by column.
-        details: what is wrong, one statement each; empty when passed.
+        details: what is wrong, one statement each; notes when passed.
+        severity: whether a failure stops what is published from the table, or is only reported.
     """
 
     name: str
@@ -32,6 +33,12 @@ class CheckResult:
     compared: Mapping[str, int] = field(default_factory=dict)
     offending_keys: Sequence[Mapping[str, Any]] = ()
     details: Sequence[str] = ()
+    severity: Literal["block", "warn"] = "block"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing may be published because of this result."""
+        return not self.passed and self.severity == "block"
 
     def summary(self) -> str:
         """One line for people: the counts, then what is wrong."""

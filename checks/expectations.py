@@ -1,124 +1,440 @@
-"""Expectations on a table's rows, checked by Great Expectations: declared by users, or derived from the schema.
+"""Expectations on a table's rows, checked by Great Expectations: those of the config, and those of the schema.
 
-Declared as `not_null: [id]`, `unique: [[id]]`, `between: {qty: [0, 1000]}`, `in_set: {status: [new, paid]}`,
-`matches: {email: ".+@.+"}`, `row_count: [1, null]`, or under `expectations:` by their names in Great Expectations. The
-library is imported only in the function that needs it, because the import takes seconds and much memory.
+Rows come from the scan engine: as pandas frames of bounded size, or as a Spark DataFrame if a table is larger. The library
+is imported only where there is something to check, because the import takes seconds and much memory.
 """
 
+import hashlib
+import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from difflib import get_close_matches
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical, sample
-from scan_core import Schema
+from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
+from pipelines.config.checks import ExpectationConfig, PublishedChecksConfig, expectation_rules
+from pipelines.errors import ConfigError
+from scan_core import PrimitiveType, Scan, Schema
+
+MUST = "meets_expectations"
+"""Name of the check of the expectations that block."""
+SHOULD = "should_meet_expectations"
+"""Name of the check of the expectations that warn."""
+NAMES: Mapping[Literal["block", "warn"], str] = {"block": MUST, "warn": SHOULD}
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("bool", "BooleanType"),
+    "int": ("int32", "int", "IntegerType"),
+    "long": ("int64", "int", "LongType"),
+    "float": ("float32", "FloatType"),
+    "double": ("float64", "DoubleType"),
+    "decimal": ("Decimal", "DecimalType"),
+    "date": ("date", "DateType"),
+    "timestamp": ("datetime64[us]", "TimestampNTZType"),
+    "string": ("str", "StringType"),
+    "binary": ("bytes", "BinaryType"),
+}
+"""By Iceberg type, the names of its values in pandas and in Spark. Great Expectations cannot name times with a zone."""
+_OF_NUMBERS = frozenset(
+    f"expect_column_{what}"
+    for what in (
+        *("max_to_be_between", "min_to_be_between", "mean_to_be_between", "median_to_be_between", "sum_to_be_between"),
+        *("stdev_to_be_between", "quantile_values_to_be_between", "value_z_scores_to_be_less_than"),
+        "values_to_not_be_outliers",
+    )
+)
+"""Expectations that Great Expectations computes in pandas from numbers and times only, not from Python's decimals and dates."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """An expectation by its name in Great Expectations, and its arguments."""
+def expectations_of_schema(
+    schema: Schema, key: Sequence[str], severity: Literal["block", "warn"]
+) -> list[ExpectationConfig]:
+    """The expectations that follow from the schema: its columns and their types, columns without NULL, the unique key."""
 
-    name: str
-    arguments: Mapping[str, Any]
+    def make(name: str, **arguments: Any) -> ExpectationConfig:
+        return ExpectationConfig(name=name, arguments=arguments, severity=severity)
 
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.arguments.items())})"
-
-
-def expectations_of_schema(schema: Schema, key: Sequence[str] = ()) -> list[Expectation]:
-    """The expectations that follow from the schema: required columns are never NULL, the key is unique."""
-    required = [Expectation(_NOT_NULL, {"column": f.name}) for f in schema.fields if f.required]
-    return [*required, _unique(key)] if key else required
-
-
-def declared_expectations(declared: Mapping[str, Any]) -> list[Expectation]:
-    """The expectations under `checks:` of a table in the config.
-
-    Raises:
-        ValueError: an unknown kind of expectation.
-    """
-    found: list[Expectation] = []
-    for kind, value in declared.items():
-        if kind not in _KINDS:
-            raise ValueError(f"unknown expectation {kind!r}; valid expectations are {', '.join(sorted(_KINDS))}")
-        found += _KINDS[kind](value)
+    names = [f.name for f in schema.fields]
+    found = [make("expect_table_columns_to_match_set", column_set=names, exact_match=True)] if names else []
+    for f in schema.fields:
+        base = str(f.type).partition("(")[0]
+        if isinstance(f.type, PrimitiveType) and base in _TYPES:
+            found.append(make("expect_column_values_to_be_in_type_list", column=f.name, type_list=[*_TYPES[base]]))
+        if f.required or f.name in key:
+            found.append(make("expect_column_values_to_not_be_null", column=f.name))
+    if len(key) == 1:
+        found.append(make("expect_column_values_to_be_unique", column=key[0]))
+    elif key:
+        found.append(make("expect_compound_columns_to_be_unique", column_list=list(key)))
     return found
 
 
-def meets_expectations(rows: pa.Table, expectations: Sequence[Expectation], key: Sequence[str] = ()) -> CheckResult:
-    """All expectations hold for `rows`; other rows are shown by the columns of `key`."""
-    compared = {"rows": rows.num_rows, "expectations": len(expectations)}
-    if not expectations:
-        return CheckResult("meets_expectations", passed=True, compared=compared)
-    details, places = [], set[int]()
-    for expectation, result in zip(expectations, _validate(rows, expectations), strict=True):
-        if not result.success:
-            details.append(_statement(expectation, result))
-            places.update(i for i in (result.result or {}).get("unexpected_index_list") or [] if isinstance(i, int))
-    shown = rows.select(list(key) or rows.column_names).take(pa.array(sorted(places)[:MAX_OFFENDING_KEYS], pa.int64()))
-    return CheckResult("meets_expectations", not details, compared, sample(shown), details)
+@dataclass(frozen=True, slots=True)
+class RowsToCheck:
+    """The rows that expectations are about.
+
+    Attributes:
+        name: the table.
+        scan: a scan of the snapshot that is checked.
+        key: columns that identify a row, to show which rows are wrong.
+        changed: the rows of a scan like `scan` that can be wrong, in batches, for expectations that hold row by row; None
+            if all rows must be checked.
+        session: makes the Spark session for tables that are too large for pandas.
+    """
+
+    name: str
+    scan: Scan
+    key: tuple[str, ...]
+    changed: Callable[[Scan], Iterable[pa.RecordBatch]] | None
+    session: Callable[[], Any]
 
 
-def _validate(rows: pa.Table, expectations: Sequence[Expectation]) -> list[Any]:
-    with warnings.catch_warnings():
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of one expectation.
+
+    Attributes:
+        expectation: the expectation.
+        passed: whether it holds.
+        statement: what is wrong; empty if it holds.
+        rows: up to 20 rows that do not meet it: the key and the values.
+    """
+
+    expectation: ExpectationConfig
+    passed: bool
+    statement: str = ""
+    rows: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The result of all expectations of a table.
+
+    Attributes:
+        found: what became of each.
+        num_rows: rows that were checked row by row, and rows that were checked as a whole.
+        documents: the results as Great Expectations writes them.
+    """
+
+    found: Sequence[Found]
+    num_rows: Mapping[str, int]
+    documents: Sequence[Mapping[str, Any]]
+
+    def results(self, how: str = "") -> dict[str, CheckResult]:
+        """One check for the expectations that block, and one for those that warn; only where there are some."""
+        made = {}
+        for severity, name in NAMES.items():
+            mine = [f for f in self.found if f.expectation.severity == severity]
+            if not mine:
+                continue
+            wrong = [f for f in mine if not f.passed]
+            rows = [row for f in wrong for row in f.rows][:MAX_OFFENDING_KEYS]
+            compared = {"expectations": len(mine), **self.num_rows}
+            details = [*([how] if how else []), *(f.statement for f in wrong)]
+            made[name] = CheckResult(name, not wrong, compared, rows, details, severity=severity)
+        return made
+
+    @property
+    def rows_passed(self) -> bool:
+        """Whether all expectations hold that are decided row by row."""
+        return all(f.passed for f in self.found if f.expectation.is_row_wise)
+
+
+def expectations_of(checks: PublishedChecksConfig, schema: Schema, key: Sequence[str]) -> tuple[ExpectationConfig, ...]:
+    """All expectations of a table: of the schema, of the config and of its suite, each once."""
+    severity = checks.schema_severity
+    derived = [] if severity == "off" else expectations_of_schema(schema, key, severity)
+    by_text = {(str(e), json.dumps(e.arguments, default=str)): e for e in (*derived, *checks.expectations)}
+    return tuple(by_text.values())
+
+
+def shape_of(expectations: Iterable[ExpectationConfig]) -> str:
+    """A text that is another one for other expectations."""
+    text = json.dumps([e.model_dump() for e in expectations], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame_bytes: int) -> Validation:
+    """Check expectations.
+
+    Args:
+        rows: the rows.
+        expectations: what must hold.
+        frame_bytes: rows of up to this size are checked in pandas at once. Expectations that hold row by row are then
+            checked in frames of this size if only changed rows are checked, all others in Spark.
+
+    Raises:
+        ConfigError: Great Expectations is not installed.
+        MissingRuntimeError: the table is too large for pandas, and there is no Java for Spark.
+    """
+    found: list[Found | None] = [_fault(e, rows.scan.schema) for e in expectations]
+    groups: dict[tuple[str | None, str], list[int]] = {}
+    for place, expectation in enumerate(expectations):
+        if found[place] is None:
+            groups.setdefault((expectation.where, _scope(expectation, rows)), []).append(place)
+    counts: dict[str, int] = {}
+    documents: list[Mapping[str, Any]] = []
+    library = _Library() if groups else None
+    for (where, scope), places in groups.items():
+        if library is None:
+            break
+        chosen = {place: _with_typed_bounds(expectations[place], rows.scan.schema, scope) for place in places}
+        made = _Group(library, rows, where, scope, chosen, frame_bytes).run()
+        for place, result in made.results.items():
+            found[place] = _found(expectations[place], result, rows.key)
+        what = "changed rows" if scope == "changed" else "rows"
+        counts[what] = max(counts.get(what, 0), made.num_rows)
+        documents.append(made.document)
+    return Validation([f for f in found if f is not None], counts, documents)
+
+
+def _scope(expectation: ExpectationConfig, rows: RowsToCheck) -> Literal["changed", "numbers", "all"]:
+    if expectation.is_row_wise and rows.changed is not None:
+        return "changed"
+    return "numbers" if expectation.name in _OF_NUMBERS else "all"
+
+
+def _columns(expectation: ExpectationConfig) -> list[str]:
+    """The columns that an expectation reads."""
+    rule = expectation_rules()[expectation.name]
+    found: list[str] = []
+    for name, kind in rule.arguments.items():
+        value = expectation.arguments.get(name)
+        if kind == "column" and value is not None:
+            found.append(value)
+        elif kind == "columns" and name == "column_list" and value is not None:
+            found += value
+    return found
+
+
+def _is_of_table(expectation: ExpectationConfig) -> bool:
+    """Whether an expectation is about which columns there are."""
+    return expectation.name.startswith("expect_table_column") or expectation.name == "expect_column_to_exist"
+
+
+def _fault(expectation: ExpectationConfig, schema: Schema) -> Found | None:
+    """What is wrong with an expectation that cannot be checked; None if it can."""
+    if _is_of_table(expectation):
+        return None
+    names = [f.name for f in schema.fields]
+    for column in _columns(expectation):
+        if column not in names:
+            near = get_close_matches(column, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; its columns are {', '.join(names)}"
+            return Found(
+                expectation, passed=False, statement=f"{expectation}: the table has no column {column!r}{hint}"
+            )
+    return None
+
+
+def _with_typed_bounds(expectation: ExpectationConfig, schema: Schema, scope: str) -> ExpectationConfig:
+    """Bounds in the type of their column: YAML has dates and times where the column may have the other, or text."""
+    column = expectation.arguments.get("column")
+    kind = next((str(f.type) for f in schema.fields if f.name == column), "")
+    if not kind.startswith(("date", "timestamp")):
+        return expectation
+    as_date = kind == "date" and scope != "numbers"
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                return value
+        if isinstance(value, datetime):
+            value = value.astimezone() if kind == "timestamptz" and value.tzinfo is None else value
+            return value.date() if as_date else value
+        if isinstance(value, date) and not as_date:
+            from datetime import UTC, time
+
+            return datetime.combine(value, time(), UTC if kind == "timestamptz" else None)
+        return value
+
+    arguments = {
+        name: [typed(v) for v in value]
+        if name == "value_set"
+        else typed(value)
+        if name in {"min_value", "max_value"}
+        else value
+        for name, value in expectation.arguments.items()
+    }
+    return expectation.model_copy(update={"arguments": arguments})
+
+
+_INSTALL = "expectations require Great Expectations: pip install great-expectations"
+
+
+class _Library:
+    """Great Expectations, with a project in memory."""
+
+    def __init__(self) -> None:
         os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-        warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
-        import great_expectations as gx
-        from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
+            try:
+                import great_expectations as gx
+                from great_expectations.data_context.types import base
+            except ImportError as error:
+                raise ConfigError(f"{_INSTALL} ({error})") from error
+            self._gx = gx
+            in_memory = base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
+            project = base.DataContextConfig(store_backend_defaults=in_memory, analytics_enabled=False)
+            self._context = gx.get_context(mode="ephemeral", project_config=project)
+            self._context.variables.progress_bars = base.ProgressBarsConfig(globally=False)
+        self._number = 0
 
-        in_memory = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
-        project = DataContextConfig(store_backend_defaults=in_memory, analytics_enabled=False)
-        context = gx.get_context(mode="ephemeral", project_config=project)
-        context.variables.progress_bars = gx.data_context.types.base.ProgressBarsConfig(globally=False)
-        asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
-        frame = canonical(rows).to_pandas(integer_object_nulls=True)
-        batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
-        classes = [getattr(gx.expectations, "".join(map(str.capitalize, e.name.split("_")))) for e in expectations]
-        made = [one(**e.arguments) for one, e in zip(classes, expectations, strict=True)]
-        return [batch.validate(m, result_format="COMPLETE") for m in made]
+    def run(
+        self, name: str, frame: Any, expectations: Mapping[int, ExpectationConfig], key: Sequence[str], engine: str
+    ) -> Any:
+        """The result of a suite on a frame; each expectation has its place in its `meta`."""
+        self._number += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sources, unique = self._context.data_sources, f"{name} {self._number}"
+            source = sources.add_spark(unique) if engine == "spark" else sources.add_pandas(unique)
+            batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
+            suite = self._context.suites.add(self._gx.ExpectationSuite(name=unique))
+            for place, expectation in expectations.items():
+                made = getattr(self._gx.expectations, "".join(map(str.capitalize, expectation.name.split("_"))))
+                severity = "critical" if expectation.severity == "block" else "warning"
+                meta = {"place": place, **({"where": expectation.where} if expectation.where else {})}
+                suite.add_expectation(made(**expectation.arguments, severity=severity, meta=meta))
+            definition = self._gx.ValidationDefinition(name=unique, data=batch, suite=suite)
+            self._context.validation_definitions.add(definition)
+            listed = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_OFFENDING_KEYS}
+            shown = {"unexpected_index_column_names": list(key)} if key else {}
+            return definition.run(batch_parameters={"dataframe": frame}, result_format=listed | shown)
 
 
-def _statement(expectation: Expectation, result: Any) -> str:
-    info = result.exception_info or {}
-    for one in [info] if "raised_exception" in info else info.values():
-        if isinstance(one, Mapping) and one.get("raised_exception"):
-            return f"{expectation}: {one['exception_message']}"
+@dataclass(slots=True)
+class _Made:
+    results: dict[int, Any] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
+    num_rows: int = 0
+
+    def add(self, result: Any, num_rows: int) -> None:
+        """Add the result for some rows to that for the rows before them."""
+        self.num_rows += num_rows
+        for one in result.results:
+            place = one.expectation_config.meta["place"]
+            before = self.results.get(place)
+            self.results[place] = one if before is None else _joined(before, one)
+        document = result.to_json_dict()
+        if not self.document or (self.document["success"] and not document["success"]):
+            self.document = document
+
+
+def _joined(before: Any, after: Any) -> Any:
+    """The result for two parts of the rows."""
+    if before.success and not after.success:
+        before, after = after, before
+    for name in ("element_count", "unexpected_count", "missing_count"):
+        if name in before.result and name in after.result:
+            before.result[name] += after.result[name]
+    for name in ("partial_unexpected_list", "partial_unexpected_index_list"):
+        if name in before.result and name in after.result:
+            before.result[name] = [*before.result[name], *after.result[name]][:MAX_OFFENDING_KEYS]
+    return before
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Expectations about the same rows."""
+
+    library: _Library
+    rows: RowsToCheck
+    where: str | None
+    scope: str
+    chosen: Mapping[int, ExpectationConfig]
+    frame_bytes: int
+
+    def run(self) -> _Made:
+        made, key = _Made(), self.rows.key
+        scan = self._scan()
+        shown = [name for name in key if name in scan.schema.names]
+        if self.scope == "changed" and self.rows.changed is not None:
+            for rows in _pieces(self.rows.changed(scan), scan.arrow_schema, self.frame_bytes):
+                made.add(
+                    self.library.run(self.rows.name, self._frame(rows), self.chosen, shown, "pandas"), rows.num_rows
+                )
+            return made
+        pieces = _pieces(scan.to_batches(), scan.arrow_schema, self.frame_bytes)
+        rows = next(pieces)
+        if next(pieces, None) is None:
+            made.add(self.library.run(self.rows.name, self._frame(rows), self.chosen, shown, "pandas"), rows.num_rows)
+            return made
+        from scan_core.spark import dataframe
+
+        frame = dataframe(self.rows.session(), scan)
+        made.add(self.library.run(self.rows.name, frame, self.chosen, shown, "spark"), scan.count())
+        return made
+
+    def _scan(self) -> Scan:
+        """The rows, with the columns that are needed."""
+        scan = self.rows.scan if self.where is None else self.rows.scan.where(self.where)
+        if any(_is_of_table(e) for e in self.chosen.values()):
+            return scan
+        wanted = {*self.rows.key, *(column for e in self.chosen.values() for column in _columns(e))}
+        names = [f.name for f in scan.schema.fields if f.name in wanted]
+        return scan.select(*(names or scan.schema.names[:1]))
+
+    def _frame(self, rows: pa.Table) -> Any:
+        rows = canonical(rows)
+        if self.scope == "numbers":
+            for place, column in enumerate(rows.schema):
+                kind = (
+                    pa.float64()
+                    if pa.types.is_decimal(column.type)
+                    else pa.timestamp("us")
+                    if pa.types.is_date(column.type)
+                    else column.type
+                )
+                rows = rows.set_column(place, column.name, rows.column(place).cast(kind))
+        return rows.to_pandas(integer_object_nulls=True)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
+    """The rows in tables of about `limit` bytes; one without rows if there are none."""
+    held: list[pa.RecordBatch] = []
+    size, is_first = 0, True
+    for batch in batches:
+        if held and size + batch.nbytes > limit:
+            yield pa.Table.from_batches(held, schema=schema)
+            held, size, is_first = [], 0, False
+        held.append(batch)
+        size += batch.nbytes
+    if held or is_first:
+        yield pa.Table.from_batches(held, schema=schema)
+
+
+def _found(expectation: ExpectationConfig, result: Any, key: Sequence[str]) -> Found:
+    if result.success:
+        return Found(expectation, passed=True)
     details = result.result or {}
-    if "unexpected_count" in details:
-        return f"{expectation}: {details['unexpected_count']:,} of {details['element_count']:,} rows do not"
-    return f"{expectation}: observed {details.get('observed_value')!r}"
+    info = result.exception_info or {}
+    raised = [info] if "raised_exception" in info else [one for one in info.values() if isinstance(one, Mapping)]
+    message = next((one["exception_message"] for one in raised if one.get("raised_exception")), None)
+    if message is not None:
+        return Found(expectation, passed=False, statement=f"{expectation}: {' '.join(str(message).split())}")
+    if "unexpected_count" not in details:
+        statement = f"{expectation}: observed {details.get('observed_value')!r:.200}"
+        return Found(expectation, passed=False, statement=statement)
+    values = list(dict.fromkeys(map(str, details.get("partial_unexpected_list") or ())))
+    shown = f": {', '.join(values)}" if values and values != ["None"] else ""
+    statement = f"{expectation}: {details['unexpected_count']:,} of {details['element_count']:,} rows do not{shown}"
+    rows = details.get("partial_unexpected_index_list") or ()
+    ordered = [
+        {n: _plain(r[n]) for n in dict.fromkeys([*(n for n in key if n in r), *r])}
+        for r in rows
+        if isinstance(r, Mapping)
+    ]
+    return Found(expectation, passed=False, statement=statement, rows=ordered[:MAX_OFFENDING_KEYS])
 
 
-def _unique(columns: str | Sequence[str]) -> Expectation:
-    names = [columns] if isinstance(columns, str) else list(columns)
-    if len(names) == 1:
-        return Expectation("expect_column_values_to_be_unique", {"column": names[0]})
-    return Expectation("expect_compound_columns_to_be_unique", {"column_list": names})
-
-
-def _by_column(name: str, *arguments: str) -> "_Kind":
-    """A kind that is declared as a value, or a list of values for several arguments, for each column."""
-
-    def make(declared: Mapping[str, Any]) -> list[Expectation]:
-        values = {column: value if len(arguments) > 1 else [value] for column, value in declared.items()}
-        return [Expectation(name, {"column": c, **dict(zip(arguments, v, strict=True))}) for c, v in values.items()]
-
-    return make
-
-
-_Kind = Callable[[Any], list[Expectation]]
-_NOT_NULL = "expect_column_values_to_not_be_null"
-_KINDS: Mapping[str, _Kind] = {
-    "not_null": lambda columns: [Expectation(_NOT_NULL, {"column": c}) for c in columns],
-    "unique": lambda keys: [_unique(key) for key in keys],
-    "between": _by_column("expect_column_values_to_be_between", "min_value", "max_value"),
-    "in_set": _by_column("expect_column_values_to_be_in_set", "value_set"),
-    "matches": _by_column("expect_column_values_to_match_regex", "regex"),
-    "row_count": lambda limits: [
-        Expectation("expect_table_row_count_to_be_between", dict(zip(("min_value", "max_value"), limits, strict=True)))
-    ],
-    "expectations": lambda listed: [Expectation(name, args) for entry in listed for name, args in entry.items()],
-}
+def _plain(value: Any) -> Any:
+    """A value without NumPy's type."""
+    return value.item() if hasattr(value, "item") else value

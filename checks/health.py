@@ -1,56 +1,94 @@
-"""The health of a table: age, schema compared with its log, number of deletes, and share of events in quarantine."""
+"""The health of a table: age, volume, schema compared with its log, time lost by scans, share of events in quarantine."""
 
 from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
 
 import scan_core
 from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
-from scan_core import DeleteFile, StructType
+from pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE
+from pipelines.config.project import Config
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.maintain.debt import Debt, debt_of
+from scan_core import StructType, TableMetadata
 
-DEFAULT_MAX_DELETE_FILES = 1_000
-"""Opening a small delete file takes about 0.1 ms; with more files, this dominates a scan of a small table."""
-DEFAULT_MAX_DELETE_SHARE = 0.5
-"""Delete rows per row in data files; with more, rewriting the data is cheaper than another week of scans."""
-DEFAULT_MAX_QUARANTINE_SHARE = 0.01
+_DAY_MICROSECONDS = 86_400_000_000
+MIN_DAYS = 3
+"""Days before the last one: the median of fewer says nothing."""
 
 
-def freshness(table: str, max_age: timedelta, now: datetime | None = None) -> CheckResult:
-    """The table's current snapshot is at most `max_age` old; a table without snapshots is not fresh."""
-    current = scan_core.open_table(table).metadata.current_snapshot
+def freshness(metadata: TableMetadata, max_age_seconds: float, now: datetime | None = None) -> CheckResult:
+    """The table's current snapshot is at most `max_age_seconds` old; a table without snapshots is not fresh."""
+    current = metadata.current_snapshot
     if current is None:
         return CheckResult("freshness", passed=False, details=["the table has no snapshot"])
     written = datetime.fromtimestamp(current.timestamp_ms / 1000, UTC)
     age = (now or datetime.now(UTC)) - written
+    max_age = timedelta(seconds=max_age_seconds)
     late = age > max_age
-    details = [f"written {written.isoformat(timespec='seconds')}, older than {max_age}"] if late else []
+    details = []
+    if late:
+        stated = f"snapshot {current.snapshot_id} was written {written.isoformat(timespec='seconds')}"
+        details.append(f"{stated}, more than {max_age} ago: nevermore ingest adds what is new")
     return CheckResult("freshness", not late, {"age in seconds": int(age.total_seconds())}, details=details)
 
 
-def delete_debt(
-    table: str,
-    max_files: int = DEFAULT_MAX_DELETE_FILES,
-    max_share: float = DEFAULT_MAX_DELETE_SHARE,
-) -> CheckResult:
-    """A scan of all rows loads at most `max_files` delete files, and at most `max_share` delete rows per data row.
+def scans_are_fast(config: Config, table: str) -> CheckResult:
+    """Scans of a mirror lose at most the part of their time that the config allows by small files and deletes."""
+    mirror = find_table(open_catalog(config), table)
+    debt = Debt(table) if mirror is None else debt_of(mirror, config)
+    compared = {
+        "percent of scan time lost": round(100 * debt.share),
+        "data files": debt.data_files,
+        "small files": debt.small_files,
+        "dead rows": debt.dead_rows,
+        "delete files": debt.delete_files,
+        "delete rows": debt.delete_rows,
+        "manifests": debt.manifests,
+        "snapshots": debt.snapshots,
+    }
+    details = list(debt.lines) if debt.is_too_much else []
+    return CheckResult("scans_are_fast", not debt.is_too_much, compared, details=details)
 
-    Deletes that apply to no live file do not count.
+
+def volume(change_log: str, days: int, factor: float, now: datetime | None = None) -> CheckResult:
+    """The last complete day has about as many changes as the days before it, by the time of the source, in UTC.
+
+    Rows of an initial snapshot do not count. A day counts if it is after the first day of the log, whose beginning is unknown.
+
+    Args:
+        change_log: metadata file or folder of the log.
+        days: earlier days whose median is the usual volume.
+        factor: how many times more or less than usual there may be.
+        now: end of the period; by default the present time.
     """
-    tasks = scan_core.open_table(table).scan().plan().tasks
-    deletes: dict[tuple[str, int | None], DeleteFile] = {}  # deletion vectors share their files
-    for task in tasks:
-        vectors = (task.deletion_vector,) if task.deletion_vector else ()
-        by_equality = (file for group in task.equality_deletes for file in group.files)
-        deletes |= {(file.path, file.content_offset): file for file in (*task.position_deletes, *vectors, *by_equality)}
-    delete_rows = sum(file.record_count for file in deletes.values())
-    data_rows = sum({task.data_file.path: task.data_file.record_count for task in tasks}.values())
-    share = delete_rows / data_rows if data_rows else 0.0
+    name, today = "volume", int((now or datetime.now(UTC)).timestamp() // 86_400)
+    opened = scan_core.open_table(change_log)
+    if opened.metadata.current_snapshot is None or "source_ts" not in [f.name for f in opened.schema.fields]:
+        return CheckResult(name, passed=True, details=["not compared: the change log has no times"])
+    begin = datetime.fromtimestamp((today - days - 2) * 86_400, UTC).isoformat()
+    end = datetime.fromtimestamp(today * 86_400, UTC).isoformat()
+    counts: dict[int, int] = {}
+    scan = opened.scan().select("source_ts").where(f"op <> 'r' and source_ts >= timestamp '{begin}'")
+    for batch in scan.where(f"source_ts < timestamp '{end}'").to_batches():
+        numbers = np.floor_divide(batch.column(0).cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _DAY_MICROSECONDS)
+        for day, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            counts[int(day)] = counts.get(int(day), 0) + int(count)
+    first = min(counts, default=today)
+    before = [counts.get(day, 0) for day in range(max(first + 1, today - 1 - days), today - 1)]
+    last = counts.get(today - 1, 0)
+    compared = {"changes on the last day": last, "days before": len(before)}
+    if len(before) < MIN_DAYS:
+        return CheckResult(name, passed=True, compared=compared, details=["not compared: too few days"])
+    usual = float(np.median(before))
+    compared["usual changes per day"] = round(usual)
+    day = datetime.fromtimestamp((today - 1) * 86_400, UTC).date()
     details = []
-    if len(deletes) > max_files:
-        details.append(f"{len(deletes):,} delete files, more than {max_files:,}: convert or compact")
-    if share > max_share:
-        details.append(f"{share:.2f} delete rows per data row, more than {max_share}: convert or compact")
-    compared = {"delete files": len(deletes), "delete rows": delete_rows, "rows in data files": data_rows}
-    return CheckResult("delete_debt", not details, compared, details=details)
+    if last > usual * factor or last < usual / factor:
+        details.append(f"{day} has {last:,} changes; the {len(before)} days before have {usual:,.0f} (median)")
+    return CheckResult(name, not details, compared, details=details)
 
 
 def schema_matches(subject: Subject) -> CheckResult:

@@ -4,16 +4,14 @@ A publication asks for the results before it reads a snapshot, and the next chec
 Also detects rollbacks: changes that were applied once and are no longer applied.
 """
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from uuid import uuid4
+from dataclasses import replace
 
 import scan_core
 from checks.comparison import CheckResult
+from checks.configured import configured, mirror_results, severity_of
 from checks.equality import (
     NeedsAllRows,
     check_changed_keys,
@@ -22,6 +20,7 @@ from checks.equality import (
     no_deleted_row_reappears,
     removals_find_rows,
 )
+from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
 from checks.subject import Subject, find_recorded
@@ -31,9 +30,8 @@ from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
-from pipelines.iceberg.storage import Storage
 from pipelines.mirrors.table_shape import KEY
-from scan_core import ScanError, TableMetadata
+from scan_core import TableMetadata
 from scan_core.io import parse_location
 
 NAME = "nothing_was_rolled_back"
@@ -102,92 +100,6 @@ def _missing_newest(metadata: TableMetadata, what: str) -> Iterator[str]:
         )
 
 
-FOLDER = "nevermore-checks"
-"""Folder next to the manifests, with one file for each snapshot that was checked."""
-MAX_KEPT = 200
-"""Number of files that are kept; few enough to list."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptResults:
-    """The results of the checks of one snapshot.
-
-    Attributes:
-        snapshot_id: of the mirror; 0 for a table without snapshots.
-        results: results by name of the check.
-        since: the green snapshot after which only changed keys were compared; None if all rows were.
-        full_at: time of the last comparison of all rows, of this snapshot or of its ancestors, in seconds since 1970.
-    """
-
-    snapshot_id: int
-    results: Mapping[str, CheckResult]
-    since: int | None
-    full_at: float
-
-    def is_green(self, names: Iterable[str]) -> bool:
-        """Whether all these checks were run and passed."""
-        return all(name in self.results and self.results[name].passed for name in names)
-
-
-class ResultStore:
-    """The results kept for one mirror.
-
-    Args:
-        subject: the mirror, at any of its snapshots.
-        storage: storage of the mirror.
-        folder: folder of its manifests.
-    """
-
-    def __init__(self, subject: Subject, storage: Storage, folder: str) -> None:
-        self._storage = storage
-        self._folder = f"{folder}/{FOLDER}"
-        # with another key, or with `soft_delete` switched, the results are those of another check
-        shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
-        self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
-
-    def find(self, snapshot_id: int) -> KeptResults | None:
-        """The newest readable results for a snapshot; None if there are none."""
-        found = (self._read(path, snapshot_id) for path in sorted(self._paths(snapshot_id), key=_time, reverse=True))
-        return next((kept for kept in found if kept is not None), None)
-
-    def keep(self, kept: KeptResults) -> None:
-        """Keep results, replacing earlier ones for the snapshot; if writing fails, the checks run again later."""
-        document = {
-            "shape": self._shape,
-            "since": kept.since,
-            "full_at": kept.full_at,
-            "results": {name: asdict(result) for name, result in kept.results.items()},
-        }
-        earlier = self._paths(kept.snapshot_id)
-        path = f"{self._folder}/{kept.snapshot_id}-{time.time_ns()}-{uuid4().hex[:8]}.json"
-        try:
-            self._storage.write(path, json.dumps(document, default=str).encode())
-            old = sorted(self._storage.files_in(self._folder), key=_time, reverse=True)[MAX_KEPT:]
-            self._storage.remove([*earlier, *old])
-        except OSError as error:
-            _log.warning("results of checks could not be kept in %s: %s", self._folder, error)
-
-    def _paths(self, snapshot_id: int) -> list[str]:
-        return [p for p in self._storage.files_in(self._folder) if p.rpartition("/")[2].startswith(f"{snapshot_id}-")]
-
-    def _read(self, path: str, snapshot_id: int) -> KeptResults | None:
-        try:
-            document = json.loads(self._storage.read(path))
-            if document["shape"] != self._shape:
-                return None
-            results = {name: CheckResult(**kept) for name, kept in document["results"].items()}
-            return KeptResults(snapshot_id, results, document["since"], float(document["full_at"]))
-        except (OSError, ScanError, ValueError, KeyError, TypeError) as error:
-            _log.warning("%s cannot be read, so the snapshot counts as not checked: %s", path, error)
-            return None
-
-
-def _time(path: str) -> int:
-    """Time when results were kept, by the name of their file; 0 for a file of another origin."""
-    parts = path.rpartition("/")[2].split("-")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
-
-
 MirrorCheck = Callable[[Subject], CheckResult]
 
 MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
@@ -211,9 +123,14 @@ KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_u
 
 
 def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
-    """The checks that apply to a mirror."""
+    """The checks that apply to every mirror of this kind, without those that the config adds."""
     names = KEYLESS_CHECKS if config.tables[table].identity == "full" else KEYED_CHECKS
     return {name: MIRROR_CHECKS[name] for name in names}
+
+
+def all_checks_of(config: Config, table: str) -> list[str]:
+    """The names of all checks of a mirror, with those that the config adds."""
+    return [*checks_of(config, table), *configured(config.tables[table].checks)]
 
 
 def mirror_subject(config: Config, table: str, metadata: str | None = None) -> Subject | None:
@@ -243,30 +160,38 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
     )
 
 
-def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[CheckResult]:
+def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool = False) -> Iterator[CheckResult]:
     """Run checks of a mirror by name over all of its rows, and keep the results.
 
-    A table that is not a mirror yet passes, with a note.
+    A table that is not a mirror yet passes, with a note. Expectations that were met by an earlier snapshot are checked on the
+    rows that changed since, unless `full`.
     """
-    subject = mirror_subject(config, table)
+    subject, names = mirror_subject(config, table), list(names)
     if subject is None:
         yield from _results_without_log(config, table, names).values()
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
     for name in names:
-        found[name] = MIRROR_CHECKS[name](subject)
-        yield found[name]
+        if name in MIRROR_CHECKS:
+            found[name] = MIRROR_CHECKS[name](subject)
+            yield found[name]
+    if found:
+        _keep(config, table, subject, found, began)
+    yield from mirror_results(config, table, subject, names, full=full)
+
+
+def _keep(config: Config, table: str, subject: Subject, found: Mapping[str, CheckResult], began: float) -> None:
     store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
     earlier = store.find(snapshot_id)
     if earlier is not None and earlier.since is None:
         store.keep(KeptResults(snapshot_id, {**earlier.results, **found}, None, min(began, earlier.full_at)))
     else:
-        store.keep(KeptResults(snapshot_id, found, None, began))
+        store.keep(KeptResults(snapshot_id, dict(found), None, began))
 
 
 def snapshot_results(config: Config, table: str, metadata: str | None = None) -> KeptResults:
-    """The results of all checks of one snapshot of a mirror: kept ones, or else new ones, which are then kept.
+    """The results of all checks of one snapshot of a mirror that block: kept ones, or else new ones, which are then kept.
 
     If an earlier snapshot has passed, only the keys that changed since are compared, unless the last comparison of all
     rows is too old, or the changes cannot be used.
@@ -283,6 +208,13 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
     subject = mirror_subject(config, table, metadata)
     if subject is None:
         return KeptResults(0, _results_without_log(config, table, names), None, time.time())
+    added = [name for name, severity in configured(config.tables[table].checks).items() if severity == "block"]
+    made = _snapshot_results(config, table, subject, names)
+    of_config = {result.name: result for result in mirror_results(config, table, subject, added)}
+    return replace(made, results={**made.results, **of_config})
+
+
+def _snapshot_results(config: Config, table: str, subject: Subject, names: list[str]) -> KeptResults:
     store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
     kept = store.find(snapshot_id)
     if kept is not None and set(names) <= set(kept.results):
@@ -335,7 +267,9 @@ def _store(config: Config, table: str, subject: Subject) -> ResultStore:
     mirror = find_table(open_catalog(config), table)
     if mirror is None:
         raise SourceError(f"{table} no longer exists")
-    return ResultStore(subject, storage_of(mirror), metadata_location(mirror))
+    # with another key, or with `soft_delete` switched, the results are those of another check
+    shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
+    return ResultStore(storage_of(mirror), metadata_location(mirror), shape)
 
 
 def _results_without_log(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:
@@ -357,4 +291,7 @@ def _results_without_log(config: Config, table: str, names: Iterable[str]) -> di
             f"{table} exists, but is not a mirror: another program created it, and no change log is applied to it, so there "
             f"is nothing to compare; nevermore adopt {table} turns it into a mirror, or says why it cannot"
         )
-    return {name: CheckResult(name, passed=passed, details=[reason]) for name in names}
+    checks = config.tables[table].checks
+    return {
+        name: CheckResult(name, passed=passed, details=[reason], severity=severity_of(checks, name)) for name in names
+    }

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
+from checks.configured import published_results, staged_results
 from checks.equality import in_type
 from checks.manifest_facts import compare_manifests
 from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results
@@ -620,12 +621,28 @@ class ProjectAuditor:
             rows_are_complete(staged, config.scan_options),
             staged_manifests_match_files(staged),
             staged_rows_equal_duckdb(config, staged),
+            *self._expectations(config, staged),
         )
         return [_verdict(staged.name, result) for result in results]
 
+    @staticmethod
+    def _expectations(config: Config, staged: StagedRows) -> list[CheckResult]:
+        """What the config expects: row by row of the rows of the tasks, otherwise of all rows of the staged snapshot."""
 
-def check_published(config: Config, name: str) -> Iterator[CheckResult]:
+        def own(scan: Scan) -> Iterator[pa.RecordBatch]:
+            schema = scan.arrow_schema
+            return (public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split))
+
+        table = open_table(staged.staged.table, options=config.scan_options)
+        snapshot_id = staged.staged.committed.snapshot_id
+        base_id = staged.staged.base_id
+        return staged_results(config, staged.name, table, snapshot_id=snapshot_id, base_id=base_id, own=own)
+
+
+def check_published(config: Config, name: str, *, full: bool = False) -> Iterator[CheckResult]:
     """Check a published table in its present state. An invalid entry fails only its own check.
+
+    Expectations that an earlier snapshot has met are checked on the rows that changed since, unless `full`.
 
     Raises:
         MissingFileError: a file of the table is missing.
@@ -640,9 +657,17 @@ def check_published(config: Config, name: str) -> Iterator[CheckResult]:
         return
     table = open_table(found)
     yield compare_manifests(table, table.metadata.current_snapshot)
+    if name in config.published:
+        yield from published_results(config, name, full=full)
 
 
 def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:
     return Verdict(
-        table, result.name, result.passed, how + result.summary(), result.compared, tuple(result.offending_keys)
+        table,
+        result.name,
+        result.passed,
+        how + result.summary(),
+        result.compared,
+        tuple(result.offending_keys),
+        result.severity,
     )

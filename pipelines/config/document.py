@@ -123,22 +123,22 @@ class ConfigDocument:
         filled: dict[str, Any] = self._filled(self.raw, ())
         return filled
 
-    def where(self, place: Sequence[str | int]) -> str:
-        """`file:line` of a place, or of the deepest part of it that exists."""
+    def where(self, place: Sequence[str | int], *, with_column: bool = False) -> str:
+        """`file:line` of a place, or of the deepest part of it that exists; `file:line:column` if asked for."""
         node: yaml.Node = self.root
-        line = node.start_mark.line
+        mark = node.start_mark
         for step in place:
             if isinstance(node, yaml.MappingNode):
                 found = next(((k, v) for k, v in node.value if k.value == str(step)), None)
                 if found is None:
                     break
-                line, node = found[0].start_mark.line, found[1]
+                mark, node = found[0].start_mark, found[1]
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
                 node = node.value[step]
-                line = node.start_mark.line
+                mark = node.start_mark
             else:
                 break
-        return f"{self.path}:{line + 1}"
+        return f"{self.path}:{mark.line + 1}" + (f":{mark.column + 1}" if with_column else "")
 
     def lines_of(self, *sections: str) -> dict[str, int]:
         """Line of each entry of some sections, by the name of the entry."""
@@ -300,6 +300,7 @@ def config_messages(
     faults: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     messages: dict[tuple[str | int, ...], str] = {}
     misspelt: set[tuple[str | int | None, ...]] = set()
+    exact: set[tuple[str | int, ...]] = set()
     for problem in error.errors(include_url=False):
         tagged = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
         place = _without_tags(tagged, sections)
@@ -314,7 +315,13 @@ def config_messages(
             faults.setdefault(place, []).append(problem)
             message = wrong_value(faults[place], may_show=document.may_show(place))
             messages[place] = f"{_name(place)}: {message}" if place else message
-    return [f"{document.where(place)}: {message}" for place, message in messages.items() if place not in misspelt]
+            if problem.get("ctx", {}).get("with_column"):
+                exact.add(place)
+    return [
+        f"{document.where(place, with_column=place in exact)}: {message}"
+        for place, message in messages.items()
+        if place not in misspelt
+    ]
 
 
 def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> str:

@@ -25,6 +25,14 @@ from pydantic import (
     model_validator,
 )
 
+from pipelines.config.checks import (
+    ChecksConfig,
+    ExpectationConfig,
+    FreshnessConfig,
+    PublishedChecksConfig,
+    QuarantineConfig,
+    VolumeConfig,
+)
 from pipelines.config.document import ConfigDocument, config_messages, config_template, unknown_key
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.config.values import (
@@ -40,7 +48,6 @@ from pipelines.config.values import (
     Section,
     TableProperties,
     TypeName,
-    Unsupported,
     placed,
 )
 from pipelines.errors import ConfigError
@@ -355,7 +362,7 @@ class TableConfig(AssetConfig):
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
         max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, nothing of the batch is applied.
         properties: Iceberg table properties of the mirror; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
-        checks: not supported yet; refused.
+        checks: what must hold in addition: [expectations, freshness, volume](checks.md#your-own-checks).
     """
 
     source: Annotated[
@@ -398,7 +405,7 @@ class TableConfig(AssetConfig):
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
     properties: TableProperties = Field(default_factory=dict)
-    checks: Unsupported = None
+    checks: ChecksConfig = ChecksConfig()
 
     @field_validator("partition_by")
     @classmethod
@@ -519,7 +526,7 @@ class PublishedConfig(AssetConfig):
         properties: Iceberg table properties; set when the table is created, and by the next publication after a change here.
         index: indexes that are kept up to date.
         maintenance: how many old snapshots are kept.
-        checks: not supported yet; refused.
+        checks: what must hold in addition: [expectations and freshness](checks.md#your-own-checks).
         options: how files are written.
     """
 
@@ -536,7 +543,7 @@ class PublishedConfig(AssetConfig):
     properties: TableProperties = Field(default_factory=dict)
     index: IndexConfig | None = None
     maintenance: RetentionConfig = RetentionConfig()
-    checks: Unsupported = None
+    checks: PublishedChecksConfig = PublishedChecksConfig()
     options: PublishedOptions = PublishedOptions()
 
     @property
@@ -892,6 +899,14 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("published", "*", "index"): IndexConfig,
     ("published", "*", "maintenance"): RetentionConfig,
     ("published", "*", "options"): PublishedOptions,
+    ("tables", "*", "checks"): ChecksConfig,
+    ("tables", "*", "checks", "expectations", "*"): ExpectationConfig,
+    ("tables", "*", "checks", "freshness"): FreshnessConfig,
+    ("tables", "*", "checks", "volume"): VolumeConfig,
+    ("tables", "*", "checks", "quarantine_is_small"): QuarantineConfig,
+    ("published", "*", "checks"): PublishedChecksConfig,
+    ("published", "*", "checks", "expectations", "*"): ExpectationConfig,
+    ("published", "*", "checks", "freshness"): FreshnessConfig,
     ("spark",): SparkConfig,
     ("maintenance",): MaintenanceConfig,
     ("alerts",): AlertsConfig,
@@ -931,7 +946,20 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     except ValidationError as error:
         # not `from error`: pydantic's errors contain values from the environment, and a traceback would show them
         raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
-    return _resolved(config)
+    return _resolved(_with_suites(config, document))
+
+
+def _with_suites(config: Config, document: ConfigDocument) -> Config:
+    """The config with the expectations of the suites that it names, which are in files next to it."""
+    found: dict[str, dict[str, Any]] = {}
+    for section in ("tables", "published"):
+        found[section] = {}
+        for name, entry in getattr(config, section).items():
+            try:
+                found[section][name] = entry.model_copy(update={"checks": entry.checks.with_suite(config.folder)})
+            except ConfigError as error:
+                raise ConfigError(f"{document.where([section, name, 'checks', 'suite'])}: {error}") from error
+    return config.model_copy(update=found)
 
 
 def _resolved(config: Config) -> Config:

@@ -168,15 +168,11 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _refused(value: Any) -> Any:
-    raise ValueError(f"not supported yet: {value!r:.60} would have no effect; remove the key")
-
-
-Unsupported = Annotated[None, BeforeValidator(_refused)]
-"""Type of keys that are planned: every value is refused."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
+Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]
+"""What a check that fails does: it stops what is published from the table, it is only reported, or it is not run."""
 Day = Annotated[str, BeforeValidator(_day)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
 Cron = Annotated[str, AfterValidator(_cron)]

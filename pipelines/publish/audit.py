@@ -32,6 +32,7 @@ class Verdict:
         text: what was compared, and what is wrong.
         compared: counts, by a short name.
         offending_keys: some keys or rows that are wrong.
+        severity: whether a failure stops the publication, or is only reported.
     """
 
     table: str
@@ -40,6 +41,12 @@ class Verdict:
     text: str
     compared: Mapping[str, int] = field(default_factory=dict)
     offending_keys: Sequence[Mapping[str, Any]] = ()
+    severity: Literal["block", "warn"] = "block"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing may be published because of this result."""
+        return not self.passed and self.severity == "block"
 
     def as_dict(self) -> dict[str, Any]:
         """As a dictionary for JSON."""
@@ -50,6 +57,7 @@ class Verdict:
             "text": self.text,
             "compared": dict(self.compared),
             "offending_keys": list(self.offending_keys),
+            "severity": self.severity,
         }
 
 
@@ -112,7 +120,7 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     Raises:
         CheckFailedError: a mirror is wrong; names the mirrors, what is wrong with them and what to do.
     """
-    failed = [verdict for verdict in verdicts if not verdict.passed]
+    failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
     wrong = "; ".join(f"{verdict.table} fails {verdict.check}: {verdict.text}" for verdict in failed)
@@ -130,7 +138,7 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     Raises:
         CheckFailedError: the rows are wrong; says what is wrong and where the rows are.
     """
-    failed = [verdict for verdict in verdicts if not verdict.passed]
+    failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
     wrong = "; ".join(f"{verdict.check}: {verdict.text}" for verdict in failed)

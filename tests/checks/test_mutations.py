@@ -9,7 +9,7 @@ import pytest
 
 from checks.comparison import CheckResult
 from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
-from checks.health import delete_debt, quarantine_is_small, schema_matches
+from checks.health import quarantine_is_small, schema_matches
 from checks.subject import Subject
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner
@@ -156,16 +156,6 @@ def test_soft_deleted_rows_count_as_gone_only_when_flagged(tmp_path: Path) -> No
         data = tables.mirror.data(rows | {"_deleted": [flag]})
         tables.mirror.commit(data, tables.mirror.equality_delete(delete, ids=[1, 2]), summary=summary)
         assert failing(replace(tables.subject(), soft_delete=True)).keys() == wrong
-
-
-def test_delete_debt_counts_what_scans_meet(tmp_path: Path) -> None:
-    tables, _ = shop(tmp_path)
-    location = str(tables.mirror.metadata_path)
-    found = delete_debt(location, max_share=1)
-    assert found.compared == {"delete files": 2, "delete rows": 6, "rows in data files": 8}
-    assert found.passed
-    assert not delete_debt(location, max_files=1).passed
-    assert not delete_debt(location, max_share=0.5).passed
 
 
 def test_quarantine_share_decides(tmp_path: Path) -> None:

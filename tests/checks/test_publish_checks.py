@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from checks import mirror_checks
+from checks.kept_results import FOLDER
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import compare_manifests
-from checks.mirror_checks import FOLDER, checks_of, run_checks, snapshot_results
+from checks.mirror_checks import checks_of, run_checks, snapshot_results
 from checks.published_equality import ProjectAuditor, published_equals_duckdb, staged_manifests_match_files
 from pipelines.cli.main import main
 from pipelines.config.project import Config

@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
 from pipelines.config.project import (
     AlertsConfig,
     FilesSource,
@@ -25,6 +26,7 @@ from pipelines.config.project import (
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {
     "commit_interval": "60s",
+    "frame_bytes": "256MiB",
     "convert_after": "5m",
     "memory_limit_bytes": "1GiB",
     "target_file_bytes": "256MiB",
@@ -61,6 +63,8 @@ def _default(name: str, field: Any) -> str:
     ("section", "page"),
     [
         (TableConfig, "ingesting.md"),
+        (ChecksConfig, "checks.md"),
+        (PublishedChecksConfig, "checks.md"),
         (FilesSource, "ingesting.md"),
         (IndexConfig, "indexes.md"),
         (KafkaSource, "kafka.md"),

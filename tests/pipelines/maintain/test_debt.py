@@ -8,7 +8,8 @@ import pytest
 
 from assets.project import Project as DagsterProject
 from assets.project import mirror_key
-from checks.asset_checks import SCANS_ARE_FAST, debt_asset_check
+from checks.asset_checks import mirror_asset_checks
+from checks.configured import DEBT
 from pipelines.config.project import Config, load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
@@ -114,14 +115,15 @@ def test_the_check_warns_above_the_threshold_of_the_config(
         monkeypatch.setattr(place, "MIN_AUTO_SECONDS", 0.0)
     config = config_of(project, max_debt=max_debt)
     assert next(debt_of(table_of(config), config).lines).endswith("more than max_debt (1%)") != passes
-    check = debt_asset_check(NAME, mirror_key(NAME))
+    check = mirror_asset_checks(NAME, mirror_key(NAME), config)
     result = dg.Definitions(
         asset_checks=[check],
         resources={"project": DagsterProject(config_path=str(config.path))},
         jobs=[dg.define_asset_job("only", selection=dg.AssetSelection.checks(check))],
     ).resolve_job_def("only")
-    (found,) = result.execute_in_process().get_asset_check_evaluations()
-    assert (found.check_name, found.passed, found.severity) == (SCANS_ARE_FAST, passes, dg.AssetCheckSeverity.WARN)
+    evaluations = result.execute_in_process().get_asset_check_evaluations()
+    found = next(one for one in evaluations if one.check_name == DEBT)
+    assert (found.check_name, found.passed, found.severity) == (DEBT, passes, dg.AssetCheckSeverity.WARN)
     assert found.metadata["dead rows"].value == 32
 
 

@@ -1,0 +1,262 @@
+"""The checks that a config adds to a table: expectations, freshness, volume, schema, quarantine, and time lost by scans.
+
+Results of expectations are kept by snapshot; the other checks are computed anew each time.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from checks.comparison import CheckResult
+from checks.expectations import MUST, NAMES, SHOULD, RowsToCheck, Validation, expectations_of, shape_of, validate
+from checks.health import freshness, quarantine_is_small, scans_are_fast, schema_matches, volume
+from checks.kept_results import KeptResults, ResultStore
+from checks.subject import Subject
+from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
+from pipelines.config.project import Config, quarantine_name
+from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.loaded_table import metadata_location, storage_of
+from pipelines.publish.query import published_entry
+from scan_core import Scan, ScanError, Table, open_table
+
+FRESHNESS = "freshness"
+VOLUME = "volume"
+SCHEMA = "schema_matches"
+QUARANTINE = "quarantine_is_small"
+DEBT = "scans_are_fast"
+DESCRIPTIONS: Mapping[str, str] = {
+    MUST: "All rows meet the expectations of the config.",
+    SHOULD: "All rows meet the expectations of the config that only warn.",
+    FRESHNESS: "The newest snapshot is at most `max_age` old.",
+    VOLUME: "The last complete day has about as many changes as the days before it.",
+    SCHEMA: "Columns and types of the mirror are those of its change log.",
+    QUARANTINE: "At most `max_share` of all events are in quarantine.",
+    DEBT: "Scans lose at most `max_debt` of their time by small files and deletes.",
+}
+"""Checks that a config can add, in the order of output."""
+KIND = "expectations-"
+_ROWS = "rows"
+"""Entry of kept results: whether all expectations hold that are decided row by row."""
+Severity = Literal["block", "warn"]
+
+
+def configured(checks: PublishedChecksConfig) -> dict[str, Severity]:
+    """The checks that a config adds to a table, and what a failure of each means; without those that are off."""
+    found: dict[str, Literal["block", "warn", "off"]] = {}
+    severities = {checks.schema_severity, *(e.severity for e in checks.expectations)}
+    found |= {name: severity for severity, name in NAMES.items() if severity in severities}
+    if checks.freshness is not None:
+        found[FRESHNESS] = checks.freshness.severity
+    if isinstance(checks, ChecksConfig):
+        if checks.volume is not None:
+            found[VOLUME] = checks.volume.severity
+        if checks.quarantine_is_small is not None:
+            found[QUARANTINE] = checks.quarantine_is_small.severity
+        found |= {SCHEMA: checks.schema_matches, DEBT: checks.scans_are_fast}
+    return {name: severity for name in DESCRIPTIONS if (severity := found.get(name, "off")) != "off"}
+
+
+def severity_of(checks: PublishedChecksConfig, name: str) -> Severity:
+    """What a failure of a check means; checks that no config adds always block."""
+    return configured(checks).get(name, "block")
+
+
+def mirror_results(
+    config: Config, table: str, subject: Subject, names: Iterable[str], *, full: bool = False
+) -> Iterator[CheckResult]:
+    """The results of checks that the config adds to a mirror.
+
+    Args:
+        config: the project.
+        table: a mirror of the project.
+        subject: the mirror at the snapshot that is checked.
+        names: the checks to run.
+        full: check all rows against all expectations, and use no results that are kept.
+
+    Raises:
+        ConfigError: expectations are configured, but Great Expectations is not installed.
+    """
+    checks, wanted = config.tables[table].checks, set(names)
+    for name, severity in configured(checks).items():
+        if name in wanted and name not in NAMES.values():
+            yield replace(_health(config, table, subject, name), severity=severity)
+    if wanted & set(NAMES.values()):
+        target = _Target(config, table, subject.opened, subject.key, checks)
+        yield from (r for name, r in _expected(target, None, full=full).items() if name in wanted)
+
+
+def published_results(
+    config: Config, name: str, names: Iterable[str] | None = None, *, full: bool = False
+) -> Iterator[CheckResult]:
+    """The results of checks that the config adds to a published table, in its present state; all of them by default."""
+    entry = published_entry(config, name)
+    wanted = set(configured(entry.checks) if names is None else names)
+    found = find_table(open_catalog(config), name)
+    if found is None:
+        yield from (CheckResult(n, passed=True, details=[f"{name} does not exist yet"]) for n in sorted(wanted))
+        return
+    opened = open_table(found, options=config.scan_options)
+    if FRESHNESS in wanted and entry.checks.freshness is not None:
+        result = freshness(opened.metadata, entry.checks.freshness.max_age)
+        yield replace(result, severity=severity_of(entry.checks, FRESHNESS))
+    if wanted & set(NAMES.values()):
+        target = _Target(config, name, opened, entry.key, entry.checks)
+        yield from (r for n, r in _expected(target, None, full=full).items() if n in wanted)
+
+
+def staged_results(
+    config: Config,
+    name: str,
+    opened: Table,
+    *,
+    snapshot_id: int,
+    base_id: int | None,
+    own: Callable[[Scan], Iterable[pa.RecordBatch]],
+) -> list[CheckResult]:
+    """The results of the expectations of a published table for a snapshot that a run has staged.
+
+    Args:
+        config: the project.
+        name: the published table.
+        opened: the table.
+        snapshot_id: the staged snapshot.
+        base_id: the snapshot before it; None if there is none.
+        own: the rows of a scan that the run has written: those that are checked row by row.
+    """
+    entry = published_entry(config, name)
+    if not entry.checks.has_expectations:
+        return []
+    target = _Target(config, name, opened, entry.key, entry.checks, snapshot_id)
+    return [*_expected(target, _Staged(base_id, own), full=False).values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Rows that are not visible yet."""
+
+    base_id: int | None
+    own: Callable[[Scan], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A table with the expectations of its config, at one snapshot; None for the current one."""
+
+    config: Config
+    name: str
+    opened: Table
+    key: tuple[str, ...]
+    checks: PublishedChecksConfig
+    snapshot: int | None = None
+
+    @property
+    def snapshot_id(self) -> int:
+        return self.snapshot or self.opened.metadata.current_snapshot_id or 0
+
+    @property
+    def scan(self) -> Scan:
+        scan = self.opened.scan()
+        return scan if self.snapshot is None else scan.as_of_snapshot(self.snapshot)
+
+    def store(self) -> ResultStore:
+        """The kept results of these expectations."""
+        handle = find_table(open_catalog(self.config), self.name)
+        if handle is None:
+            raise ConfigError(f"{self.name} no longer exists")
+        expectations = expectations_of(self.checks, self.scan.schema, self.key)
+        shape = [str(self.opened.metadata.table_uuid), list(self.key), shape_of(expectations)]
+        return ResultStore(storage_of(handle), metadata_location(handle), shape, KIND)
+
+    def session(self) -> Any:
+        from pipelines.spark.session import project_session
+
+        return project_session(self.config.spark)
+
+    def green_before(self, store: ResultStore) -> int | None:
+        """The newest earlier snapshot in whose rows nothing was wrong, with the same columns; None if there is none."""
+        metadata = self.opened.metadata
+        current = metadata.snapshots.get(self.snapshot_id)
+        for snapshot in metadata.ancestors(self.snapshot_id)[1:] if current is not None else ():
+            kept = store.find(snapshot.snapshot_id)
+            if kept is not None and kept.is_green([_ROWS]):
+                same = current is not None and snapshot.schema_id == current.schema_id
+                return snapshot.snapshot_id if same else None
+        return None
+
+
+def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[str, CheckResult]:
+    store, snapshot_id = target.store(), target.snapshot_id
+    kept = None if full else store.find(snapshot_id)
+    if kept is not None:
+        return {name: result for name, result in kept.results.items() if name != _ROWS}
+    expectations = expectations_of(target.checks, target.scan.schema, target.key)
+    limit = target.checks.frame_bytes
+    since = None if full or staged is not None else target.green_before(store)
+    changed: Callable[[Scan], Iterable[pa.RecordBatch]] | None = None
+    how = ""
+    if staged is not None:
+        changed, how = staged.own, "of the new rows: "
+    elif since is not None:
+        changed, how = _rows_since(since), f"of the rows that changed since snapshot {since}: "
+
+    def run(changed: Callable[[Scan], Iterable[pa.RecordBatch]] | None) -> Validation:
+        return validate(RowsToCheck(target.name, target.scan, target.key, changed, target.session), expectations, limit)
+
+    try:
+        validation = run(changed)
+    except ScanError:
+        if since is None:
+            raise
+        validation, since, how = run(None), None, ""  # rows of the earlier snapshot are gone
+    results = validation.results()
+    rows = CheckResult(_ROWS, validation.rows_passed)
+    # what is known of new rows is true of all rows only if it was of those before
+    is_all = staged is None or staged.base_id is None or _is_green(store, staged.base_id)
+    if is_all:
+        documents = validation.documents
+        store.keep(KeptResults(snapshot_id, {**results, _ROWS: rows}, since, time.time(), documents))
+    if not how:
+        return results
+    return {n: replace(r, details=[how + text for text in r.details]) for n, r in results.items()}
+
+
+def _is_green(store: ResultStore, snapshot_id: int) -> bool:
+    kept = store.find(snapshot_id)
+    return kept is not None and kept.is_green([_ROWS])
+
+
+def _rows_since(green_id: int) -> Callable[[Scan], Iterator[pa.RecordBatch]]:
+    """The rows of a scan that came since a snapshot."""
+
+    def came(scan: Scan) -> Iterator[pa.RecordBatch]:
+        for batch in scan.changes(green_id).inserts.to_batches():
+            yield pa.RecordBatch.from_arrays(
+                [column.cast(f.type) for column, f in zip(batch.columns, scan.arrow_schema, strict=True)],
+                schema=scan.arrow_schema,
+            )
+
+    return came
+
+
+def _health(config: Config, table: str, subject: Subject, name: str) -> CheckResult:
+    checks = config.tables[table].checks
+    log = subject.change_log
+    match name:
+        case "freshness" if checks.freshness is not None:
+            return freshness(subject.opened.metadata, checks.freshness.max_age)
+        case "volume" if checks.volume is not None and log is not None:
+            return volume(log, checks.volume.days, checks.volume.factor)
+        case "schema_matches" if log is not None:
+            return schema_matches(subject)
+        case "quarantine_is_small" if checks.quarantine_is_small is not None and log is not None:
+            rejected = find_table(open_catalog(config), quarantine_name(table))
+            location = None if rejected is None else str(rejected.metadata_location)
+            return quarantine_is_small(location, log, checks.quarantine_is_small.max_share)
+        case "scans_are_fast":
+            return scans_are_fast(config, table)
+        case _:
+            return CheckResult(name, passed=True, details=[f"{table} has no change log: nothing to compare it with"])
