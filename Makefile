@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java demo ui test test-all lint format interop spark-versions fuzz soak peers bench bench-check clean
+.PHONY: help venv java browser demo ui test test-all lint format interop spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ venv: $(READY) ## Make .venv with everything in it
 
 java: ## Check for Java 17 or newer, install a headless JRE on Debian or Ubuntu as root
 	@.ci/ensure-java
+
+browser: ## Check for Chromium, install it on Debian or Ubuntu as root
+	@.ci/ensure-chromium
 
 demo: $(READY) java ## Run the whole pipeline on a simulated shop
 	@$(BIN)/nevermore demo --dir $(DEMO_DIR)

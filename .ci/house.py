@@ -24,7 +24,6 @@ _LARGE = "its importer would become too large"
 
 SINGLE_IMPORTERS = {
     "assets.alerts": "a job of its own: messages to people",
-    "assets.definitions": _LAZY,
     "assets.demo": _LAZY,
     "assets.published": _LARGE,
     "checks.damage": _LAZY,

@@ -28,6 +28,7 @@ from assets.published import partitions_of, publish_after_ingest, publish_job, p
 from assets.retries import retry, retry_if_transient
 from checks.asset_checks import leave_run_failed, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
+from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.recovery import open_existing
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
@@ -151,7 +152,7 @@ SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
 CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
 
 
-def project_definitions(config: Config) -> dg.Definitions:
+def project_definitions(config: Config, *, spark_master: str | None = None) -> dg.Definitions:
     """Assets, checks, jobs and schedules of one project, with the tables found so far for its patterns."""
     if config.patterns:
         config = expanded(config, open_catalog(config)).model_copy(update={"patterns": {}})
@@ -187,8 +188,28 @@ def project_definitions(config: Config) -> dg.Definitions:
             *(alert_sensors() if config.alerts is not None else []),
         ],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
-        resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},
+        resources={
+            "project": Project(
+                config_path=str(config.path), spark_master=spark_master or os.environ.get(SPARK_VARIABLE)
+            )
+        },
     )
+
+
+class ConfigFileError(ConfigError, dg.DagsterError):
+    """An error in a config file. As an error of Dagster it is shown alone; others are shown as the cause of a general one."""
+
+
+def load_project(path: Path, *, spark_master: str | None = None) -> dg.Definitions:
+    """The definitions of the project of a config file.
+
+    Raises:
+        ConfigFileError: the file is missing or invalid: its name, the line, and what is wrong.
+    """
+    try:
+        return project_definitions(load(path), spark_master=spark_master)
+    except ConfigError as error:
+        raise ConfigFileError(str(error)) from None
 
 
 def find_config() -> Path | None:
@@ -206,7 +227,7 @@ def load_definitions() -> dg.Definitions:
     """
     path = find_config()
     if path is not None:
-        return project_definitions(load(path))
+        return load_project(path)
     message = (
         f"No nevermore.yaml in {Path.cwd()}. Run `nevermore init` (or `nevermore demo`) there, or set {CONFIG_VARIABLE}"
         " to a config file, then reload this code location."

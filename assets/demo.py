@@ -1,6 +1,7 @@
 """The demo project, a small shop. It runs in this process, with the same Dagster jobs that the UI shows."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any
 
 import dagster as dg
 import pyarrow.compute as pc
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.utils import make_new_backfill_id
 
 import scan_core
 from assets.jobs import DAILY_JOB, INGEST_JOB
@@ -80,6 +83,7 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
 
 
 Counts = dict[str, Counter[str]]
+_BACKFILL = "dagster/backfill"
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -168,12 +172,43 @@ def run_demo(
         report.days = _days_to_publish(config, instance, report)
         if report.days:
             say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
-            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
+            backfill = _backfill(jobs, instance, report.days)
+            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True)) | {_BACKFILL: backfill.backfill_id}
             job = jobs.resolve_job_def(DAILY_JOB)
             _add_materializations(job.execute_in_process(instance=instance, run_config=_QUIET, tags=tags), report)
+            ended = time.time()
+            instance.add_backfill(
+                backfill._replace(status=BulkActionStatus.COMPLETED_SUCCESS, backfill_end_timestamp=ended)
+            )
     for name in config.tables:
         report.rows_alive[name] = scan_core.open_table(find_table(open_catalog(config), name)).scan().count()
     return report
+
+
+def _backfill(jobs: dg.Definitions, instance: dg.DagsterInstance, days: list[str]) -> PartitionBackfill:
+    """A backfill of these days, as the UI would launch it; its run is made here, as the demo has no daemon."""
+    backfill = PartitionBackfill.from_asset_partitions(
+        backfill_id=make_new_backfill_id(),
+        asset_graph=jobs.resolve_asset_graph(),
+        partition_names=days,
+        asset_selection=[published_key(ORDERS_DAILY)],
+        backfill_timestamp=time.time(),
+        tags={},
+        dynamic_partitions_store=instance,
+        all_partitions=False,
+        title="First days of the demo",
+        description="Made by nevermore demo.",
+        run_config=None,
+    )
+    data = backfill.asset_backfill_data
+    if data is None:
+        return backfill
+    made = data._replace(
+        requested_runs_for_target_roots=True,
+        requested_subset=data.target_subset,
+        materialized_subset=data.target_subset,
+    )
+    return backfill.with_asset_backfill_data(made, instance, jobs.resolve_asset_graph())
 
 
 def _batches(

@@ -1,0 +1,55 @@
+"""A project as a component of Dagster, for repositories that `dg` scaffolds: the same definitions as `assets.definitions`."""
+
+from pathlib import Path
+
+import dagster as dg
+from pydantic import BaseModel, Field
+
+from assets.definitions import load_project
+from pipelines.config.document import config_template
+
+
+class ScaffoldOptions(BaseModel):
+    """Options of `dg scaffold defs assets.component.NevermoreProject NAME`."""
+
+    config: str = Field(
+        default="nevermore.yaml", description="The config file, relative to the folder of the component."
+    )
+
+
+class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
+    """Writes defs.yaml, and a commented config beside it unless there is one."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldOptions]:
+        return ScaffoldOptions
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldOptions]) -> None:
+        name = request.params.config
+        path = request.target_path / name
+        dg.scaffold_component(request, {"config": name})
+        if not path.exists():
+            path.write_text(config_template(), encoding="utf-8")
+
+
+@dg.scaffold_with(_ProjectScaffolder)
+class NevermoreProject(dg.Component, dg.Model, dg.Resolvable):
+    """All assets, checks, jobs, schedules and sensors of a nevermore.yaml.
+
+    Attributes:
+        config: the config file, relative to the folder of the component.
+        spark_master: where published tables are made, instead of what the config says.
+    """
+
+    config: str = Field(
+        default="nevermore.yaml", description="The config file, relative to the folder of the component."
+    )
+    spark_master: str | None = Field(default=None, description="Spark master, instead of what the config says.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of the project.
+
+        Raises:
+            ConfigError: the config is missing or invalid, with its line.
+        """
+        return load_project(Path(context.path) / self.config, spark_master=self.spark_master)
