@@ -28,6 +28,7 @@ NO_VARIABLES = {
         "S3_ENDPOINT",
         "S3_KEY",
         "S3_SECRET",
+        "SHOP_WEBHOOK",
     ),  # of examples
     "PRINCIPAL_ROLE",  # a scope of Polaris
     "SASL_SSL",  # a protocol of Kafka

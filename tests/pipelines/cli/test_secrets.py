@@ -83,7 +83,15 @@ def config_with(place: tuple[str, ...], name: str, value: Any) -> dict[str, Any]
     at = document
     above = ""
     for step in place:
-        at, above = at[names[above] if step == "*" else step], step
+        if above == "source":  # the type of the source, which decides about its other options
+            at["type"] = step
+            for other in () if step == "files" else ("path", "format", "options"):
+                at.pop(other, None)
+        elif step == "expectations":  # a list of sections
+            at = at.setdefault(step, [{"expect": "expect_column_values_to_not_be_null", "column": "id"}])[0]
+        elif above != "expectations":
+            at = at.setdefault(names[above] if step == "*" else step, {})
+        above = step
     at[name] = value
     return document
 
