@@ -30,6 +30,7 @@ from pipelines.config.project import (
 from pipelines.errors import CommitUnknownError, PipelineError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import open_current, refresh
@@ -85,7 +86,11 @@ MIN_GAIN = 0.05
 """A rewrite that was asked for must save at least this part of the seconds that a scan of the files takes."""
 MIN_AUTO_GAIN = 0.35
 """The same for a rewrite that nobody asked for: rewriting a byte costs as much as reading it several times."""
-MIN_AUTO_SECONDS = 0.1
+MIN_CONVERT_GAIN = 0.1
+"""Equality deletes are converted unasked if they cost this part of the seconds that a scan of the table takes."""
+MIN_CONVERT_SECONDS = 0.02
+"""Less than this is not worth a commit."""
+MIN_AUTO_SECONDS = 0.05
 """Seconds that nobody notices: below them nothing is rewritten unasked."""
 FAN_IN = 8
 """Files of about one size that are merged unasked: each byte is rewritten once for each power of it up to the target."""
@@ -173,6 +178,7 @@ class CompactReport:
         rows: rows of the new files.
         dead_rows_removed: deleted rows of the old files.
         delete_files_dropped: delete files that no data file needs any more.
+        deletes_converted: delete files that were replaced by the positions of deleted rows, because scans lost much by them.
         replanned: files that another writer changed meanwhile, and that were planned again.
         given_up: files that other writers kept changing.
         debt_seconds: seconds that a scan loses by estimate, before; on one core.
@@ -192,6 +198,7 @@ class CompactReport:
     rows: int = 0
     dead_rows_removed: int = 0
     delete_files_dropped: int = 0
+    deletes_converted: int = 0
     replanned: int = 0
     given_up: int = 0
     debt_seconds: float = 0.0
@@ -203,7 +210,7 @@ class CompactReport:
     @property
     def has_changed(self) -> bool:
         """Whether anything was, or in a dry run would be, changed."""
-        return bool(self.files_before or self.delete_files_dropped)
+        return bool(self.files_before or self.delete_files_dropped or self.deletes_converted)
 
     @property
     def lines(self) -> Iterator[str]:
@@ -220,6 +227,8 @@ class CompactReport:
                 f"{self.delete_files_dropped:,} delete files dropped"
             )
             commits = f"{self.commits:,} commit{'s' * (self.commits != 1)}"
+            if self.deletes_converted:
+                yield f"  {self.deletes_converted:,} delete files converted to the positions of deleted rows"
             yield f"  before: {loses}; {commits} in {self.seconds:.1f} s, snapshot {self.snapshot_id}"
         if self.replanned:
             yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
@@ -368,11 +377,15 @@ class Upkeep:
 
 @dataclass(frozen=True, slots=True)
 class FileDebt:
-    """A data file, and what scans lose by its dead rows and by the deletes that apply to it."""
+    """A data file, and what scans lose by its dead rows and by the deletes that apply to it.
+
+    `equality_seconds` is the part of `delete_seconds` that equality deletes cost.
+    """
 
     task: FileScanTask
     dead_rows: int
     delete_seconds: float
+    equality_seconds: float = 0.0
 
     @property
     def size(self) -> int:
@@ -433,20 +446,41 @@ def debts_of(
             load[id(file)] = costs.delete_seconds + file.record_count * KEY_SECONDS
     found = []
     for task in tasks:
-        deletes = [*task.equality_deletes, *_position_deletes(task)]
         # A delete is loaded once per scan, and until all files that need it are rewritten: so its cost is divided among
         # them by size, which makes all of them worth a rewrite at the same time.
-        seconds = sum(load[id(one)] * task.data_file.file_size_bytes / max(users[id(one)], 1) for one in deletes)
+        by_key, by_position = (
+            sum(load[id(one)] * task.data_file.file_size_bytes / max(users[id(one)], 1) for one in deletes)
+            for deletes in (task.equality_deletes, _position_deletes(task))
+        )
         if task.equality_deletes:
-            seconds += task.data_file.record_count * PROBE_SECONDS
-        found.append(FileDebt(task, dead.get(task.data_file.path, 0), seconds))
+            by_key += task.data_file.record_count * PROBE_SECONDS
+        found.append(FileDebt(task, dead.get(task.data_file.path, 0), by_key + by_position, by_key))
     return found
 
 
 def choose_groups(
     debts: Sequence[FileDebt], spec: PartitionSpec, costs: Costs, settings: CompactSettings
 ) -> list[list[FileDebt]]:
-    """Files to rewrite together: those of one partition, or of any partitions of older specs."""
+    """Files to rewrite together: those of one partition, or of any partitions of older specs.
+
+    Unasked, small files are merged in full tiers, unless scans would still lose too much: then all that pay.
+    """
+    if not settings.is_automatic:
+        return _grouped(debts, spec, costs, settings, lambda small: small)
+    target = settings.target_file_bytes
+    scan, lost = costs.scan_seconds(debts, target), costs.saved_seconds(debts, target)
+    groups = _grouped(debts, spec, costs, settings, _full_tiers)
+    left = lost - sum(costs.saved_seconds(files, target) for files in groups)
+    return _grouped(debts, spec, costs, settings, lambda small: small) if pays_unasked(left, scan) else groups
+
+
+Choose = Callable[[list[FileDebt]], list[FileDebt]]
+"""Chooses of the small files of a partition those that are merged."""
+
+
+def _grouped(
+    debts: Sequence[FileDebt], spec: PartitionSpec, costs: Costs, settings: CompactSettings, choose: Choose
+) -> list[list[FileDebt]]:
     by_partition: dict[Any, list[FileDebt]] = defaultdict(list)
     for debt in debts:
         file = debt.task.data_file
@@ -454,20 +488,18 @@ def choose_groups(
     groups = []
     for members in by_partition.values():
         members.sort(key=lambda debt: debt.task.data_file.data_sequence_number)
-        chosen = _candidates(members, costs, settings)
+        chosen = _candidates(members, costs, settings, choose)
         most = settings.target_file_bytes * (GROUP_FILES if not settings.is_automatic else 1)
         bins = [chosen] if settings.rewrite_all and settings.order.columns else list(_bins(chosen, most))
         groups += [files for files in bins if files and (settings.rewrite_all or _pays(files, costs, settings))]
     return groups
 
 
-def _candidates(members: Sequence[FileDebt], costs: Costs, settings: CompactSettings) -> list[FileDebt]:
+def _candidates(members: Sequence[FileDebt], costs: Costs, settings: CompactSettings, choose: Choose) -> list[FileDebt]:
     """The files of a partition that are worth a rewrite, in their order."""
     if settings.rewrite_all:
         return list(members)
-    small = [f for f in members if f.size < SMALL_SHARE * settings.target_file_bytes]
-    if settings.is_automatic:
-        small = _full_tiers(small)
+    small = choose([f for f in members if f.size < SMALL_SHARE * settings.target_file_bytes])
     wanted = {id(f) for f in small}
     for debt in members:
         if _pays([debt], costs, settings):
@@ -510,6 +542,15 @@ def _pays(files: Sequence[FileDebt], costs: Costs, settings: CompactSettings) ->
     target = settings.target_file_bytes
     saved = costs.saved_seconds(files, target)
     return saved > 0 and saved >= share * costs.scan_seconds(files, target)
+
+
+def pays_conversion(debts: Sequence[FileDebt]) -> bool:
+    """Whether equality deletes cost scans so much that they are converted to positions though nobody asked for it.
+
+    That reads key columns and writes few bytes, while deletes of many data files would leave only once all of these are rewritten.
+    """
+    whole = sum(debt.size for debt in debts) * READ_SECONDS
+    return sum(debt.equality_seconds for debt in debts) > max(MIN_CONVERT_SECONDS, MIN_CONVERT_GAIN * whole)
 
 
 def pays_unasked(lost_seconds: float, scan_seconds: float) -> bool:
@@ -705,6 +746,9 @@ class _Run:
         refresh(self.table)
         opened = open_current(self.table)
         state = State.of(opened, self.options)
+        if state is not None and self._converts(opened, state):
+            opened = open_current(self.table)
+            state = State.of(opened, self.options)
         if state is None:
             return frozenset()
         delta = RowDelta(self.table)
@@ -733,6 +777,19 @@ class _Run:
             (self.committing or delta).discard([file for group in ready for file in group.written])
             raise
         return frozenset(self.lost)
+
+    def _converts(self, opened: Table, state: State) -> bool:
+        """Convert equality deletes to positions if nobody asked for a rewrite and scans lose noticeably by them; whether that was done."""
+        settings = self.settings
+        if not settings.is_automatic or settings.is_dry:
+            return False
+        debts = debts_of(state.plan, Costs.at(opened.location), lambda tasks: [0] * len(tasks))
+        if not pays_conversion(debts):
+            return False
+        done = convert(self.table, self.options)
+        self.report.commits += done.snapshot_id is not None
+        self.report.deletes_converted += done.removed_files
+        return done.snapshot_id is not None
 
     def _is_late(self) -> bool:
         limit = self.settings.max_seconds

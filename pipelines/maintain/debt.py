@@ -24,6 +24,7 @@ from pipelines.maintain.compact import (
     count_dead_rows,
     debts_of,
     needless_deletes,
+    pays_conversion,
     pays_unasked,
 )
 from pipelines.maintain.retention import Expiry, MaintainedTable, counted, expire, size_text
@@ -192,7 +193,7 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
         scan_seconds=scan,
         max_debt=entry.max_debt,
         can_compact=can_compact,
-        is_due=can_compact and entry.compact == "auto" and pays_unasked(lost, scan),
+        is_due=can_compact and entry.compact == "auto" and (pays_unasked(lost, scan) or pays_conversion(debts)),
         compact_files=len(chosen),
         compact_bytes=sum(debt.size for debt in chosen),
         dropped_deletes=len(dropped),

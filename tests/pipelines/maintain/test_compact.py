@@ -627,6 +627,27 @@ def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: p
     assert compact_mirror(load(tmp_path / "nevermore.yaml"), "shop.products") is None
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(tmp_path: Path, version: int) -> None:
+    catalog = catalog_in(tmp_path)
+    new_table(catalog, COLUMNS)
+    if version == 3:
+        upgrade(reloaded(catalog), 3)
+    append(catalog, range(200_000))
+    (large,) = files_of(catalog)[0]
+    for number in range(30):
+        upsert(catalog, range(100), f"v{number}")
+    report = compacted(catalog, CompactSettings(is_automatic=True))
+    assert report.deletes_converted == 30
+    assert report.bytes_after < large.file_size_bytes // 10
+    data, deletes = files_of(catalog)
+    assert large.path in {file.path for file in data}
+    assert len(data) <= 2
+    assert not [path for path in deletes if "eq-deletes" in path]
+    assert "30 delete files converted" in "".join(report.lines)
+    assert not compacted(catalog, CompactSettings(is_automatic=True)).has_changed
+
+
 def test_a_failure_does_not_stop_a_continuous_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, _ = project_with_updates(tmp_path)
     upkeep = module.Upkeep(load(tmp_path / "nevermore.yaml"))
