@@ -48,7 +48,12 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
         "delete rows": debt.delete_rows,
         "manifests": debt.manifests,
         "snapshots": debt.snapshots,
+        "milliseconds lost": round(1000 * debt.lost_seconds),
     }
+    if debt.growth.per_day is not None:
+        compared["milliseconds lost more per day"] = round(1000 * debt.growth.per_day)
+    if debt.growth.days_left is not None:
+        compared["days until max_debt"] = round(debt.growth.days_left)
     details = list(debt.lines) if debt.is_too_much else []
     return CheckResult("scans_are_fast", not debt.is_too_much, compared, details=details)
 

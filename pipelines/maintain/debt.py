@@ -3,22 +3,29 @@
 Estimated as compaction does, which decides by it. Key columns are read of files to which deletes may apply.
 """
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
+from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from pipelines.config.project import DEFAULT_MAX_DEBT, Config
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.loaded_table import open_current
+from pipelines.iceberg.positions import ancestors, summary_properties
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.compact import (
+    KEY_SECONDS,
     MIN_AUTO_SECONDS,
+    READ_SECONDS,
     SMALL_SHARE,
     WRITTEN_VERSIONS,
     CompactSettings,
     Costs,
+    FileDebt,
     State,
     choose_groups,
     count_dead_rows,
@@ -28,11 +35,124 @@ from pipelines.maintain.compact import (
     pays_unasked,
 )
 from pipelines.maintain.retention import Expiry, MaintainedTable, counted, expire, size_text
-from scan_core import ScanOptions
+from scan_core import ScanOptions, Table
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog
     from pipelines.iceberg.interfaces import Table as CatalogTable
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+MAX_CHART_POINTS = 60
+MAX_PARTITIONS = 5
+"""Partitions that are listed: those of which scans lose most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the debt has grown, by what the snapshots state that are left: numbers of files and deletes, not dead rows.
+
+    Attributes:
+        at: when each snapshot was committed, oldest first.
+        lost_seconds: estimated seconds that a scan lost by files and deletes from then on.
+        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that cannot be told.
+        days_left: days until more than `max_debt` of a scan is lost, if it goes on like this; 0.0 if it is; None if it never is.
+    """
+
+    at: tuple[datetime, ...] = ()
+    lost_seconds: tuple[float, ...] = ()
+    per_day: float | None = None
+    days_left: float | None = None
+
+    @classmethod
+    def of(cls, table: "CatalogTable", costs: Costs, target_bytes: int, max_debt: float) -> "Growth":
+        """By the snapshots that lead to the current one."""
+        points = []
+        for snapshot in ancestors(table):
+            summary = summary_properties(snapshot)
+            files, deletes, keys, size = (int(summary.get(f"total-{n}", 0)) for n in _TOTALS)
+            fewer = max(0, files - ceil(size / target_bytes))
+            lost = fewer * costs.open_seconds + deletes * costs.delete_seconds + keys * KEY_SECONDS
+            points.append((datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC), lost, size))
+        points.reverse()
+        if not points:
+            return cls()
+        at, lost_seconds = tuple(time for time, _, _ in points), tuple(lost for _, lost, _ in points)
+        lowest = max(i for i, lost in enumerate(lost_seconds) if lost == min(lost_seconds))
+        days = (at[-1] - at[lowest]).total_seconds() / 86_400
+        per_day = (lost_seconds[-1] - lost_seconds[lowest]) / days if days > 0 else None
+        scan = points[-1][2] * READ_SECONDS
+        limit = max(MIN_AUTO_SECONDS, max_debt / (1 - max_debt) * scan if max_debt < 1 else inf)
+        left = max(0.0, limit - lost_seconds[-1])
+        days_left = 0.0 if not left else left / per_day if per_day and isfinite(left) else None
+        return cls(at, lost_seconds, per_day, days_left)
+
+    @property
+    def chart(self) -> str:
+        """The seconds lost over the snapshots as a line of blocks, the highest of neighbours where there are many."""
+        count = len(self.lost_seconds)
+        width = min(count, MAX_CHART_POINTS)
+        edges = [count * i // width for i in range(width + 1)] if width else [0]
+        highest = [max(self.lost_seconds[begin:end]) for begin, end in pairwise(edges)]
+        top = max(highest, default=0.0)
+        return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1)) if top else 0] for value in highest)
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """As text."""
+        if len(self.lost_seconds) < 2:
+            return
+        yield f"{self.chart}  0 to {max(self.lost_seconds):.3g} s lost by files and deletes since {self.at[0]:%Y-%m-%d %H:%M} UTC"
+        if self.per_day is not None and self.per_day > 0:
+            soon = (
+                ""
+                if self.days_left is None
+                else f"; max_debt in {self.days_left:.3g} days"
+                if self.days_left
+                else "; above max_debt"
+            )
+            yield f"{self.per_day:.3g} s more with each day{soon}"
+
+
+_TOTALS = ("data-files", "delete-files", "equality-deletes", "files-size")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDebt:
+    """What scans of one partition lose.
+
+    Attributes:
+        partition: its values, `day=2026-01-01`.
+        data_files: data files.
+        dead_rows: rows that deletes removed and that scans still read.
+        lost_seconds: estimated seconds of one core that a scan of the partition loses.
+    """
+
+    partition: str
+    data_files: int
+    dead_rows: int
+    lost_seconds: float
+
+    @classmethod
+    def of_all(
+        cls, debts: Sequence[FileDebt], table: Table, costs: Costs, target_bytes: int
+    ) -> "tuple[PartitionDebt, ...]":
+        """The partitions of which scans lose most; none for a table without partitions."""
+        by_partition: dict[tuple[int, tuple[Any, ...]], list[FileDebt]] = defaultdict(list)
+        for debt in debts:
+            file = debt.task.data_file
+            if file.partition:
+                by_partition[file.spec_id, file.partition].append(debt)
+        found = []
+        for (spec_id, values), files in by_partition.items():
+            fields = table.metadata.specs[spec_id].fields
+            name = ", ".join(f"{f.name}={value}" for f, value in zip(fields, values, strict=True))
+            lost = max(costs.saved_seconds(files, target_bytes), 0.0)
+            found.append(cls(name, len(files), sum(f.dead_rows for f in files), lost))
+        return tuple(sorted(found, key=lambda one: -one.lost_seconds)[:MAX_PARTITIONS])
+
+
+NO_GROWTH = Growth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +181,8 @@ class Debt:
         dropped_deletes: delete files that leave with it.
         saved_seconds: estimated seconds that each scan saves by it.
         expiry: what `nevermore expire` would do; None if this was not asked for.
+        growth: how the debt has grown.
+        partitions: the partitions of which scans lose most.
     """
 
     table: str
@@ -84,6 +206,8 @@ class Debt:
     dropped_deletes: int = 0
     saved_seconds: float = 0.0
     expiry: Expiry | None = None
+    growth: Growth = NO_GROWTH
+    partitions: tuple[PartitionDebt, ...] = ()
 
     @property
     def share(self) -> float:
@@ -109,6 +233,12 @@ class Debt:
         since = "" if self.oldest_delete is None else f", since {self.oldest_delete:%Y-%m-%d %H:%M:%S} UTC"
         yield f"  deletes     {counted(self.delete_rows, 'row')} in {counted(self.delete_files, 'file')}{since}"
         yield f"  metadata    {counted(self.snapshots, 'snapshot')}, {counted(self.manifests, 'manifest')}"
+        for number, line in enumerate(self.growth.lines):
+            yield f"  {'' if number else 'growth':<12}{line}"
+        for number, one in enumerate(self.partitions):
+            files = counted(one.data_files, "data file")
+            line = f"{one.partition}: {one.lost_seconds:.3g} s lost, {files}, {counted(one.dead_rows, 'dead row')}"
+            yield f"  {'' if number else 'partitions':<12}{line}"
         yield f"  compact     {self._compaction}"
         if self.expiry is not None:
             yield "  expire      " + next(self.expiry.lines).removeprefix(f"{self.table}: ")
@@ -198,4 +328,6 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
         compact_bytes=sum(debt.size for debt in chosen),
         dropped_deletes=len(dropped),
         saved_seconds=sum(costs.saved_seconds(group, target) for group in groups),
+        growth=Growth.of(table, costs, target, entry.max_debt),
+        partitions=PartitionDebt.of_all(debts, opened, costs, target),
     )

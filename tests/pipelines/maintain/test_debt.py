@@ -83,6 +83,46 @@ def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> 
     assert len(expired.expired) > 0
 
 
+def test_growth_is_charted_and_goes_back_when_the_table_is_compacted(project: Project) -> None:
+    config = config_of(project, max_debt=0.2)
+    growth = debt_of(table_of(config), config).growth
+    assert len(growth.at) == len(growth.chart) == 10
+    assert growth.chart[0] == "▁"
+    assert growth.chart[-1] == "█"
+    assert list(growth.lost_seconds) == sorted(growth.lost_seconds)
+    assert growth.per_day is not None
+    assert growth.days_left is not None
+    left = growth.days_left * growth.per_day
+    assert left == pytest.approx(max(0.0, compaction.MIN_AUTO_SECONDS - growth.lost_seconds[-1]), abs=0.001)
+    assert any("s more with each day" in line for line in growth.lines)
+    compact(table_of(config), CompactSettings())
+    after = debt_of(table_of(config), config).growth
+    assert (len(after.at), after.lost_seconds[-1], after.per_day) == (11, 0.0, None)
+    assert not list(module.Growth().lines)
+    assert module.Growth().chart == ""
+
+
+def test_many_snapshots_make_a_chart_of_bounded_width() -> None:
+    lost = tuple(float(i % 97) for i in range(1_000))
+    chart = module.Growth(lost_seconds=lost).chart
+    assert len(chart) == module.MAX_CHART_POINTS
+    assert set(chart) <= set("▁▂▃▄▅▆▇█")
+
+
+def test_partitions_of_which_scans_lose_most_come_first(tmp_path: Any) -> None:
+    project = Project(tmp_path, {NAME: {"key": ["id", "name"], "partition_by": ["name"]}})
+    for number in range(4):
+        project.land(f"{number}.jsonl", [event("c", product(number, "many")), event("u", product(number // 3, "few"))])
+        assert project.run().exit_code == 0
+    config = config_of(project)
+    debt = debt_of(table_of(config), config)
+    assert {one.partition for one in debt.partitions} == {"name=few", "name=many"}
+    assert debt.partitions[0].lost_seconds >= debt.partitions[1].lost_seconds
+    assert sum(one.data_files for one in debt.partitions) == debt.data_files
+    assert sum(one.dead_rows for one in debt.partitions) == debt.dead_rows
+    assert any("name=few:" in line for line in debt.lines)
+
+
 def test_a_table_without_rows_has_none(project: Project) -> None:
     config = config_of(project)
     RowDelta(table_of(config)).commit([], {}, remove=everything)
