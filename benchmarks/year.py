@@ -107,6 +107,8 @@ class _Year:
     rewritten: float = 0.0
     conversions: int = 0
     surviving: float = 1.0
+    window: np.ndarray = field(default_factory=lambda: np.zeros((8 * WINDOW, WINDOW + 1)))
+    recent: list[_File] = field(default_factory=list)
     settings: CompactSettings = field(default_factory=lambda: CompactSettings(is_automatic=True))
 
     def begin(self) -> None:
@@ -127,13 +129,11 @@ class _Year:
         updated = UPDATED[self.shape] * ROWS
         new = np.zeros(self.num_groups)
         if self.shape == "sequential":  # the oldest group of the window joins all older ones
-            for file in self.files[-4 * WINDOW :]:
-                file.live[-1] += file.live[-2]
-                file.live[1:-1] = file.live[:-2]
-                file.live[0] = 0.0
-            share = updated / ((WINDOW - 1) * (1 - UPDATED[self.shape]) * ROWS)
-            for file in self.files[-4 * WINDOW :]:
-                file.live[1:-1] *= 1 - share
+            live = self.window[: len(self.recent)]
+            live[:, -1] += live[:, -2]
+            live[:, 1:-1] = live[:, :-2].copy()
+            live[:, 0] = 0.0
+            live[:, 1:-1] *= 1 - updated / ((WINDOW - 1) * (1 - UPDATED[self.shape]) * ROWS)
             new[1:-1] = updated / (WINDOW - 1)
             new[0] = ROWS - updated
         else:
@@ -141,10 +141,27 @@ class _Year:
             self.surviving *= 1 - updated / keys
             new[0] = ROWS / self.surviving
         self.files.append(_File(self.commits, ROWS, new, self.commits))
+        if self.shape == "sequential":
+            if len(self.recent) == len(self.window):
+                self._settle()
+            self.window[len(self.recent)] = new
+            self.recent.append(self.files[-1])
         num_keys = updated if self.shape == "sequential" else ROWS
         self.deletes.append((self.commits, int(num_keys)))
         data, deletes = self.sizes.data, self.sizes.deletes
         self.ingested += data[0] + data[1] * ROWS + deletes[0] + deletes[1] * num_keys
+
+    def _settle(self) -> None:
+        """Give the files their live rows back."""
+        for file, live in zip(self.recent, self.window, strict=False):
+            file.live = live.copy()
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        """The files whose rows the next commits update."""
+        self.recent = [file for file in self.files if file.last_cohort >= self.commits - WINDOW and file.live[:-1].any()]
+        for number, file in enumerate(self.recent):
+            self.window[number] = file.live
 
     def _met_by(self, file: _File) -> range:
         """The commits whose deletes may meet rows of a file: by its sequence number, and by the bounds of keys."""
@@ -154,20 +171,21 @@ class _Year:
     def tasks(self) -> list[FileScanTask]:
         """The files as scans plan them."""
         met = [self._met_by(file) for file in self.files]
-        needed = np.zeros(self.commits + 2, np.int64)
+        first = self.deletes[0][0] if self.deletes else self.commits
+        needed = np.zeros(self.commits + 2 - first, np.int64)
         for one in met:
-            if one:
-                needed[one.start] += 1
-                needed[one.stop] -= 1
+            if one and one.stop > first:
+                needed[max(one.start - first, 0)] += 1
+                needed[one.stop - first] -= 1
         is_needed = np.cumsum(needed) > 0
-        self.deletes = [one for one in self.deletes if is_needed[one[0]]]
+        self.deletes = [one for one in self.deletes if is_needed[one[0] - first]]
         group = EqualityDeleteGroup((1,), tuple(_delete_file(*one) for one in self.deletes))
         return [
             FileScanTask(
                 _data_file(number, file, self.sizes),
                 0,
                 1,
-                (group,) if one and self.deletes else (),
+                (group,) if self.deletes and one and one.stop > self.deletes[0][0] else (),
                 (_delete_file(-number, round(file.known_dead), DeleteContent.POSITION),)
                 if file.known_dead >= 1
                 else (),
@@ -178,8 +196,11 @@ class _Year:
     def decide(self) -> tuple[float, float]:
         """Rewrite what the code of `compact: auto` would; return seconds of a scan before, and of one without debt."""
         costs, target = Costs(), self.settings.target_file_bytes
-        for file in self.files:  # what commits have updated since the last decision
-            file.live[0] *= self.surviving
+        if self.shape == "sequential":
+            self._settle()
+        else:  # what commits have updated since the last decision
+            for file in self.files:
+                file.live[0] *= self.surviving
         self.surviving = 1.0
         tasks = self.tasks()
         if pays_conversion(
@@ -202,6 +223,8 @@ class _Year:
                 (file for number, file in enumerate(self.files) if number not in gone), key=lambda f: f.last_cohort
             )
             self.rewritten += MANIFEST_BYTES * bool(groups)
+        if self.shape == "sequential":
+            self._begin_window()
         return best + lost, best
 
     def _dead(self, number: int) -> int:
