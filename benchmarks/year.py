@@ -159,7 +159,9 @@ class _Year:
 
     def _begin_window(self) -> None:
         """The files whose rows the next commits update."""
-        self.recent = [file for file in self.files if file.last_cohort >= self.commits - WINDOW and file.live[:-1].any()]
+        self.recent = [
+            file for file in self.files if file.last_cohort >= self.commits - WINDOW and file.live[:-1].any()
+        ]
         for number, file in enumerate(self.recent):
             self.window[number] = file.live
 
@@ -272,35 +274,44 @@ def _file(kind: Any, number: int, rows: int, size: int, sequence: int) -> Any:
     )
 
 
+Point = tuple[float, float, float]
+"""The day, a scan over that of the compacted table, and the bytes rewritten per byte ingested so far."""
+
+
+def follow(shape: str, commits: int) -> tuple[str, list[Point]]:
+    """Make many commits of one shape; a summary, and what every decision found."""
+    year = _Year(shape, Sizes.measured(as_uuid=shape == "random UUID"))
+    year.begin()
+    points: list[Point] = []
+    following, best = EVERY, 0.0
+    for number in range(1, commits + 1):
+        year.commit()
+        if number < following and number < commits:
+            continue
+        following = number + max(EVERY, len(year.files) // FILES)
+        now, best = year.decide()
+        rewritten = (year.rewritten + MANIFEST_BYTES * number) / year.ingested
+        points.append((number / 1_440, now / best, rewritten))
+    ratios = [ratio for _, ratio, _ in points]
+    summary = (
+        f"{shape}: scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f}, at the end {ratios[-1]:.2f} of {best:.1f} s; "
+        f"{points[-1][2]:.2f} bytes rewritten per byte ingested, of which {MANIFEST_BYTES * commits / year.ingested:.2f} manifests; "
+        f"{year.ingested / 1e9:.1f} GB ingested, {year.conversions:,} conversions, {len(year.files):,} data files and "
+        f"{len(year.deletes):,} equality-delete files at the end"
+    )
+    return summary, points
+
+
 def simulated(commits: int = COMMITS) -> None:
     """A year of each shape."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    found: dict[str, list[Point]] = {}
     for shape in UPDATED:
-        year = _Year(shape, Sizes.measured(as_uuid=shape == "random UUID"))
-        year.begin()
-        points = found[shape] = []
-        following = EVERY
-        for number in range(1, commits + 1):
-            year.commit()
-            if number < following and number < commits:
-                continue
-            following = number + max(EVERY, len(year.files) // FILES)
-            now, best = year.decide()
-            rewritten = (year.rewritten + MANIFEST_BYTES * number) / year.ingested
-            points.append((number / 1_440, now / best, rewritten))
-        ratios = [ratio for _, ratio, _ in points]
-        print(
-            f"{shape}: scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f}, at the end {ratios[-1]:.2f} of {best:.1f} s; "
-            f"{points[-1][2]:.2f} bytes rewritten per byte ingested, of which {MANIFEST_BYTES * commits / year.ingested:.2f} manifests; "
-            f"{year.ingested / 1e9:.1f} GB ingested, {year.conversions:,} conversions, {len(year.files):,} data files and "
-            f"{len(year.deletes):,} equality-delete files at the end",
-            flush=True,
-        )
-    if commits == COMMITS:
-        plot(found)
+        summary, found[shape] = follow(shape, commits)
+        print(summary, flush=True)
+    plot(found)
 
 
-def plot(found: Mapping[str, Sequence[tuple[float, float, float]]]) -> None:
+def plot(found: Mapping[str, Sequence[Point]]) -> None:
     """Both measures over the days of the year."""
     import matplotlib as mpl
 

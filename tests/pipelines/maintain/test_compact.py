@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scan_core
+from benchmarks import year
 from checks.reference.expected_rows import live_rows
 from pipelines.changes.row_order import Order, sorted_rows
 from pipelines.cli.arguments import split_names
@@ -646,6 +647,14 @@ def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(tmp_
     assert not [path for path in deletes if "eq-deletes" in path]
     assert "30 delete files converted" in "".join(report.lines)
     assert not compacted(catalog, CompactSettings(is_automatic=True)).has_changed
+
+
+@pytest.mark.parametrize("shape", year.UPDATED)
+def test_what_is_rewritten_unasked_bounds_scans_and_bytes(shape: str) -> None:
+    """A day of simulated commits, one a minute; `benchmarks/year.py` follows a whole year."""
+    summary, points = year.follow(shape, 1_500)
+    assert max(ratio for _, ratio, _ in points) <= 1.55, summary
+    assert points[-1][2] <= 5, summary
 
 
 def test_a_failure_does_not_stop_a_continuous_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
