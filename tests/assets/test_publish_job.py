@@ -1,6 +1,7 @@
 """The job that publishes after ingests: what it makes appears on the assets, partition by partition."""
 
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -53,6 +54,29 @@ def test_changed_partitions_and_whole_tables_are_made_after_an_ingest_and_nothin
         made = _run(project, instance)
         assert made == {published_key("shop.daily"): ["2026-01-02"], published_key("shop.whole"): [None]}
         assert instance.get_materialized_partitions(published_key("shop.daily")) == {"2026-01-01", "2026-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        ({"dry_run": True}, []),
+        ({"partitions": ["2026-01-02"]}, ["2026-01-02"]),
+        ({"full": True}, ["2026-01-01", "2026-01-02"]),
+        ({"full": True, "dry_run": True}, []),
+    ],
+)
+def test_the_launchpad_chooses_what_is_made(config: dict[str, Any], made: list[str], project: ShopProject) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert _run(project, instance)
+        result = project.definitions.resolve_job_def(PUBLISH_JOB).execute_in_process(
+            instance=instance,
+            run_config={
+                "ops": {"publish_shop_daily": {"config": config}, "publish_shop_whole": {"config": {"dry_run": True}}}
+            },
+        )
+        assert result.success
+        events = [e for e in result.all_events if e.event_type_value == "ASSET_MATERIALIZATION"]
+        assert [event.partition for event in events] == made
 
 
 def test_a_whole_table_is_an_asset_that_can_be_made_by_hand(project: ShopProject) -> None:

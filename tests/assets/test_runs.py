@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets import alerts, definitions, new_files, retries
+from assets import alerts, definitions, new_files, published, retries
 from assets.jobs import INGEST_JOB
 from assets.project import change_log_key, mirror_key
 from pipelines.config.project import load
@@ -35,7 +35,7 @@ def project(tmp_path: Path) -> ShopProject:
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         yield instance
 
 
@@ -174,6 +174,36 @@ def test_a_step_is_tried_again_where_its_error_may_pass(
         run = instance.get_run_by_id(result.run_id)
         assert run is not None
         assert run.tags["dagster/max_retries"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("job", "assets", "is_followed"),
+    [
+        (INGEST_JOB, None, True),
+        ("__ASSET_JOB", [mirror_key("shop.orders")], True),  # materialized by hand
+        ("__ASSET_JOB", [change_log_key("shop.orders")], False),
+        ("compact_job", None, False),
+    ],
+)
+def test_published_tables_follow_every_run_that_updates_a_mirror(
+    job: str, assets: list[dg.AssetKey] | None, *, is_followed: bool, project: ShopProject, instance: dg.DagsterInstance
+) -> None:
+    document = yaml.safe_load(project.path.read_text())
+    document["published"]["shop.daily"]["incremental"] = True
+    project.path.write_text(yaml.safe_dump(document))
+    run = dg.DagsterRun(
+        job_name=job,
+        run_id="00000000-0000-0000-0000-000000000002",
+        asset_selection=frozenset(assets) if assets else None,
+    )
+    event = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job)
+    context = dg.build_run_status_sensor_context(
+        sensor_name=published.SENSOR, dagster_instance=instance, dagster_run=run, dagster_event=event
+    )
+    answer = project.definitions.resolve_sensor_def(published.SENSOR)(context)
+    assert isinstance(answer, dg.RunRequest) is is_followed
+    if isinstance(answer, dg.RunRequest):
+        assert answer.tags["nevermore/ingest_run"] == run.run_id
 
 
 class Webhook:
