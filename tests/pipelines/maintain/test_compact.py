@@ -123,6 +123,26 @@ def test_rule_30_deletes_that_arrive_meanwhile_still_apply_and_reinserted_rows_s
     assert len(files_of(catalog)[1]) == 1  # the delete that came meanwhile
 
 
+def test_rule_30_a_delete_stays_though_all_files_of_the_time_before_it_were_replaced(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sequence number is below that of all other files, but not below that of the new one."""
+    new_table(catalog, COLUMNS)
+    append(catalog, [1, 2, 3])
+
+    def meanwhile() -> None:
+        upsert(catalog, [], deleted=[2])
+        append(catalog, [4])
+
+    between(monkeypatch, meanwhile)
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert (report.commits, report.delete_files_dropped) == (1, 0)
+    assert [row["id"] for row in rows_of(reloaded(catalog))] == [1, 3, 4]
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert (report.dead_rows_removed, report.delete_files_dropped) == (1, 1)
+    assert [row["id"] for row in rows_of(reloaded(catalog))] == [1, 3, 4]
+
+
 def between(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], times: int = 1) -> None:
     """Let another writer commit after files were rewritten and before they are committed."""
     original, left = module._Run._commit, [times]
