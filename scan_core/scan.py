@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Real
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, get_args
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from scan_core.binding import Binding, readable
 from scan_core.columns.conversion import public_batch, public_schema
+from scan_core.foreign.pushdown import require_package
 from scan_core.io.catalog import load_table, table_facts
 from scan_core.io.files import is_folder
 from scan_core.io.location import FileIOConfig, parse_location
@@ -49,8 +50,13 @@ from scan_core.run import QUEUED_BATCHES, run_splits, take_rows
 from scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
     from scan_core.diff import Changes
     from scan_core.expr.nodes import BoundPredicate, Expr
+    from scan_core.foreign.dataset import ScanDataset
     from scan_core.joins.column_keys import KeyField
     from scan_core.joins.request import RuntimeFilter
     from scan_core.semi_join import SemiJoin
@@ -531,6 +537,50 @@ class Scan(ScanRequest):
         Closing the iterator early stops the workers.
         """
         return self._run(self.plan(), self.arrow_schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream, read while it is consumed. Closing or dropping the reader stops the workers."""
+        return pa.RecordBatchReader.from_batches(self.arrow_schema, self.to_batches())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows as a stream for any library that reads Arrow data, in bounded memory; each call reads anew.
+
+        Args:
+            requested_schema: a PyCapsule of the schema that the consumer prefers; see the Arrow PyCapsule interface.
+        """
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """All rows as a pandas DataFrame, in the types that PyArrow chooses."""
+        return cast("pd.DataFrame", self.to_table().to_pandas())
+
+    def to_polars(self) -> "pl.DataFrame":
+        """All rows as a Polars DataFrame. `scan_core.polars.scan_iceberg` gives a LazyFrame, which reads less.
+
+        Raises:
+            MissingPackageError: Polars is not installed.
+        """
+        polars = require_package("polars", "to_polars", "polars")
+        return cast("pl.DataFrame", polars.from_arrow(self.to_table()))
+
+    def to_dataset(self) -> "ScanDataset[Scan]":
+        """This scan as a `pyarrow.dataset.Dataset`, into which readers push columns and filters."""
+        from scan_core.foreign.dataset import ScanDataset
+
+        return ScanDataset(self)
+
+    def to_duckdb(self, name: str, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
+        """This scan as a view of a DuckDB connection; queries read only the columns and rows that they need.
+
+        Args:
+            name: of the view; a view that already has it is replaced.
+            connection: by default that of the module `duckdb`.
+        """
+        import duckdb
+
+        target = duckdb.default_connection() if connection is None else connection
+        target.register(name, self.to_dataset())
+        return target.table('"' + name.replace('"', '""') + '"')
 
     def _run(self, plan: ScanPlan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
         taken = 0

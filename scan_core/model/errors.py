@@ -172,3 +172,7 @@ class OptionError(ScanError, ValueError):
 
 class MissingRuntimeError(ScanError, RuntimeError):
     """Something the machine must provide is missing (Java for Spark); the message says how to get it."""
+
+
+class MissingPackageError(ScanError, ImportError):
+    """An optional Python package is not installed; the message says how to get it."""
