@@ -28,6 +28,8 @@ NO_VARIABLES = {
         "S3_ENDPOINT",
         "S3_KEY",
         "S3_SECRET",
+        "DAGSTER_POSTGRES_URL",
+        "SHOP_DSN",
         "SHOP_WEBHOOK",
     ),  # of examples
     "PRINCIPAL_ROLE",  # a scope of Polaris
