@@ -249,13 +249,13 @@ def _health(config: Config, table: str, subject: Subject, name: str) -> CheckRes
         case "freshness" if checks.freshness is not None:
             return freshness(subject.opened.metadata, checks.freshness.max_age)
         case "volume" if checks.volume is not None and log is not None:
-            return volume(log, checks.volume.days, checks.volume.factor)
+            return volume(subject.open(log), checks.volume.days, checks.volume.factor)
         case "schema_matches" if log is not None:
             return schema_matches(subject)
         case "quarantine_is_small" if checks.quarantine_is_small is not None and log is not None:
             rejected = find_table(open_catalog(config), quarantine_name(table))
-            location = None if rejected is None else str(rejected.metadata_location)
-            return quarantine_is_small(location, log, checks.quarantine_is_small.max_share)
+            opened = None if rejected is None else subject.open(str(rejected.metadata_location))
+            return quarantine_is_small(opened, subject.open(log), checks.quarantine_is_small.max_share)
         case "scans_are_fast":
             return scans_are_fast(config, table)
         case _:

@@ -58,25 +58,25 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
     return CheckResult("scans_are_fast", not debt.is_too_much, compared, details=details)
 
 
-def volume(change_log: str, days: int, factor: float, now: datetime | None = None) -> CheckResult:
+def volume(change_log: scan_core.Table, days: int, factor: float, now: datetime | None = None) -> CheckResult:
     """The last complete day has about as many changes as the days before it, by the time of the source, in UTC.
 
     Rows of an initial snapshot do not count. A day counts if it is after the first day of the log, whose beginning is unknown.
 
     Args:
-        change_log: metadata file or folder of the log.
+        change_log: the log.
         days: earlier days whose median is the usual volume.
         factor: how many times more or less than usual there may be.
         now: end of the period; by default the present time.
     """
     name, today = "volume", int((now or datetime.now(UTC)).timestamp() // 86_400)
-    opened = scan_core.open_table(change_log)
-    if opened.metadata.current_snapshot is None or "source_ts" not in [f.name for f in opened.schema.fields]:
+    metadata = change_log.metadata
+    if metadata.current_snapshot is None or "source_ts" not in [f.name for f in change_log.schema.fields]:
         return CheckResult(name, passed=True, details=["not compared: the change log has no times"])
     begin = datetime.fromtimestamp((today - days - 2) * 86_400, UTC).isoformat()
     end = datetime.fromtimestamp(today * 86_400, UTC).isoformat()
     counts: dict[int, int] = {}
-    scan = opened.scan().select("source_ts").where(f"op <> 'r' and source_ts >= timestamp '{begin}'")
+    scan = change_log.scan().select("source_ts").where(f"op <> 'r' and source_ts >= timestamp '{begin}'")
     for batch in scan.where(f"source_ts < timestamp '{end}'").to_batches():
         numbers = np.floor_divide(batch.column(0).cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _DAY_MICROSECONDS)
         for day, count in zip(*np.unique(numbers, return_counts=True), strict=True):
@@ -100,7 +100,7 @@ def schema_matches(subject: Subject) -> CheckResult:
     """Every column of the log's rows is in the table, in the same type; columns of the key are in both."""
     if subject.change_log is None:
         raise ValueError(f"{subject.table} has no change log to compare with")
-    log = scan_core.open_table(subject.change_log, relocate=subject.relocate).schema
+    log = subject.open(subject.change_log).schema
     after = next((f.type for f in log.fields if f.name == "after"), StructType(()))
     wanted = {f.name: str(f.type) for f in after.fields} if isinstance(after, StructType) else {}
     there = {f.name: str(f.type) for f in subject.opened.schema.fields if f.name != DELETED_FLAG}
@@ -113,11 +113,11 @@ def schema_matches(subject: Subject) -> CheckResult:
 
 
 def quarantine_is_small(
-    quarantine: str | None, change_log: str, max_share: float = DEFAULT_MAX_QUARANTINE_SHARE
+    quarantine: scan_core.Table | None, change_log: scan_core.Table, max_share: float = DEFAULT_MAX_QUARANTINE_SHARE
 ) -> CheckResult:
     """At most `max_share` of all events are in quarantine; None stands for a quarantine that does not exist."""
-    rejected = scan_core.open_table(quarantine).scan().count() if quarantine is not None else 0
-    applied = scan_core.open_table(change_log).scan().count()
+    rejected = quarantine.scan().count() if quarantine is not None else 0
+    applied = change_log.scan().count()
     share = rejected / (rejected + applied) if rejected else 0.0
     details = [f"{share:.2%} of the events are in quarantine, more than {max_share:.2%}"] if share > max_share else []
     return CheckResult(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import scan_core
 from checks.comparison import CheckResult
 from checks.configured import configured, mirror_results, severity_of
 from checks.equality import (
@@ -32,7 +31,6 @@ from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
 from scan_core import TableMetadata
-from scan_core.io import parse_location
 
 NAME = "nothing_was_rolled_back"
 
@@ -48,7 +46,7 @@ def nothing_was_rolled_back(subject: Subject) -> CheckResult:
     notes = list(_missing_newest(mirror, "the mirror"))
     compared = {"last change applied": applied or 0}
     if subject.change_log is not None:
-        log = scan_core.open_table(subject.change_log, relocate=subject.relocate).metadata
+        log = subject.open(subject.change_log).metadata
         details += _set_back(log, LAST_ORDINAL, "the change log")
         notes += _missing_newest(log, "the change log")
         last = _last_change(log, LAST_ORDINAL)
@@ -157,6 +155,7 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
         options=config.scan_options,
+        properties={name: value for name, value in config.catalog.properties.items() if "." in name},
     )
 
 
@@ -172,6 +171,10 @@ def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool =
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
+    if not subject.is_local:
+        yield from _not_compared([name for name in names if name in MIRROR_CHECKS]).values()
+        yield from mirror_results(config, table, subject, names, full=full)
+        return
     for name in names:
         if name in MIRROR_CHECKS:
             found[name] = MIRROR_CHECKS[name](subject)
@@ -202,16 +205,21 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
         metadata: the metadata file in which the snapshot is the current one; None for the current metadata file.
     """
     names = list(checks_of(config, table))
-    if metadata is not None and not parse_location(metadata).is_local:
-        reason = ["not compared: the reference reads local files only"]
-        return KeptResults(0, {n: CheckResult(n, passed=True, details=reason) for n in names}, None, time.time())
     subject = mirror_subject(config, table, metadata)
     if subject is None:
         return KeptResults(0, _results_without_log(config, table, names), None, time.time())
+    if not subject.is_local:
+        return KeptResults(0, _not_compared(names), None, time.time())
     added = [name for name, severity in configured(config.tables[table].checks).items() if severity == "block"]
     made = _snapshot_results(config, table, subject, names)
     of_config = {result.name: result for result in mirror_results(config, table, subject, added)}
     return replace(made, results={**made.results, **of_config})
+
+
+def _not_compared(names: Iterable[str]) -> dict[str, CheckResult]:
+    """Results for a table in an object store."""
+    reason = ["not compared: the reference reads local files only"]
+    return {name: CheckResult(name, passed=True, details=reason) for name in names}
 
 
 def _snapshot_results(config: Config, table: str, subject: Subject, names: list[str]) -> KeptResults:
@@ -230,7 +238,7 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
 def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
     """Whether kept results show that a snapshot of a mirror has passed its checks; nothing is checked now."""
     subject = mirror_subject(config, table)
-    if subject is None or not parse_location(subject.table).is_local:
+    if subject is None or not subject.is_local:
         return False
     kept = _store(config, table, subject).find(snapshot_id or 0)
     return kept is not None and kept.is_green(checks_of(config, table))

@@ -14,6 +14,7 @@ from checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_r
 from pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from scan_core import ScanOptions, Snapshot, TableMetadata
+from scan_core.io import parse_location
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""
@@ -38,6 +39,7 @@ class Subject:
             the writer of mirrors records it.
         relocate: old path prefix -> new path prefix, for both tables.
         options: of scans of the table.
+        properties: how object stores are opened, as properties of the catalog.
     """
 
     table: str
@@ -47,11 +49,23 @@ class Subject:
     up_to_ordinal: int | None = None
     relocate: Mapping[str, str] | None = None
     options: ScanOptions = field(default_factory=ScanOptions)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the reference, which reads local files only, can read the table."""
+        return parse_location(self.table).is_local
 
     @cached_property
     def opened(self) -> scan_core.Table:
         """The table, opened by the engine."""
-        return scan_core.open_table(self.table, relocate=self.relocate, options=self.options)
+        return self.open(self.table)
+
+    def open(self, table: str) -> scan_core.Table:
+        """A table of the same catalog, opened by the engine."""
+        return scan_core.open_table(
+            table, relocate=self.relocate, options=self.options, properties=dict(self.properties)
+        )
 
     @cached_property
     def engine_rows(self) -> pa.Table:
@@ -88,7 +102,7 @@ class Subject:
         """The last ordinal up to which the log has only the last change of each key; 0 if it has all changes."""
         if self.change_log is None:
             return 0
-        log = scan_core.open_table(self.change_log, relocate=self.relocate).metadata
+        log = self.open(self.change_log).metadata
         recorded = find_recorded(log, log.current_snapshot_id, LOG_BASE)
         return 0 if recorded is None else int(recorded.summary[LOG_BASE].split()[0])
 

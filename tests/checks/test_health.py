@@ -33,7 +33,7 @@ def test_volume_of_the_last_day_is_compared_with_the_days_before(tmp_path: Path,
     loaded = [WRITTEN + timedelta(days=6)] * 1000  # rows of an initial load do not count
     rows = {"op": ["c"] * len(times) + ["r"] * len(loaded), "source_ts": times + loaded}
     log.commit(log.data(rows))
-    result = volume(str(log.metadata_path), 14, 4.0, now=WRITTEN + timedelta(days=7, hours=1))
+    result = volume(scan_core.open_table(log.metadata_path), 14, 4.0, now=WRITTEN + timedelta(days=7, hours=1))
     assert result.passed is passes
     assert result.compared == {"changes on the last day": last, "days before": 5, "usual changes per day": 10}
     assert bool(result.details) is not passes
@@ -41,7 +41,7 @@ def test_volume_of_the_last_day_is_compared_with_the_days_before(tmp_path: Path,
 
 def test_volume_needs_three_days_before(tmp_path: Path) -> None:
     log = TableBuilder(tmp_path / "log", [Column(1, "op", "string"), Column(2, "source_ts", "timestamptz")])
-    assert "no times" in volume(str(log.metadata_path), 14, 4.0).details[0]
+    assert "no times" in volume(scan_core.open_table(log.metadata_path), 14, 4.0).details[0]
     log.commit(log.data({"op": ["c"] * 3, "source_ts": [WRITTEN + timedelta(days=day) for day in range(3)]}))
-    result = volume(str(log.metadata_path), 14, 4.0, now=WRITTEN + timedelta(days=3))
+    result = volume(scan_core.open_table(log.metadata_path), 14, 4.0, now=WRITTEN + timedelta(days=3))
     assert result.details == ["not compared: too few days"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import scan_core
 from checks.comparison import CheckResult
 from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.health import quarantine_is_small, schema_matches
@@ -161,8 +162,10 @@ def test_soft_deleted_rows_count_as_gone_only_when_flagged(tmp_path: Path) -> No
 def test_quarantine_share_decides(tmp_path: Path) -> None:
     tables, _ = shop(tmp_path)
     log = str(tables.log.metadata_path)
-    assert quarantine_is_small(None, log).passed
+    assert quarantine_is_small(None, scan_core.open_table(log)).passed
     quarantine = TableBuilder(tmp_path / "q", [Column(1, "reason", "string")])
     quarantine.commit(quarantine.data({"reason": ["bad"] * 2}))
-    assert not quarantine_is_small(str(quarantine.metadata_path), log).passed
-    assert quarantine_is_small(str(quarantine.metadata_path), log, max_share=0.5).passed
+    assert not quarantine_is_small(scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log)).passed
+    assert quarantine_is_small(
+        scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log), max_share=0.5
+    ).passed
