@@ -15,7 +15,16 @@ from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.spark.package import build_package, check_package
 from scan_core import Scan, Table, open_table
-from scan_core.spark import NativeLimits, Reader, ReaderChoice, choice_of, dataframe, parse_sql, require_session, sql
+from scan_core.spark import (
+    NativeLimits,
+    Reader,
+    ReaderChoice,
+    choice_of,
+    parse_sql,
+    partitioned_dataframe,
+    require_session,
+    sql,
+)
 
 
 def project_session(spark: SparkConfig) -> Any:
@@ -83,6 +92,8 @@ def register_views(
 ) -> dict[str, MirrorView]:
     """Make a temporary view of each mirror that exists, replacing views of these names.
 
+    Spark prunes the partitions of the views, see `partitioned_dataframe`.
+
     Args:
         spark: a session, classic or Connect.
         config: the project.
@@ -119,7 +130,7 @@ def register_views(
         if narrow and name in narrow:
             scan = narrow[name](scan)
         snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
-        frame = dataframe(spark, scan, reader, limits=limits)
+        frame = partitioned_dataframe(spark, scan, reader, limits=limits)
         frame.createOrReplaceTempView(names[name])
         views[name] = MirrorView(name, names[name], snapshot_id, frame, choice_of(frame))
     return views

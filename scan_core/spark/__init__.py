@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
+    from scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
     from scan_core.spark.frames import choice_of as choice_of
     from scan_core.spark.frames import dataframe as dataframe
     from scan_core.spark.frames import expected_choice as expected_choice
@@ -67,6 +69,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
+            "scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
             "scan_core.spark.frames": "choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",

@@ -29,6 +29,7 @@ from scan_core.spark.native import (
     why_not_columns,
 )
 from scan_core.spark.reader_choice import (
+    READERS,
     Reader,
     ReaderChoice,
     filter_holds_everywhere,
@@ -136,7 +137,7 @@ def dataframe(
     """
     require_session(spark)
     require_scan(scan)
-    if reader not in ("auto", "python", "native"):
+    if reader not in READERS:
         raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
     if isinstance(filters, str):
         raise OptionError(f"filters are a sequence of conditions, not one text: [{filters!r}]")
@@ -162,8 +163,7 @@ def dataframe(
         reports.write_plan(
             plan.metrics, num_splits=0
         )  # where Spark plans again on this host, it says the same and more
-        options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
-        frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
+        frame = frame_by_source(spark, scan, parallelism, reports)
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
         frame = native_dataframe(spark, found.files, plan.context, schema, limits)
@@ -172,8 +172,19 @@ def dataframe(
         frame = frame.filter(condition)
     if scan.row_limit is not None:
         frame = frame.limit(scan.row_limit)
-    _reports[frame], _choices[frame] = reports, choice
+    remember(frame, reports, choice)
     return frame
+
+
+def remember(frame: DataFrame, reports: TaskReports, choice: ReaderChoice) -> None:
+    """Keep what `reports_of` and `choice_of` tell of a frame, for as long as it lives."""
+    _reports[frame], _choices[frame] = reports, choice
+
+
+def frame_by_source(spark: SparkSession, scan: "Scan", parallelism: int, reports: TaskReports) -> DataFrame:
+    """The rows of a scan by our data source, which has to be registered; planned when Spark plans a query over them."""
+    options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
+    return spark.read.format(FORMAT).schema(spark_schema(scan.schema)).options(**options.as_text()).load()
 
 
 def register(spark: SparkSession) -> None:
@@ -202,7 +213,7 @@ def expected_choice(
         runs_python: as for `dataframe`.
     """
     reason = "it was not asked for" if reader == "python" else why_python_pays(scan, plan, runs_python=runs_python)
-    reason = reason or _why_not_native_plan(scan, plan)
+    reason = reason or why_not_native_plan(scan, plan)
     for task in plan.tasks[: NativeLimits().driver_files] if reason is None else ():
         if isinstance(found := how_to_read(task, plan.context), str):
             reason = found
@@ -210,7 +221,7 @@ def expected_choice(
     return ReaderChoice(reader, "python" if reason else "native", reason)
 
 
-def _why_not_native_plan(scan: "Scan", plan: ScanPlan) -> str | None:
+def why_not_native_plan(scan: "Scan", plan: ScanPlan) -> str | None:
     """Why Spark's reader would not return the right rows, for any files."""
     context = plan.context
     if filter_holds_everywhere(scan, plan):
@@ -247,7 +258,7 @@ def _native(
     spark: SparkSession, scan: "Scan", plan: ScanPlan, *, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
 ) -> NativeFiles | str:
     """What Spark's reader has to know of the files, or why it cannot read them."""
-    if (reason := _why_not_native_plan(scan, plan)) is not None:
+    if (reason := why_not_native_plan(scan, plan)) is not None:
         return reason
     context = replace(plan.context, predicate=None)
     found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)

@@ -445,9 +445,9 @@ def inspect_files(
     schemes = spark_schemes(spark, tasks, context.io)
     if isinstance(schemes, str):
         return schemes
+    if (reason := _why_not_bits(tasks, limits)) is not None:
+        return reason
     touched = [index for index, task in enumerate(tasks) if task.has_deletes]
-    if (most := sum(tasks[i].data_file.record_count for i in touched) // 8) > limits.bits_bytes:
-        return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
     known = {index: remembered_dead_rows(tasks[index], context) for index in touched}
     missing = [index for index in touched if known[index] is None]
     by_job = len(tasks) > limits.driver_files or sum(tasks[i].length for i in missing) > limits.driver_bytes
@@ -475,6 +475,24 @@ def inspect_files(
         for index, (path, (size, _, _), reading) in enumerate(zip(paths, facts, readings, strict=True))
     )
     return NativeFiles(files, "job" if by_job else "driver" if missing else "cache")
+
+
+def _why_not_bits(tasks: Sequence[FileScanTask], limits: NativeLimits) -> str | None:
+    most = sum(task.data_file.record_count for task in tasks if task.has_deletes) // 8
+    if most <= limits.bits_bytes:
+        return None
+    return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
+
+
+def files_without_bits(
+    spark: SparkSession, tasks: Sequence[FileScanTask], context: ScanContext, *, limits: NativeLimits, parallelism: int
+) -> tuple[NativeFile, ...] | str:
+    """The same without looking for dead rows: the files, as if none of their rows were dead."""
+    if (reason := _why_not_bits(tasks, limits)) is not None:
+        return reason
+    of_files = [task.with_deletes() for task in tasks]
+    found = inspect_files(spark, of_files, context, ScanMetrics(), limits=limits, parallelism=parallelism)
+    return found if isinstance(found, str) else found.files
 
 
 def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics) -> ScanMetrics:
@@ -571,22 +589,25 @@ def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: in
 MAX_PLANNED_FILES = 16
 """Each is a branch evaluated per row, and the JVM does not compile methods of more than 8,000 bytes of bytecode."""
 
-_KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
-_TAKEN = frozenset({"_metadata", _KEY, _ROWS, _WORDS, _INDEX})
+KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
+_TAKEN = frozenset({"_metadata", KEY, _ROWS, _WORDS, _INDEX})
 """Columns that locate a row: Spark's hidden `_metadata` is available unless the data has a column of that name."""
 _IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
     f"case when {_ROWS} is null or ({_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
-    f"then {_FAIL.format(what='a row of the file', value=_KEY)} else {_WORDS} is null or "
+    f"then {_FAIL.format(what='a row of the file', value=KEY)} else {_WORDS} is null or "
     f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({_INDEX}, 6) & 1023', index=_INDEX)} end"
 )
-_KEEP_BY_PLACE = _IS_CLEAR.format(words=_WORDS, word=f"{_KEY} + shiftright({_INDEX}, 6)", index=_INDEX)
+_KEEP_BY_PLACE = _IS_CLEAR.format(words=_WORDS, word=f"{KEY} + shiftright({_INDEX}, 6)", index=_INDEX)
 _NO_PLACE = _FAIL.format(what="the row of a data file at position", value="_metadata.row_index")
 _WORD_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _BITS = pa.schema([pa.field(_ROWS, pa.int32(), nullable=False), pa.field(_WORDS, _WORD_LIST)])
 _CHUNKS_SHIFT = 20
 """A file of 2**20 chunks has 68 billion rows."""
+KEY_BY_SIZE = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
+KEY_BY_PATH = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
+"""What tells the chunk of a row: the size of its file where sizes differ, as numbers are looked up faster, else its path."""
 
 
 def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
@@ -620,37 +641,49 @@ def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
         parts.append(file.dead.all_words)
         first += len(parts[-1])
     bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
-    place = f"case {' '.join(branches)} else {_NO_PLACE} end as {_KEY}"
+    place = f"case {' '.join(branches)} else {_NO_PLACE} end as {KEY}"
     placed = rows.selectExpr("*", place, f"_metadata.row_index as {_INDEX}")
     asked = placed.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
-    return asked.where(_KEEP_BY_PLACE).drop(_KEY, _INDEX, _WORDS)
+    return asked.where(_KEEP_BY_PLACE).drop(KEY, _INDEX, _WORDS)
 
 
 def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    key = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
-    keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(file.dead.num_chunks, dtype=np.int64) for file in files]
-    return _drop_by_chunk(rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
+    keys = pa.concat_arrays([sized_keys(file.size_bytes, file.dead) for file in files])
+    return _drop_by_chunk(rows, KEY_BY_SIZE, keys, files)
 
 
 def _drop_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     """Spark spells local paths in two ways, so both are accepted; any other spelling fails the query."""
-    spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
-    twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
-    keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(file.dead.num_chunks)]
-    key = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
-    return _drop_by_chunk(rows, key, pa.array(keys), [file for file, _ in twice])
+    spelled = {plain_path(unquote(path)): path for path in rows.inputFiles()}
+    twice = [(file, spelling) for file in files for spelling in spellings(spelled[plain_path(file.path)])]
+    keys = pa.concat_arrays([named_keys(spelling, file.dead) for file, spelling in twice])
+    return _drop_by_chunk(rows, KEY_BY_PATH, keys, [file for file, _ in twice])
+
+
+def sized_keys(size_bytes: int, dead: DeadRows) -> pa.Array:
+    """The values of `KEY_BY_SIZE` for the chunks of a file."""
+    return pa.array((size_bytes << _CHUNKS_SHIFT) | np.arange(dead.num_chunks, dtype=np.int64), pa.int64())
+
+
+def named_keys(spelling: str, dead: DeadRows) -> pa.Array:
+    """The values of `KEY_BY_PATH` for the chunks of a file."""
+    return pa.array([f"{spelling}#{chunk}" for chunk in range(dead.num_chunks)], pa.string())
 
 
 def _drop_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
-    bits = pa.concat_tables([_bits(file) for file in files]).add_column(0, pa.field(_KEY, keys.type), keys)
-    known = rows.sparkSession.createDataFrame(bits).hint("broadcast")
-    placed = rows.selectExpr("*", f"{key} as {_KEY}", f"_metadata.row_index as {_INDEX}")
-    return placed.join(known, _KEY, "left").where(_KEEP_BY_CHUNK).drop(_KEY, _INDEX, _ROWS, _WORDS)
+    bits = pa.concat_tables([bits_of(file.dead) for file in files]).add_column(0, pa.field(KEY, keys.type), keys)
+    return keep_by_chunk(rows, key, rows.sparkSession.createDataFrame(bits))
 
 
-def _bits(file: NativeFile) -> pa.Table:
-    """One row per chunk of the file: its number of rows, and its words if any row is dead."""
-    dead, num_chunks = file.dead, file.dead.num_chunks
+def keep_by_chunk(rows: DataFrame, key: str, bits: DataFrame) -> DataFrame:
+    """Drop the rows that `bits` marks, which has the columns of `bits_of` and the values of `key` for each chunk."""
+    placed = rows.selectExpr("*", f"{key} as {KEY}", f"_metadata.row_index as {_INDEX}")
+    return placed.join(bits.hint("broadcast"), KEY, "left").where(_KEEP_BY_CHUNK).drop(KEY, _INDEX, _ROWS, _WORDS)
+
+
+def bits_of(dead: DeadRows) -> pa.Table:
+    """One row per chunk of a file: its number of rows, and its words if any row is dead."""
+    num_chunks = dead.num_chunks
     rows = np.full(num_chunks, CHUNK_ROWS, dtype=np.int32)
     if num_chunks:
         rows[-1] = dead.num_rows - (num_chunks - 1) * CHUNK_ROWS
@@ -663,13 +696,13 @@ def _bits(file: NativeFile) -> pa.Table:
     return pa.table([pa.array(rows), words], schema=_BITS)
 
 
-def _spellings(path: str) -> tuple[str, ...]:
+def spellings(path: str) -> tuple[str, ...]:
     """The path of a file as Spark lists it, and as Spark reports it for a row."""
     local = re.match(r"file:/+", path)
     return (path,) if local is None else (f"file:///{path[local.end() :]}", f"file:/{path[local.end() :]}")
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
     """The path without its scheme and the slashes of its authority, so that different spellings compare equal."""
     return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
 
@@ -702,9 +735,11 @@ def native_dataframe(
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if not file.dead.num_dead]
         touched = [file for file in alike if file.dead.num_dead]
-        parts = [_read(spark, whole, reading, context)] if whole else []
-        parts += [drop_dead_rows(_read(spark, some, reading, context), some, limits) for some in alike_in_size(touched)]
-        frames += [_in_table_terms(part, reading, context, schema) for part in parts]
+        parts = [read_files(spark, whole, reading, context)] if whole else []
+        parts += [
+            drop_dead_rows(read_files(spark, some, reading, context), some, limits) for some in alike_in_size(touched)
+        ]
+        frames += [in_table_terms(part, reading, context, schema) for part in parts]
     if not frames:
         return spark.createDataFrame([], schema)
     return reduce(DataFrame.union, frames)
@@ -715,7 +750,9 @@ def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
     return list(dict.fromkeys(file.reading for file in files))
 
 
-def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext) -> DataFrame:
+def read_files(
+    spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext
+) -> DataFrame:
     """Read the columns that the files have, including dead rows."""
     absent = {field_id for field_id, _ in reading.constants}
     stored = {column.field_id: column for column in reading.stored}
@@ -732,7 +769,7 @@ def _num_listed(frame: DataFrame) -> int:
     return len(frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles())  # noqa: SLF001 - no other way
 
 
-def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
+def in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The result's columns, renamed, cast and ordered, including columns that the files lack."""
     if not reading.stored and not reading.constants:
         return rows

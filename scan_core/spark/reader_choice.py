@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Reader = Literal["auto", "python", "native"]
 """Values of `reader`: a strategy, or "auto" to have one chosen."""
+READERS: tuple[Reader, ...] = get_args(Reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class ReaderChoice:
         asked: "auto", "python" or "native".
         strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks.
         why_not_native: why the native reader is not used; None if it is.
-        bits_found_by: who found the rows that the native reader leaves out: "driver", "job", or "cache" where all of them
-            were known; None for the python reader, and before anybody has looked for them.
+        bits_found_by: who finds the rows that the native reader leaves out: "driver", "job", "cache" where all of them
+            were known, or "queries", which each look for those they need; None for the python reader, and before anybody
+            has looked for them.
     """
 
     asked: Reader

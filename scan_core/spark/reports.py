@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -26,15 +26,22 @@ class TaskReports:
     Attributes:
         directory: a folder that driver and workers can write, each on its own host, or one that they share.
         fetch: brings reports that lie on other hosts into the folder; None where all of them are written to it.
+        branches: reports of reads that one stage may run at once; what they tell is part of what these tell.
     """
 
     directory: Path
     fetch: Callable[[Path], None] | None = field(default=None, compare=False)
+    branches: tuple["TaskReports", ...] = ()
 
     @classmethod
     def in_folder(cls, directory: Path | str | None, fetch: Callable[[Path], None] | None = None) -> "TaskReports":
         """Reports in `directory`, or in a new temporary folder that goes when this process ends."""
         return cls(Path(directory or tempfile.mkdtemp(prefix="reports-", dir=temporary_folder())), fetch)
+
+    def with_branches(self, number: int) -> "TaskReports":
+        """The same with reports of this number of reads, whose splits are numbered apart, each in a folder of its own."""
+        parts = tuple(TaskReports(self.directory / f"branch-{k}", self.fetch) for k in range(number))
+        return replace(self, branches=parts)
 
     def write_plan(self, metrics: ScanMetrics, num_splits: int) -> None:
         """Report what planning read and pruned; the last plan stands."""
@@ -52,12 +59,13 @@ class TaskReports:
     @property
     def num_missing(self) -> int:
         """Splits of stages under `stage_ids` that have not reported: left out by a limit, lost, or still running."""
-        return _num_missing(self._reports())
+        return _num_missing(self._reports()) + sum(branch.num_missing for branch in self.branches)
 
     @property
     def stage_ids(self) -> tuple[int, ...]:
         """Stages that reported, in the order they were submitted."""
-        return tuple(sorted({_stage_id(name) for name in self._reports()}))
+        own = {_stage_id(name) for name in self._reports()}
+        return tuple(sorted(own.union(*(branch.stage_ids for branch in self.branches))))
 
     def of_stage(self, stage_id: int) -> ScanMetrics:
         """The plan's counts plus those of every split that this stage read."""
@@ -72,6 +80,8 @@ class TaskReports:
         total = ScanMetrics(**self._plan().get("metrics", {}))
         for report in self._reports(stage_id).values():
             total.add(ScanMetrics(**report["metrics"]))
+        for branch in self.branches:
+            total.add(branch.total(stage_id))
         return total
 
     def _reports(self, stage_id: int | None = None) -> dict[str, dict[str, Any]]:
