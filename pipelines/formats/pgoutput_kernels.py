@@ -255,7 +255,7 @@ def read_rows(
                 kind[c, row] = _MISSING
             continue
         status[row] = _OK
-        require(p + 2 <= len(data))
+        require(p > 0 and p + 2 <= len(data))
         given = big_endian(data, p, 2)
         p += 2
         is_whole &= given == columns
@@ -268,6 +268,7 @@ def read_rows(
             state = data[p]
             p += 1
             if state == _VALUE:
+                require(p + 4 <= len(data))
                 size = big_endian(data, p, 4)
                 p += 4
                 require(p + size <= len(data))
@@ -477,7 +478,8 @@ def write_json(
                 p += 1
             else:
                 first = p
-                while p < until and data[p] != _COMMA and data[p] != _CLOSE:
+                p += 1  # whatever it is: a loop that stays where it is would write without end
+                while p < until and data[p] != _COMMA and (is_map or data[p] != _CLOSE):
                     p += 1
                 to = put_word(data, first, p, out, to)
         if is_map:

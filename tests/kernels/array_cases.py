@@ -334,7 +334,102 @@ def walk_removals(random: Random) -> Arguments:
     ]  # fmt: skip
 
 
+def replication_row(random: Random, columns: int) -> bytes:
+    """A row of logical replication."""
+    found = columns.to_bytes(2, "big")
+    for _ in range(columns):
+        state = random.choice(list(b"nutt"))
+        found += bytes([state])
+        if state == ord("t"):
+            content = noise(random, 3)
+            found += len(content).to_bytes(4, "big") + content
+    return found
+
+
+def replication(random: Random) -> tuple[list[bytes], int]:
+    """(messages of logical replication, one in ten damaged; number of columns of their tables)."""
+    columns, parts = int(random.integers(0, 5)), []
+    for _ in range(random.integers(0, 9)):
+        oid = int(random.integers(1, 4)).to_bytes(4, "big")
+        new, old = (letter + replication_row(random, columns) for letter in (b"N", random.choice([b"K", b"O"])))
+        part = random.choice(
+            [
+                b"B" + bytes(8) + random.bytes(12), b"C" + bytes(25), b"T" + oid, b"R" + oid + bytes(4), b"I" + oid + new,
+                b"U" + oid + new, b"U" + oid + old + new, b"D" + oid + old,
+            ]
+        )  # fmt: skip
+        content = bytearray(part)
+        if random.random() < 0.1:
+            content[int(random.integers(len(content)))] = int(random.integers(256))
+            del content[len(content) - int(random.integers(0, 4)) :]
+        parts.append(bytes(content))
+    return parts, columns
+
+
+def number_messages(random: Random) -> Arguments:
+    data, starts, ends = spans(replication(random)[0])
+    return [data, starts, ends, int(random.integers(0, 9)), *(np.zeros(len(starts), np.int64) for _ in range(5))]
+
+
+def read_messages(random: Random) -> Arguments:
+    data, starts, ends = spans(replication(random)[0])
+    count, oids = len(starts), np.arange(1, 3, dtype=np.int64)
+    kinds = (np.int32, np.uint8, np.int32, np.int32, np.uint8, np.bool_)
+    return [data, starts, ends, oids, np.zeros(2, np.int64), *(np.zeros(count, kind) for kind in kinds)]
+
+
+def read_replicated_rows(random: Random) -> Arguments:
+    columns, count = int(random.integers(1, 5)), int(random.integers(0, 6))
+    data, at = b"u", []
+    for _ in range(count):
+        is_there = random.random() < 0.8
+        at.append(len(data) if is_there else 0)
+        data += (
+            replication_row(random, int(random.choice([columns, columns, columns + 1, columns - 1])))
+            if is_there
+            else b""
+        )
+    spans_of = [np.zeros((columns, count), np.int32) for _ in range(2)]
+    return [
+        fixed(data[: len(data) - int(random.random() < 0.1)]), np.array(at, np.int32), random.choice(list(b"KO"), count).astype(np.uint8),
+        random.integers(0, 7, columns).astype(np.uint8), random.random(columns) < 0.5, 0, 1, *spans_of,
+        np.zeros((columns, count), np.int8), np.zeros(count, np.int8),
+    ]  # fmt: skip
+
+
+def read_copy(random: Random) -> Arguments:
+    columns, pieces = int(random.integers(1, 4)), [b"a", b"\\N", b"\\t", b"\\\\", b"\\", b"t", b"-1", b"\xff"]
+    lines = b""
+    for _ in range(random.integers(0, 6)):
+        values = [b"".join(pieces[i] for i in random.integers(0, 8, random.integers(0, 4))) for _ in range(columns)]
+        lines += b"\t".join(values[: columns - int(random.random() < 0.1)]) + (b"\n" if random.random() < 0.95 else b"")
+    room = lines.count(b"\n")
+    places = [np.zeros((columns, room), np.int32) for _ in range(2)]
+    data = np.frombuffer(lines, np.uint8).copy()
+    return [
+        data,
+        len(data),
+        random.integers(0, 7, columns).astype(np.uint8),
+        *places,
+        np.zeros((columns, room), np.int8),
+    ]
+
+
+def write_json(random: Random) -> Arguments:
+    pieces = [b"{", b"}", b'"', b"\\", b",", b" ", b"=>", b"=", b"a", b"NULL", b"\x01", b"[0:1]=", b"\0", b"\xff"]
+    parts = [b"".join(pieces[i] for i in random.integers(0, len(pieces), random.integers(0, 12))) for _ in range(5)]
+    data, starts, ends = spans(parts)
+    kind = np.where(random.random(5) < 0.8, kernels.STRING, kernels.NULL).astype(np.int8)
+    room = 6 * sum(map(len, parts)) + 8 * 5 + 16
+    return [data, starts, ends, kind, bool(random.integers(0, 2)), np.zeros(room, np.uint8), len(data)]
+
+
 CASES: dict[str, Callable[[Random], Arguments]] = {
+    "pipelines.formats.pgoutput_kernels.number_messages": number_messages,
+    "pipelines.formats.pgoutput_kernels.read_copy": read_copy,
+    "pipelines.formats.pgoutput_kernels.read_messages": read_messages,
+    "pipelines.formats.pgoutput_kernels.read_rows": read_replicated_rows,
+    "pipelines.formats.pgoutput_kernels.write_json": write_json,
     **{f"pipelines.jsonscan.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
     "pipelines.jsonscan.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
     "pipelines.jsonscan.document_kernels.find_document_line": find_document_line,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import scan_core
 from scan_core.deletes.filter import open_delete_filter
 from scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
-from scan_core.keys.equality_index import build_index
+from scan_core.keys.equality_index import build_index, find_deleted
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
@@ -65,9 +65,9 @@ def test_rule_08c_simplified_sets_together_remove_the_same_rows(
 
     def dead(parts: Sequence[DeleteKeys]) -> list[bool]:
         index = build_index(parts, KINDS, 1 << 30)
-        by_wide = index.deleted(columns, sum(n <= number for n in index.sequence_numbers))
+        by_wide = find_deleted(index, columns, sum(n <= number for n in index.sequence_numbers))
         numbers = narrow_cover.index.sequence_numbers
-        return (by_wide | narrow_cover.index.deleted(columns[:1], sum(n <= number for n in numbers))).tolist()
+        return (by_wide | find_deleted(narrow_cover.index, columns[:1], sum(n <= number for n in numbers))).tolist()
 
     assert dead([needed_keys(part, [narrow_cover], ScanMetrics()) for part in loaded]) == dead(loaded)
 
