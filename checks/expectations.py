@@ -421,7 +421,7 @@ def _found(expectation: ExpectationConfig, result: Any, key: Sequence[str]) -> F
     if message is not None:
         return Found(expectation, passed=False, statement=f"{expectation}: {' '.join(str(message).split())}")
     if "unexpected_count" not in details:
-        statement = f"{expectation}: observed {details.get('observed_value')!r:.200}"
+        statement = f"{expectation}: observed {_plain(details.get('observed_value'))!r:.200}"
         return Found(expectation, passed=False, statement=statement)
     values = list(dict.fromkeys(map(str, details.get("partial_unexpected_list") or ())))
     shown = f": {', '.join(values)}" if values and values != ["None"] else ""

@@ -63,6 +63,7 @@ def rows_of(folder: Path, key: tuple[str, ...] = ("id",)) -> RowsToCheck:
         ("expect_table_row_count_to_equal", {"value": 5}, None, []),
         ("expect_column_mean_to_be_between", {"column": "price", "min_value": 2.4, "max_value": 2.6}, None, None),
         ("expect_column_max_to_be_between", {"column": "price", "max_value": 3}, None, []),
+        ("expect_column_max_to_be_between", {"column": "id", "max_value": 1}, None, []),
         ("expect_column_values_to_be_null", {"column": "nme"}, None, []),
     ],
     ids=str,
@@ -79,6 +80,7 @@ def test_expectation_decides_and_names_offending_keys(
         None if row["id"] is None or row["id"] != row["id"] else int(row["id"]) for row in result.offending_keys
     ] == (offending or [])
     assert bool(result.details) is not result.passed
+    assert not any("np." in line for line in result.details)
     if arguments.get("column") == "nme":
         assert "has no column 'nme'; did you mean name?" in result.details[0]
 
