@@ -76,6 +76,8 @@ def _type_name(value: str) -> str:
         near = get_close_matches(name, spellings, n=1)
         hint = f"did you mean {spellings[near[0]]!r}? " if near else ""
         raise ValueError(f"unknown type {value!r:.80}; {hint}valid types are {', '.join(_TYPES)}") from error
+    if (name := value.strip().lower()).endswith("_ns"):  # one value with more digits would stop the table
+        raise ValueError(f"{value}: change logs hold times in microseconds; use {name.removesuffix('_ns')}")
     return value
 
 

@@ -167,6 +167,14 @@ def test_every_wrong_type_is_told_with_those_that_there_are() -> None:
     assert "cast.name: decimal precision must be 1..38" in name
 
 
+@pytest.mark.parametrize("kind", ["timestamp_ns", "timestamptz_ns"])
+def test_types_that_change_logs_cannot_hold_are_refused(kind: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"types.weight: {kind}: change logs hold times in microseconds; use timestamp"
+    ):
+        parse(with_lines(f"types: {{weight: {kind}}}"))
+
+
 def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANDING", "/in")
     config = parse(MINIMAL.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
