@@ -40,8 +40,8 @@ from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
 from scan_core.read.split_reader import read_split
 from scan_core.read.task import open_task
-from scan_core.rows.selection import Mask, to_indices
-from scan_core.run import run_splits, take_rows
+from scan_core.rows.selection import Mask, take_rows, to_indices
+from scan_core.run import run_splits
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 

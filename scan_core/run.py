@@ -2,11 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
-
-import pyarrow as pa
 
 from scan_core.model.metrics import ScanMetrics
 
@@ -62,19 +60,6 @@ class Channel(Generic[T]):
             yield item
         if self.error is not None:
             raise self.error
-
-
-def take_rows(batches: Iterable[pa.RecordBatch], num_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """The first rows of some batches, all for None; no batch is taken once there are enough."""
-    left, remaining = num_rows, iter(batches)
-    while left is None or left > 0:
-        batch = next(remaining, None)
-        if batch is None:
-            return
-        if left is not None:
-            batch = batch.slice(0, left)
-            left -= batch.num_rows
-        yield batch
 
 
 S = TypeVar("S")

@@ -45,8 +45,8 @@ from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.split_reader import aggregate_split, count_split, read_split
-from scan_core.rows.selection import RowSample
-from scan_core.run import QUEUED_BATCHES, run_splits, take_rows
+from scan_core.rows.selection import RowSample, take_rows
+from scan_core.run import QUEUED_BATCHES, run_splits
 from scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:

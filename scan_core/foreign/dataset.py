@@ -21,7 +21,7 @@ from scan_core.expr.nodes import Constant, Expr, Operation, call
 from scan_core.foreign.pushdown import NotTranslatableError, R, Translation, column, constant, project
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.schema import Schema, Type
-from scan_core.run import take_rows
+from scan_core.rows.selection import take_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ that only some of the pages are read.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -248,6 +248,19 @@ def select_rows(arrays: Sequence[pa.Array], selection: RowSelection) -> list[pa.
         return [arrays[0].filter(mask)]
     columns: list[pa.Array] = pa.RecordBatch.from_arrays(arrays, [""] * len(arrays)).filter(mask).columns
     return columns  # the mask is turned into positions once for all of them: a third of the cost
+
+
+def take_rows(batches: Iterable[pa.RecordBatch], num_rows: int | None) -> Iterator[pa.RecordBatch]:
+    """The first rows of some batches, all for None; no batch is taken once there are enough."""
+    left, remaining = num_rows, iter(batches)
+    while left is None or left > 0:
+        batch = next(remaining, None)
+        if batch is None:
+            return
+        if left is not None:
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+        yield batch
 
 
 def _single_run(selection: RowSelection) -> tuple[int, int] | None:
