@@ -304,12 +304,19 @@ def _varint_end(data: Any, size: Any, at: Any) -> Any:
 
 
 @inlined
-def _varint(data: Any, at: Any, end: Any) -> Any:
-    """The number in [at, end), zig-zag decoded, as 64 bits."""
+def _unsigned_varint(data: Any, at: Any, end: Any) -> Any:
+    """The number in [at, end), as 64 bits."""
     value, shift = u(0), u(0)
     while at < end:
         value |= (u(data[at]) & u(127)) << shift
         at, shift = at + u(1), shift + u(7)
+    return value
+
+
+@inlined
+def _varint(data: Any, at: Any, end: Any) -> Any:
+    """The number in [at, end), zig-zag decoded, as 64 bits."""
+    value = _unsigned_varint(data, at, end)
     return (value >> u(1)) ^ (u(0) - (value & u(1)))
 
 
@@ -460,10 +467,7 @@ def _list_header(data: Any, size: Any, at: Any) -> Any:
         end = _varint_end(data, size, at)
         if end > size:
             return u(0), u(0), size + u(1)
-        count, shift = u(0), u(0)
-        while at < end:
-            count |= (u(data[at]) & u(127)) << shift
-            at, shift = at + u(1), shift + u(7)
+        count, at = _unsigned_varint(data, at, end), end
     return count, kind, at
 
 
@@ -490,13 +494,10 @@ def _skip(  # noqa: C901, PLR0912, PLR0915  one loop over bytes
             end = _varint_end(data, size, at)
             if end > size:
                 return size + u(1)
-            length, shift = u(0), u(0)
-            while at < end:
-                length |= (u(data[at]) & u(127)) << shift
-                at, shift = at + u(1), shift + u(7)
-            if length > size - at:
+            length = _unsigned_varint(data, at, end)
+            if length > size - end:
                 return size + u(1)
-            at += length
+            at = end + length
         elif kind in (_LIST_T, _SET_T):
             count, element, at = _list_header(data, size, at)
             if at > size or count > size - at or depth >= _MAX_THRIFT_DEPTH:
