@@ -132,6 +132,11 @@ class Feed:
         return self.reader
 
     @property
+    def topics(self) -> "KafkaTopics | None":
+        """The connection of a source of topics; None for others."""
+        return self.reader if isinstance(self.source, KafkaSource) else None  # type: ignore[return-value] # see `_connection`
+
+    @property
     def live(self) -> LiveSource | None:
         """The connection of a source whose tables are loaded first; None for files and topics, which are only read on."""
         return self.reader if isinstance(self.source, PostgresSource) else None  # type: ignore[return-value] # see `_connection`
@@ -263,8 +268,8 @@ class Feed:
             logged = [table.lines_logged(files) for table in tables]
             return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
 
-        if isinstance(self.source, KafkaSource):
-            return self._messages(position, on_skipped)
+        if self.topics is not None:
+            return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
         known_format = "" if start is None else start.format
         return discover(
@@ -276,18 +281,15 @@ class Feed:
             on_skipped=on_skipped,
         )
 
-    def _messages(self, position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
+    def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
         """Read the messages of topics that follow a position."""
-        from pipelines.sources.kafka import KafkaTopics
-
-        assert isinstance(self.reader, KafkaTopics)  # noqa: S101 - see `_connection`
         name = self.source.format or decided_in(position).format
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
         is_text = bool(name) and lookup(name).is_text
         is_ordered = any(settings.order_by != POSITION for settings in self.settings)
         size = min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if is_ordered else self.read_bytes
-        yield from self.reader.batches(position, size, complete, waiting, is_text=is_text)
+        yield from topics.batches(position, size, complete, waiting, is_text=is_text)
         for reason, count in waiting.items():
             on_skipped(reason, count)
 
@@ -297,11 +299,8 @@ class Feed:
         Raises:
             SourceError: the source is not there.
         """
-        if isinstance(self.source, KafkaSource):
-            from pipelines.sources.kafka import KafkaTopics
-
-            assert isinstance(self.reader, KafkaTopics)  # noqa: S101 - see `_connection`
-            return self.reader.has_news(position)
+        if self.topics is not None:
+            return self.topics.has_news(position)
         return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
