@@ -224,7 +224,7 @@ class _Matcher:
         self._deletes = deletes
         self._field_paths = field_paths
         self._prune = prune
-        self._whole: dict[int, KeyBounds] = {}
+        self._of_all: dict[tuple[int, bool], KeyBounds] = {}
 
     def match(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> tuple[Mask, Mask]:
         """Which of these data files some delete may touch, and which of the chosen deletes may touch some data file.
@@ -258,23 +258,31 @@ class _Matcher:
 
     def clusters(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> list[tuple[Indices, Indices]]:
         """The deletes and the data files they touch, in parts that have nothing to do with each other."""
-        pairs = [
-            (self._of_deletes(i, chosen), self._data.bounds(indices, i, self._type_of(i), nan_matters=False))
-            for i in key_ids
-        ]
+        pairs = [(self._of_deletes(i, chosen), self._of_data(i, indices)) for i in key_ids]
         of_delete, of_data = key_clusters(pairs, len(chosen))
         numbers = np.unique(of_delete).tolist()
         return [(chosen[of_delete == n], indices[of_data == n]) for n in numbers]
 
     def _of_data(self, field_id: int, indices: Indices) -> KeyBounds:
-        if len(indices) < len(self._data):
-            return self._data.bounds(indices, field_id, self._type_of(field_id), nan_matters=False)
-        if field_id not in self._whole:
-            self._whole[field_id] = self._data.bounds(indices, field_id, self._type_of(field_id), nan_matters=False)
-        return self._whole[field_id]
+        return self._bounds(self._data, field_id, indices, nan_matters=False)
 
     def _of_deletes(self, field_id: int, chosen: Indices) -> KeyBounds:
-        return self._deletes.bounds(chosen, field_id, self._type_of(field_id), nan_matters=True)
+        return self._bounds(self._deletes, field_id, chosen, nan_matters=True)
+
+    def _bounds(
+        self, files: FileSet[DataFile] | FileSet[DeleteFile], field_id: int, indices: Indices, *, nan_matters: bool
+    ) -> KeyBounds:
+        """Bounds of a key column in some files.
+
+        They are decoded for all files at once: a table of many partitions asks for a few files thousands of times, and a
+        call costs as much as decoding some hundred bounds.
+        """
+        name = (field_id, nan_matters)
+        if name not in self._of_all:
+            everything = np.arange(len(files), dtype=np.int64)
+            self._of_all[name] = files.bounds(everything, field_id, self._type_of(field_id), nan_matters=nan_matters)
+        found = self._of_all[name]
+        return found if len(indices) == len(files) else KeyBounds(*(column[indices] for column in found))
 
     def _type_of(self, field_id: int) -> PrimitiveType:
         key_type = self._field_paths[field_id][-1].type
