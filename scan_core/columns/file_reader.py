@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -185,8 +185,7 @@ _BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, Arithmetic
 """Exceptions that decoders raise on damaged bytes."""
 
 
-@runtime_checkable
-class ReadsAhead(Protocol):
+class ReadsAhead(FileReader, Protocol):
     """A FileReader whose bytes can be fetched before they are asked for."""
 
     @property
@@ -201,6 +200,11 @@ class ReadsAhead(Protocol):
     def release(self, row_group: RowGroup) -> None:
         """Drop what was fetched of a row group and not read."""
         ...
+
+
+def reads_ahead(reader: FileReader) -> TypeGuard[ReadsAhead]:
+    """Whether bytes of the reader can be fetched ahead; `isinstance` with a protocol would look at all its members."""
+    return hasattr(reader, "expect")
 
 
 class refusing_malformed:  # noqa: N801  reads as what it does; a generator would cost a microsecond per small file

@@ -20,6 +20,8 @@ _MIN_LARGEST_BYTES = 64 * 1024**2
 """Ordinary pages and rows are read regardless of the limit."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
+_USUAL_GROWTH = 16
+"""What decoded columns take of the bytes that their file states, at most, but for values stored once for many rows."""
 _MIN_ROWS = 4_096
 """Smaller pieces read the same pages again and again."""
 _MIN_BATCH_ROWS = 1_024
@@ -62,6 +64,10 @@ class MemoryBudget:
         count = self._parts(num_rows, stated_bytes * self._growth)
         size = -(-num_rows // count)
         return [range(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+    def fits(self, stated_bytes: int) -> bool:
+        """Whether columns stated to have so many bytes are one piece however much earlier ones grew."""
+        return stated_bytes * max(self._growth, _USUAL_GROWTH) <= self._bytes
 
     def is_exceeded(self, num_bytes: int) -> bool:
         """Whether decoded columns of this size are more than a piece may hold."""

@@ -117,11 +117,7 @@ class EqualityFilter:
         index = self.index.rest if isinstance(self.index, FactoredIndex) else self.index
         if not isinstance(index, DenseIndex):
             return False
-        width = (upper - lower) // parts + 1
-        return any(
-            index.covers(begin, min(begin + width - 1, upper), self.threshold)
-            for begin in range(lower, upper + 1, width)
-        )
+        return index.covers_part(lower, upper, parts, self.threshold)
 
     def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
         """All values of a key column within the bounds of a row group; None if unknown, too many, or NULL among them.

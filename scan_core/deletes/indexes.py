@@ -295,11 +295,9 @@ def _keys_in_parts(
 class _KeyColumns:
     """Where files hold the key fields: found once for files of one schema, if their values pass unchanged."""
 
-    def __init__(self, fields: Sequence[NestedField], context: ScanContext) -> None:
+    def __init__(self, fields: tuple[NestedField, ...], context: ScanContext) -> None:
         self._fields = fields
         self._name_mapping = context.name_mapping
-        self._schema: pa.Schema | None = None
-        self._sources: list[tuple[int, Convert]] = []
 
     def of(self, reader: FileReader, path: str) -> list[tuple[int, Convert]]:
         """The top-level column of each key field, and how its values become keys.
@@ -308,15 +306,22 @@ class _KeyColumns:
             MalformedTableError: a key field is not there, or not of a type that can be one.
         """
         schema = reader.arrow_schema
-        if schema is self._schema:  # files of one schema share it: see `files/parquet/file_layout.py`
-            return self._sources
-        named = schema
         if not reader.has_field_ids and self._name_mapping:
             named = apply_name_mapping(schema, self._name_mapping)
-        sources = [_key_source(named, field, path) for field in self._fields]
+            return [_key_source(named, field, path) for field in self._fields]
+        known = _KEY_SOURCES.find((id(schema), self._fields))
+        if known is not None:
+            return known[1]
+        sources = [_key_source(schema, field, path) for field in self._fields]
         if all(is_identity(convert) for _, convert in sources):  # others name the file when they fail
-            self._schema, self._sources = schema, sources
+            _KEY_SOURCES.put((id(schema), self._fields), (schema, sources), _REMEMBERED_GROUPS)
         return sources
+
+
+_REMEMBERED_GROUPS = 256
+_KEY_SOURCES: BoundedCache[Hashable, tuple[pa.Schema, list[tuple[int, Convert]]]] = BoundedCache()
+"""By `id()` of a schema, which files share (see `files/parquet/file_layout.py`) and the cache keeps alive."""
+os.register_at_fork(after_in_child=_KEY_SOURCES.forget_threads)
 
 
 def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, Convert]:
@@ -467,9 +472,6 @@ class DeleteCache:
 DELETE_CACHE = DeleteCache()
 """The cache of this process."""
 os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
-
-
-_REMEMBERED_GROUPS = 256
 
 
 def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:

@@ -176,6 +176,8 @@ def arrow_type(iceberg_type: Type) -> pa.DataType:
         UnsupportedError: variant, geometry, geography.
     """
     match iceberg_type:
+        case PrimitiveType(name) if name in PRIMITIVES:  # first: these are asked for several times a file
+            return PRIMITIVES[name]
         case StructType(fields):
             return pa.struct([pa.field(f.name, arrow_type(f.type), nullable=not f.required) for f in fields])
         case ListType(element):
@@ -189,10 +191,8 @@ def arrow_type(iceberg_type: Type) -> pa.DataType:
             return pa.decimal128(precision, scale)
         case PrimitiveType("fixed", (length,)):
             return pa.binary(length)
-        case PrimitiveType(name) if name in UNSUPPORTED_TYPES:
-            raise UnsupportedError(f"type {name} is not supported; select the other columns")
         case PrimitiveType(name):
-            return PRIMITIVES[name]
+            raise UnsupportedError(f"type {name} is not supported; select the other columns")
 
 
 def _walk(fields: tuple[NestedField, ...], above: tuple[NestedField, ...]) -> Iterator[tuple[NestedField, ...]]:

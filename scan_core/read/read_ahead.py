@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Self
 
-from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup
+from scan_core.columns.file_reader import FileReader, Habits, RowGroup, reads_ahead
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
@@ -72,7 +72,7 @@ class FilesAhead:
 
         False where the file is local or nothing may be fetched ahead.
         """
-        if not self.is_on or not isinstance(reader, ReadsAhead) or not reader.is_remote:
+        if not self.is_on or not reads_ahead(reader) or not reader.is_remote:
             return False
         habits = self._habits or Habits(frozenset((i, reader.field(i).name) for i in first_guess))
         reader.expect(row_group, habits, self._total_bytes // (_FILES_PER_WORKER * self._options.parallelism))

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
+from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, RowGroup, reads_ahead
 from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.model.errors import UnsupportedError
@@ -224,6 +224,9 @@ class TaskReader:
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
             return
+        if budget.fits(group.num_bytes):  # of small files, asking what their columns take costs more than it can save
+            yield columns.undecoded(None), _within(mine, group.num_rows)
+            return
         # the decoded size is not known before: begin with the stated size, and correct it by what each piece took
         everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
         share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
@@ -282,7 +285,7 @@ class TaskReader:
 
     def _count_bytes(self, columns: LazyColumns) -> None:
         """Count the bytes read of a row group, and the bytes of planned columns that were skipped."""
-        if isinstance(self._reader, ReadsAhead):
+        if reads_ahead(self._reader):
             self._reader.release(columns.row_group)
         self._count_bloom_filters()
         counts, self._reader.counts = self._reader.counts, ReadCounts()
