@@ -499,7 +499,8 @@ class Scan(ScanRequest):
 
     def count(self) -> int:
         """Rows of the result, without building any."""
-        total = sum(self.run(self.plan(), _count_one))
+        plan = self.plan()
+        total = sum(self.run(plan, _count_one, parallelism=_threads_of_count(plan)))
         if self.row_limit is not None:
             total = self._last.metrics.rows_out = min(total, self.row_limit)
         return total
@@ -599,10 +600,11 @@ class Scan(ScanRequest):
         *,
         keep_order: bool = True,
         queued: int = QUEUED_BATCHES,
+        parallelism: int | None = None,
     ) -> Generator[T, None, None]:
         """What `read` yields for each split of a plan, in this process; `metrics` tells of it afterwards.
 
-        `keep_order` and `queued` are those of `run_splits`.
+        `keep_order`, `queued` and `parallelism` are those of `run_splits`; the last is by default that of the options.
         """
         metrics = ScanMetrics()
         with FilesAhead(self.options) as ahead:
@@ -610,7 +612,7 @@ class Scan(ScanRequest):
                 _local_splits(plan),
                 lambda split, own: read(split, own, ahead),
                 metrics,
-                self.options.parallelism,
+                parallelism or self.options.parallelism,
                 keep_order=keep_order,
                 queued=queued,
                 expect=ahead.expect,
@@ -623,6 +625,22 @@ class Scan(ScanRequest):
 
     def _with(self, **changes: Any) -> Self:
         return super()._with(**changes, _last=_LastRun())
+
+
+_SMALL_FILE_BYTES = 1024**2
+
+
+def _threads_of_count(plan: ScanPlan) -> int:
+    """One for many small local files without a filter.
+
+    A count decodes their keys in some 0.1 ms a file, in compiled code, and plans them in Python for three times as long: two
+    threads would mostly wait for each other, and took 1.2 times as long as one for 2,000 files of 235 kB.
+    """
+    options, files = plan.context.options, plan.index.tasks.data_files
+    is_light = plan.context.predicate is None and not plan.context.runtime_filters
+    if not is_light or not len(files) or plan.total_bytes > _SMALL_FILE_BYTES * len(files):
+        return options.parallelism
+    return 1 if relocate_path(next(files.paths()), plan.context.io).is_local else options.parallelism
 
 
 def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
