@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 def init(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the new project.")] = Path(),
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="ADDRESS",
+            help="Look into a source and write a config for its tables: postgresql://user@host/db, mysql://user@host/db, "
+            "kafka://broker:9092/topic, s3://bucket/prefix, or a local folder.",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing nevermore.yaml.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -37,14 +47,51 @@ def init(
     path = directory / "nevermore.yaml"
     if path.exists() and not force:
         raise ConfigError(f"{path} already exists; --force replaces it")
+    text, found, notes = config_template(), [], []
+    if address is not None:
+        from pipelines.ingest.discovery import config_text, discover, tables_of
+
+        with progress("Looking at the source", hidden=as_json):
+            sources = discover(address, directory.absolute())
+        text, found = config_text(sources), list(tables_of(sources))
+        notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(config_template(), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     workspace, also = directory / "workspace.yaml", ""
     if not workspace.exists():  # an existing one may load other code, too
         workspace.write_text(WORKSPACE, encoding="utf-8")
         also = f" and {workspace}, with which `dagster dev` opens the project"
     lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
-    print_result({"path": str(path)}, lines, as_json=as_json)
+    document: dict[str, Any] = {"path": str(path)}
+    if address is not None:
+        document |= {"tables": found, "steps": notes}
+        lines = [f"Wrote {path} with {counted(sum(t['ready'] for t in found), 'table')}{also}.", *notes]
+        lines += [f"{table['name']}: {warning}" for table in found for warning in table["warnings"]]
+        lines.append(f"Then run: nevermore doctor --config {path}; nevermore ingest --config {path}")
+    print_result(document, lines, as_json=as_json)
+
+
+_STATUS = {"ok": "OK", "warning": "WARNING", "failed": "FAILED"}
+
+
+def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """Check before anything is read: catalog, warehouse, sources, rights, settings, replication slots, clocks.
+
+    Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
+    """
+    from pipelines.config.project import load
+    from pipelines.ingest.doctor import examine
+    from pipelines.ingest.feed_run import check_tables
+
+    settings = load(config)
+    check_tables(settings)
+    has_failed = False
+    for examined in examine(settings):
+        finding = examined.finding
+        has_failed |= finding.status == "failed"
+        line = f"{_STATUS[finding.status]:8}{examined.subject}: {finding.what}: {finding.found}"
+        print_result(examined.as_dict(), [line], as_json=as_json)
+    raise typer.Exit(1 if has_failed else 0)
 
 
 def simulate(

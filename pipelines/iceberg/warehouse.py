@@ -1,14 +1,15 @@
-"""Which tables of a project a local warehouse folder holds, read from the folder alone, without a catalog."""
+"""Which tables of a project a local warehouse folder holds, read from the folder alone, and whether a remote one can be written."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.errors import CatalogMismatchError
+from pipelines.errors import CatalogMismatchError, SourceError
 
 METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
 CREATED = 0
@@ -93,3 +94,35 @@ def refuse_without_catalog(config: Config) -> None:
         (name, next(metadata_files(table_folder(warehouse, name)), None)) for name in names_written(config, warehouse)
     )
     refuse_unknown(warehouse, [name for name, stored in newest if stored is not None and stored.version != CREATED])
+
+
+def write_probe(warehouse: str, properties: Mapping[str, str]) -> None:
+    """Write a file to a warehouse in an object store, read it, and delete it.
+
+    Raises:
+        SourceError: one of these fails; says what to check.
+    """
+    from pyiceberg.io import load_file_io
+
+    place = f"{warehouse.rstrip('/')}/nevermore-doctor-{uuid4()}"
+    content = b"nevermore doctor"
+    step = "written"
+    try:
+        files = load_file_io(dict(properties), place)
+        with files.new_output(place).create() as stream:
+            stream.write(content)
+        step = "read"
+        with files.new_input(place).open() as stream:
+            found = stream.read()
+        step = "deleted"
+        files.delete(place)
+    except Exception as error:  # each store has its own errors, and so have the libraries that reach it
+        words = " ".join(str(error).split())[:300]
+        raise SourceError(
+            f"a file in {warehouse} cannot be {step}: {words}; check the bucket, its policy (read, write, delete, list), and the "
+            "credentials in the environment"
+        ) from error
+    if found != content:
+        raise SourceError(
+            f"a file in {warehouse} was read with another content than was written: check what is between"
+        )

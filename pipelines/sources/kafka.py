@@ -187,11 +187,7 @@ class KafkaTopics:
         consumer = self._connected(limit_bytes)
         cluster, partitions = self._partitions(consumer)
         known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
-        if known.cluster != cluster:
-            raise PositionLostError(
-                f"this is cluster {cluster}, and the tables were read from cluster {known.cluster}, whose offsets mean other "
-                "messages; use the former cluster, or other table names"
-            )
+        self._check_cluster(cluster, known)
         offsets, unread = self._starts(consumer, partitions, known)
         pending = _Pending(offsets)
         for message in self._messages(consumer, offsets, unread):
@@ -204,6 +200,30 @@ class KafkaTopics:
             waiting[OPEN_PAIR] = pending.count
         if batch.raw.num_events or batch.position_after.offsets != known.offsets:
             yield batch
+
+    def names(self) -> list[str]:
+        """All topics of the cluster.
+
+        Raises:
+            SourceError: the cluster cannot be reached.
+        """
+        consumer = self._consumer or self._connected(0)
+        with self._reported("cannot list the topics of the Kafka cluster"):
+            return sorted(consumer.list_topics(timeout=_ANSWER_SECONDS).topics)
+
+    def unread(self, position: str | None) -> int:
+        """How many messages follow a position, as far as offsets tell; some may be marks of transactions.
+
+        Raises:
+            SourceError: as `batches`.
+            PositionLostError: as `batches`.
+        """
+        consumer = self._consumer or self._connected(0)
+        cluster, partitions = self._partitions(consumer)
+        known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
+        self._check_cluster(cluster, known)
+        offsets, ends = self._starts(consumer, partitions, known)
+        return sum(end - offsets[partition] for partition, end in ends.items())
 
     def has_news(self, position: str) -> bool:
         """Whether there are messages behind a position; asks for the ends of the partitions only.
@@ -283,6 +303,14 @@ class KafkaTopics:
                 raise SourceError(f"the Kafka cluster at {self.source.brokers} has no topic {wanted}{hint}")
             chosen |= {name: topics[name] for name in names}
         return found.cluster_id, sorted((name, number) for name, topic in chosen.items() for number in topic.partitions)
+
+    @staticmethod
+    def _check_cluster(cluster: str, known: KafkaPosition) -> None:
+        if known.cluster != cluster:
+            raise PositionLostError(
+                f"this is cluster {cluster}, and the tables were read from cluster {known.cluster}, whose offsets mean other "
+                "messages; use the former cluster, or other table names"
+            )
 
     def _starts(
         self, consumer: Any, partitions: Sequence[Partition], known: KafkaPosition

@@ -4,8 +4,9 @@ A source keeps its position in the change logs of its tables. It may forget what
 logs have reached it, so the run acknowledges positions after their commits, never what was merely read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
@@ -22,6 +23,39 @@ class LoadOutdatedError(SourceError):
     def __init__(self, message: str, position: str) -> None:
         super().__init__(message)
         self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at before anything is read.
+
+    Attributes:
+        what: what was looked at.
+        status: `ok`; `warning`: works, but not for long or not for everything; `failed`: a run would fail.
+        found: what was found, and what to do unless it is `ok`.
+    """
+
+    what: str
+    status: Literal["ok", "warning", "failed"]
+    found: str
+
+
+Wanted = Callable[[Sequence[str]], Collection[str]]
+"""Which tables of the source the config reads, of those that there are; also those that it reads in vain."""
+CLOCK_SECONDS = 5.0
+"""Clocks that differ by more make lags and times of ingestion misleading."""
+
+
+def clock_finding(server: str, seconds: float) -> Finding:
+    """How far the clock of a server is ahead of the local one."""
+    if abs(seconds) <= CLOCK_SECONDS:
+        return Finding("clock", "ok", f"{server} and this machine differ by {abs(seconds):.1f} s")
+    return Finding(
+        "clock",
+        "warning",
+        f"the clock of {server} is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} that of this machine, so lags "
+        "are wrong by as much: synchronise both (NTP)",
+    )
 
 
 class LiveBatch(Protocol):

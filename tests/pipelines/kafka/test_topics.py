@@ -10,6 +10,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer, TopicPartition
 
+from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.ingest.feed_run import found_nothing_new, run_once
 from pipelines.sources.kafka import KafkaPosition
@@ -199,3 +200,30 @@ def test_properties_that_decide_what_is_read_are_refused(tmp_path: Path) -> None
     )
     with pytest.raises(Exception, match=r"isolation\.level is set by the source"):
         run_once(load(tmp_path / "nevermore.yaml"))
+
+
+def test_the_config_of_a_cluster_runs_as_written(
+    broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("init.shop.products", 2)
+    broker.create_topic("init.empty")
+    broker.produce("init.shop.products", [sent("c", i) for i in range(20)])
+    address = f"kafka://{broker.address}/init.shop.products,init.empty"
+    with pytest.raises(SystemExit) as ended:
+        main(["init", "--from", address, "--dir", str(tmp_path), "--json"])
+    assert not ended.value.code
+    told = json.loads(capsys.readouterr().out)
+    (table,) = told["tables"]
+    assert table["key"] == ["id"]
+    assert "init.empty: there are no events yet" in told["steps"][0]
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--config", str(tmp_path / "nevermore.yaml"), "--json"])
+    assert not ended.value.code
+    assert "20 to read" in capsys.readouterr().out
+    report = run_once(load(tmp_path / "nevermore.yaml"))
+    assert the(report).events == {"c": 20}
+    broker.await_all(broker.admin.delete_topics(["init.shop.products"]))
+    time.sleep(1)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--config", str(tmp_path / "nevermore.yaml"), "--json"])
+    assert ended.value.code == 1

@@ -1,0 +1,502 @@
+"""Writes a config for a source that it looks into: tables, keys, types, and what stands in the way of reading them.
+
+Databases are asked for their tables. Of topics and files, the first events are decoded.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from pipelines.config.project import DEFAULT_SLOT, PostgresSource, is_table_name, parse
+from pipelines.decode.batches import ChangeBatch
+from pipelines.decode.feed import Decided, FeedConfig, TableFeed
+from pipelines.errors import ConfigError, PipelineError, SourceError
+from pipelines.formats.registry import ScannedFeed, scan, sniff
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.ingest.feeds import Readers, feeds_of
+from pipelines.sources.file_listing import list_files
+
+SAMPLE_MEMORY = "64MiB"
+"""Memory limit of the table that is decoded as a sample: a sixteenth of it is read."""
+LARGE_ROWS = 1_000_000
+"""From so many rows on, partitions are suggested."""
+MAX_TABLES = 1_000
+_EVENT_FILE = re.compile(r"(?P<kind>\.(jsonl?|ndjson|csv|tsv|parquet|avro)(\.(gz|zst|bz2))?)$", re.IGNORECASE)
+_PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{2,8}([-_]\d{2}){0,2}")
+"""Folders that are made anew for each day or value: their files belong to one table."""
+_NOT_IN_NAMES = re.compile(r"[^0-9A-Za-z_-]+")
+_SECRET_OPTION = re.compile(r"password|secret|token|key$", re.IGNORECASE)
+_TIMES = ("created_at", "created", "inserted_at", "ordered_at", "event_time", "occurred_at", "ts", "timestamp", "date")
+_TIME_TYPE = re.compile(r"(timestamp|date).*")
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table of a source, as an entry of a config.
+
+    Attributes:
+        name: name of its mirror.
+        settings: settings of the entry in addition to its source.
+        columns: names and types, for the reader of the config.
+        facts: what was found, for the same reader.
+        warnings: what would go wrong, and what to do.
+        is_ready: whether the entry runs as it is; otherwise it is written as a comment.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    columns: tuple[tuple[str, str], ...] = ()
+    facts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    is_ready: bool = True
+
+
+@dataclass(frozen=True)
+class FoundSource:
+    """A source with its tables.
+
+    Attributes:
+        settings: the `source` of its tables.
+        tables: what it has.
+        steps: what to do before the first run.
+        properties: properties of the catalog by which its files are reached.
+    """
+
+    settings: Mapping[str, Any]
+    tables: tuple[FoundTable, ...]
+    steps: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def discover(address: str, folder: Path) -> list[FoundSource]:
+    """Look into a source.
+
+    Args:
+        address: `postgresql://...`, `kafka://broker:9092/topic`, `s3://bucket/prefix`, or a local folder or file.
+        folder: folder of the config; paths in it are relative to this.
+
+    Raises:
+        ConfigError: the address is of no known kind, or contains a secret that would get into the config.
+        SourceError: the source cannot be reached, or has nothing that can be read.
+    """
+    scheme = address.partition("://")[0].lower() if "://" in address else ""
+    if scheme in {"postgresql", "postgres"}:
+        return [_postgres(address)]
+    if scheme == "kafka":
+        return _kafka(address, folder)
+    if scheme in {"", "file", "s3", "s3a", "gs", "abfs", "abfss"}:
+        return _files(address, folder)
+    raise ConfigError(
+        f"--from {scheme}://: not a known kind of source; use postgresql://, kafka://, s3:// or a local folder"
+    )
+
+
+def config_text(sources: Sequence[FoundSource]) -> str:
+    """A commented config with all tables of these sources."""
+    if len({name for source in sources for name in (t.name for t in source.tables)}) != sum(
+        len(s.tables) for s in sources
+    ):
+        sources = _with_distinct_names(sources)
+    properties: dict[str, str] = {}
+    for source in sources:
+        properties |= source.properties
+    lines = [
+        "# Written by nevermore init from what the source has now. Paths are relative to this file; ${NAME} is an",
+        "# environment variable. Check what is marked with WARNING, then run: nevermore doctor, nevermore ingest",
+        "",
+    ]
+    for source in sources:
+        lines += [f"# Before the first run: {step}" for step in source.steps]
+    lines += ["catalog:", "  type: sql                              # sql | rest | hive | glue"]
+    lines += [
+        "  uri: sqlite:///warehouse/catalog.db",
+        "  warehouse: warehouse                   # a folder, or s3://bucket/prefix",
+    ]
+    lines += [f"  {name}: {_value(text)}" for name, text in sorted(properties.items())]
+    ready = any(table.is_ready for source in sources for table in source.tables)
+    lines += ["", "tables:" if ready else "tables: {}"]
+    for number, source in enumerate(sources):
+        is_first = True
+        for table in source.tables:
+            lines += _entry(
+                table, source.settings, f"source{number}" if len(source.tables) > 1 else None, is_first=is_first
+            )
+            is_first = is_first and not table.is_ready
+    lines += ["", '# ingest_schedule: "*/5 * * * *"         # when Dagster ingests, in UTC', ""]
+    return "\n".join(lines)
+
+
+def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, is_first: bool) -> list[str]:
+    lines = [f"  # {fact}" for fact in table.facts]
+    lines += [f"  # WARNING: {warning}" for warning in table.warnings]
+    own = [f"  {_value(table.name)}:"]
+    if not is_first and anchor is not None and table.is_ready:
+        own.append(f"    source: *{anchor}")
+    else:
+        own.append("    source:" + (f" &{anchor}" if anchor is not None and table.is_ready else ""))
+        own += [f"      {name}: {_value(value)}" for name, value in source.items()]
+    own += [f"    {name}: {_value(value)}" for name, value in table.settings.items()]
+    if table.columns:
+        own += [f"    # {line}" for line in _wrapped("columns: " + ", ".join(f"{n} {t}" for n, t in table.columns))]
+    if not table.is_ready:
+        own = [f"  # {line[2:]}" for line in own]
+    return [*lines, *own, ""]
+
+
+def _value(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, allow_unicode=True).strip()
+    return text.removesuffix("...").strip()
+
+
+def _wrapped(text: str, width: int = 110) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) >= width:
+            lines.append(" ")
+        lines[-1] += (" " if lines[-1].strip() else "") + word
+    return lines
+
+
+def _with_distinct_names(sources: Sequence[FoundSource]) -> list[FoundSource]:
+    """The sources with a number after names that occur several times."""
+    seen: dict[str, int] = defaultdict(int)
+    result = []
+    for source in sources:
+        tables = []
+        for table in source.tables:
+            seen[table.name] += 1
+            count = seen[table.name]
+            tables.append(table if count == 1 else replace(table, name=f"{table.name}_{count}"))
+        result.append(replace(source, tables=tuple(tables)))
+    return result
+
+
+def _mirror(namespace: str, name: str) -> str:
+    clean = [_NOT_IN_NAMES.sub("_", part).strip("_") or "t" for part in (namespace, name)]
+    return ".".join(clean) if is_table_name(".".join(clean)) else f"{clean[0][:60]}.{clean[1][:100]}"
+
+
+def partition_fact(columns: Sequence[tuple[str, str]], key: Sequence[str], rows: int) -> str | None:
+    """A suggestion for the partitions of a large table."""
+    if rows < LARGE_ROWS:
+        return None
+    times = [name for name, kind in columns if _TIME_TYPE.match(kind)]
+    best = next((name for name in _TIMES if name in times), times[0] if times else None)
+    choices = [] if best is None else [f"[month({best})], if its values never change"]
+    choices += [f'["bucket(16, {key[0]})"]'] if key else []
+    return f"large: consider partition_by: {', or '.join(choices)}" if choices else None
+
+
+def _postgres(address: str) -> FoundSource:
+    """All tables of a database; what cannot be followed is a comment."""
+    from pipelines.sources.postgres.inspection import database_of
+
+    source = PostgresSource(type="postgres", dsn=address)
+    database = database_of(source)
+    if not database.tables:
+        raise SourceError(f"database {database.name} has no tables")
+    dsn, secret = _without_password(address)
+    found = []
+    for table in database.tables[:MAX_TABLES]:
+        name = _mirror(database.name if table.schema == "public" else table.schema, table.name)
+        settings: dict[str, Any] = {"source_table": f"{table.schema}.{table.name}"}
+        columns = tuple((column, kind) for column, kind, _ in table.columns)
+        facts = [f"about {table.rows:,} rows" if table.rows >= 0 else "never analysed: the number of rows is not known"]
+        warnings = []
+        is_ready = True
+        if table.identity == "f" and not table.key:
+            settings["identity"] = "full"
+            warnings.append(
+                "no key: the whole row identifies it, so that equal rows are counted, and deletes are larger"
+            )
+        elif table.identity == "n" or not table.key:
+            why = "REPLICA IDENTITY NOTHING" if table.identity == "n" else "no primary key"
+            is_ready = False
+            warnings.append(
+                f"{why}, so PostgreSQL refuses updates and deletes once it is published: ALTER TABLE {table.sql_name} ADD PRIMARY KEY "
+                f"(...), or ALTER TABLE {table.sql_name} REPLICA IDENTITY FULL with identity: full here"
+            )
+        else:
+            settings["key"] = list(table.key)
+        fact = partition_fact(columns, table.key, table.rows)
+        found.append(
+            FoundTable(name, settings, columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
+        )
+    wanted = {f"{t.schema}.{t.name}": t.sql_name for t, f in zip(database.tables, found, strict=False) if f.is_ready}
+    publication, steps = _publication(wanted, database.publications)
+    if secret:
+        steps.append("set PGPASSWORD, or add a line to ~/.pgpass: the password is not written to this file")
+    entry = {"type": "postgres", "dsn": dsn, "slot": DEFAULT_SLOT, "publication": publication}
+    return FoundSource(entry, tuple(found), tuple(steps))
+
+
+def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:
+    """The publication that has most of the tables, and the SQL for what it lacks."""
+    if not wanted:
+        return DEFAULT_SLOT, []
+    best = max(sorted(known), key=lambda name: len(known[name] & set(wanted)), default=None)
+    if best is None or not known[best] & set(wanted):
+        tables = ", ".join(wanted.values())
+        options = "WITH (publish_via_partition_root = true)"
+        return DEFAULT_SLOT, [
+            f"as the owner of the tables, CREATE PUBLICATION {DEFAULT_SLOT} FOR TABLE {tables} {options}"
+        ]
+    missing = [sql for name, sql in wanted.items() if name not in known[best]]
+    return best, [f"ALTER PUBLICATION {best} ADD TABLE {', '.join(missing)}"] if missing else []
+
+
+def _without_password(address: str) -> tuple[str, bool]:
+    """An address without its password, and whether it had one."""
+    parts = urlsplit(address)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    kept = "&".join(f"{name}={quote(value, safe='/')}" for name, value in options if name != "password")
+    user, has_user, host = parts.netloc.rpartition("@")
+    name, has_password, _ = user.partition(":")
+    plain = urlunsplit((parts.scheme, f"{name}{has_user}{host}", parts.path, kept, parts.fragment))
+    return plain, bool(has_password) or any(name == "password" for name, _ in options)
+
+
+def _options(query: str) -> dict[str, str]:
+    """Options behind the `?` of an address; secrets must be names of environment variables."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        if _SECRET_OPTION.search(name) and not re.fullmatch(r"\$\{\w+\}", value):
+            raise ConfigError(
+                f"--from: {name} would be written to the config; put it into an environment variable and pass its name: "
+                f"'...?{name}=${{MY_SECRET}}' (in single quotes)"
+            )
+    return options
+
+
+def _kafka(address: str, folder: Path) -> list[FoundSource]:
+    """Topics by the format of their first messages."""
+    parts = urlsplit(address)
+    if not parts.netloc:
+        raise ConfigError("--from kafka://: name a broker, such as kafka://localhost:9092/topic")
+    options = _options(parts.query)
+    registry = {name: value for name, value in options.items() if name.startswith("registry")}
+    properties = {name: value for name, value in options.items() if name not in registry}
+    base: dict[str, Any] = {"type": "kafka", "brokers": parts.netloc}
+    if properties:
+        base["properties"] = properties
+    topics = [unquote(t) for t in parts.path.strip("/").split(",") if t]
+    topics = topics or _topics(base, folder)
+    by_format: dict[str | None, list[tuple[str, tuple[FoundTable, ...]]]] = defaultdict(list)
+    failures = []
+    for topic in topics[:MAX_TABLES]:
+        settings = {**base, "topics": [topic], **({"options": registry} if registry else {})}
+        try:
+            kind, tables = _sampled(settings, folder, ("kafka", topic.rpartition(".")[2]), topic)
+        except PipelineError as error:
+            failures.append(f"topic {topic}: {error}")
+            continue
+        by_format[kind].append((topic, tables))
+    found = [
+        FoundSource(
+            {**base, "topics": [t for t, _ in entries], "format": kind, **({"options": registry} if registry else {})},
+            tuple(table for _, tables in entries for table in tables),
+            tuple(f"not included: {failure}" for failure in failures) if number == 0 else (),
+        )
+        for number, (kind, entries) in enumerate(sorted(by_format.items(), key=lambda item: str(item[0])))
+    ]
+    if not found:
+        raise SourceError("; ".join(failures) or f"the Kafka cluster at {parts.netloc} has no topics")
+    return found
+
+
+def _topics(base: Mapping[str, Any], folder: Path) -> list[str]:
+    """All topics of a cluster, without those of Kafka itself and of its tools."""
+    from pipelines.config.project import KafkaSource
+    from pipelines.sources.kafka import KafkaTopics
+
+    config = _probe({**base, "topics": ["^.*"]}, folder)
+    source = next(iter(config.patterns.values())).source
+    if not isinstance(source, KafkaSource):
+        raise TypeError(f"{source.title} has no topics")
+    with closing(KafkaTopics(source)) as reader:
+        return [name for name in reader.names() if not name.startswith(("_", "connect-"))]
+
+
+_PROBE = "probe.*"
+
+
+def _probe(settings: Mapping[str, Any], folder: Path, catalog: Mapping[str, str] | None = None) -> Any:
+    entry = {"source": dict(settings), "memory_limit_bytes": SAMPLE_MEMORY}
+    return parse(yaml.safe_dump({"tables": {_PROBE: entry}, "catalog": dict(catalog or {})}), folder / "nevermore.yaml")
+
+
+def _sampled(
+    settings: Mapping[str, Any],
+    folder: Path,
+    default: tuple[str, str],
+    place: str,
+    catalog: Mapping[str, str] | None = None,
+) -> tuple[str, tuple[FoundTable, ...]]:
+    """(format, tables) of the first events of a source; `default` is the namespace and name of a table without a name.
+
+    Raises:
+        SourceError: there are none, or they are of no known format.
+    """
+    with closing(Readers()) as readers:
+        config = _probe(settings, folder, catalog)
+        (feed,) = feeds_of(config, [_PROBE], readers)
+        batches = feed.batches(None, [], lambda *_: None)
+        batch = next((b for b in batches if b.raw.num_events), None)
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+    if batch is None:
+        raise SourceError(f"{place}: there are no events yet, so their format is not known")
+    kind = settings.get("format") or sniff(batch.raw)
+    feed_config = FeedConfig(format=kind, options=feed.format_options, tables=())
+    scanned = scan(batch.raw, replace(feed_config, is_open=True))
+    names = [table for table in dict.fromkeys(scanned.events.tables) if table]
+    if not names:
+        return kind, (_table(scanned, feed_config, _mirror(*default), None, _sample(batch.raw.num_events, place)),)
+    return kind, tuple(
+        _table(
+            scanned, feed_config, _mirror(*_qualified(table, default[0])), table, _sample(batch.raw.num_events, place)
+        )
+        for table in names
+    )
+
+
+def _sample(count: int, place: str) -> str:
+    return f"from the first {count:,} events of {place}"
+
+
+def _qualified(table: str, namespace: str) -> tuple[str, str]:
+    rest, _, name = table.rpartition(".")
+    return rest.rpartition(".")[2] or namespace, name
+
+
+def _table(scanned: ScannedFeed, feed: FeedConfig, name: str, source_table: str | None, fact: str) -> FoundTable:
+    """A table with the key that its events declare, or one that its columns suggest."""
+    wanted = TableFeed(name=name, source_table=source_table)
+    settings: dict[str, Any] = {} if source_table is None or source_table == name else {"source_table": source_table}
+    changes = _decoded(scanned, feed, wanted)
+    if changes is not None and changes.num_rows and changes.key:
+        settings["key"] = list(changes.key)
+        return FoundTable(name, settings, _columns(changes), (fact,))
+    whole = _decoded(scanned, feed, replace(wanted, identity_full=True))
+    if whole is None or not whole.num_rows:
+        why = "its first events cannot be decoded: see nevermore quarantine after a run"
+        return FoundTable(name, {**settings, "key": ["id"]}, (), (fact,), (why,), is_ready=False)
+    guess = _likely_key(whole, name.rpartition(".")[2])
+    if guess is None:
+        why = "the events do not tell which columns identify a row: set key"
+        return FoundTable(name, {**settings, "key": ["?"]}, _columns(whole), (fact,), (why,), is_ready=False)
+    why = f"the events do not tell the key; {guess} is a guess from its name: check it"
+    return FoundTable(name, {**settings, "key": [guess]}, _columns(whole), (fact,), (why,))
+
+
+def _decoded(scanned: ScannedFeed, feed: FeedConfig, table: TableFeed) -> ChangeBatch | None:
+    config = replace(feed, tables=(table,), is_open=table.source_table is not None, decided=Decided())
+    try:
+        return scanned.decode(config).tables[table.name]
+    except PipelineError:
+        return None  # reported as a table that is not ready
+
+
+def _columns(changes: ChangeBatch) -> tuple[tuple[str, str], ...]:
+    return tuple((f.name, str(f.type)) for f in iceberg_fields(changes.row_type))
+
+
+def _likely_key(changes: ChangeBatch, table: str) -> str | None:
+    """A column whose name says that it identifies rows, and which always has a value."""
+    after = changes.table.column("after").combine_chunks()
+    names = [f.name for f in changes.row_type]
+    singular = table.removesuffix("s")
+    for name in ("id", "_id", f"{table}_id", f"{singular}_id", f"{singular}Id", "uuid", "key"):
+        if name in names:
+            values = after.field(name).filter(after.is_valid())
+            if not values.null_count and not pa.types.is_nested(values.type) and pc.count_distinct(values).as_py():
+                return name
+    return None
+
+
+def _files(address: str, folder: Path) -> list[FoundSource]:
+    """Event files by folder and kind."""
+    parts = urlsplit(address) if "://" in address and not address.startswith("file:") else None
+    options = _options(parts.query) if parts is not None else {}
+    catalog = (
+        {f"{parts.scheme.rstrip('a')}.{name}": value for name, value in options.items()} if parts is not None else {}
+    )
+    root = address if parts is None else urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+    root = root.removeprefix("file://").rstrip("/") or "/"
+    local = None if parts is not None else Path(root).expanduser()
+    if local is not None and not local.exists():
+        raise SourceError(f"there is no folder {root}")
+    if local is not None and local.is_file():
+        groups = {(str(local.parent), local.name): 1}
+    else:
+        groups = _groups(root, catalog, folder)
+    if not groups:
+        raise SourceError(f"{root} has no event files (.jsonl, .json, .csv, .parquet, .avro, also compressed)")
+    found, failures = [], []
+    for (place, pattern), number in sorted(groups.items()):
+        path = f"{place}/{pattern}" if parts is not None else _relative(Path(place) / pattern, folder)
+        title = PurePosixPath(place)
+        settings = {"type": "files", "path": path}
+        name = title.name if "*" in pattern else pattern.partition(".")[0]
+        namespace = title.parent.name or "landing"
+        try:
+            kind, tables = _sampled(settings, folder, (namespace, name or "events"), path, catalog)
+        except PipelineError as error:
+            failures.append(f"{path}: {error}")
+            continue
+        facts = tuple(replace(t, facts=(*t.facts, f"{number:,} files")) for t in tables)
+        found.append(FoundSource({**settings, "format": kind}, facts, properties=catalog))
+    if not found:
+        raise SourceError("; ".join(failures))
+    notes = tuple(f"not included: {failure}" for failure in failures)
+    return [replace(found[0], steps=notes), *found[1:]]
+
+
+def _groups(root: str, catalog: Mapping[str, str], folder: Path) -> dict[tuple[str, str], int]:
+    """Number of event files by (folder, pattern of names)."""
+    config = _probe({"type": "files", "path": f"{root}/**"}, folder, catalog)
+    (feed,) = feeds_of(config, [_PROBE], Readers())
+    filesystem = feed.listing.filesystem
+    groups: dict[tuple[str, str], int] = defaultdict(int)
+    for file in list_files([f"{root}/**/*"], filesystem):
+        kind = _EVENT_FILE.search(file.path)
+        if kind is None:
+            continue
+        place, is_deep = file.path.rpartition("/")[0], False
+        while place != root and _PARTITION_FOLDER.fullmatch(place.rpartition("/")[2]):
+            place, is_deep = place.rpartition("/")[0], True
+        groups[place, f"**/*{kind['kind']}" if is_deep else f"*{kind['kind']}"] += 1
+    return groups
+
+
+def _relative(path: Path, folder: Path) -> str:
+    whole = Path(os.path.abspath(path))  # noqa: PTH100 - wildcards must not be resolved
+    try:
+        return whole.relative_to(folder.absolute()).as_posix()
+    except ValueError:
+        return whole.as_posix()
+
+
+def tables_of(sources: Sequence[FoundSource]) -> Iterator[dict[str, Any]]:
+    """What was found, as JSON objects."""
+    for source in sources:
+        for table in source.tables:
+            yield {
+                "name": table.name,
+                "key": list(table.settings.get("key", ())),
+                "columns": [{"name": name, "type": kind} for name, kind in table.columns],
+                "warnings": list(table.warnings),
+                "ready": table.is_ready,
+            }

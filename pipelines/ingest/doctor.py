@@ -1,0 +1,133 @@
+"""Looks at everything that a run needs before anything is read: catalog, warehouse, sources, rights, settings, clocks.
+
+Nothing is created, changed or acknowledged, but a file of a few bytes that is written to the warehouse and deleted again.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.changes.change_log import ChangeLog
+from pipelines.config.project import Config, KafkaSource, PostgresSource, change_log_name
+from pipelines.decode.feed import Decided
+from pipelines.errors import PipelineError
+from pipelines.iceberg.catalog import open_to_look, sqlite_file
+from pipelines.iceberg.warehouse import local_warehouse, write_probe
+from pipelines.ingest.feeds import Feed, Readers, feeds_of
+from pipelines.ingest.table_patterns import expanded
+from pipelines.sources.live import Finding
+from scan_core import ScanError
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A finding, and what it is about: `catalog`, or the title of a source."""
+
+    subject: str
+    finding: Finding
+
+    def as_dict(self) -> dict[str, str]:
+        """As a JSON object."""
+        return {
+            "subject": self.subject,
+            "what": self.finding.what,
+            "status": self.finding.status,
+            "found": self.finding.found,
+        }
+
+
+def examine(config: Config) -> Iterator[Examined]:
+    """Look at everything that a run of this config needs."""
+    catalog: Any = None
+    try:
+        catalog = open_to_look(config)
+        file = sqlite_file(config)
+        new = f"{file} does not exist yet; the first run creates it"
+        text = new if catalog is None else f"{config.catalog.type}, {len(config.tables)} tables in the config"
+        yield Examined("catalog", Finding("catalog", "ok", text))
+    except (PipelineError, ScanError) as error:
+        yield Examined("catalog", Finding("catalog", "failed", str(error)))
+    yield Examined("catalog", _warehouse(config))
+    known = config if catalog is None else expanded(config, catalog)
+    with closing(Readers()) as readers:
+        for feed in feeds_of(known, [*known.tables, *known.patterns], readers):
+            positions: dict[str, str | None] = {}
+            try:
+                feed.check()
+                for name in feed.tables:
+                    positions[name] = None if catalog is None else ChangeLog(catalog, change_log_name(name)).position
+            except (PipelineError, ScanError) as error:
+                yield Examined(feed.source.title, Finding("tables", "failed", str(error)))
+                continue
+            yield from (Examined(feed.source.title, finding) for finding in _source(feed, positions))
+
+
+def _warehouse(config: Config) -> Finding:
+    folder = local_warehouse(config)
+    if folder is not None:
+        parent = next(p for p in (folder, *folder.parents) if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            return Finding(
+                "warehouse", "failed", f"{parent} cannot be written: change its rights, or catalog.warehouse"
+            )
+        return Finding("warehouse", "ok", f"{folder} can be written")
+    if config.catalog.warehouse is None or "://" not in config.catalog.warehouse:
+        what = "the catalog decides where tables are, and gives the rights with each table: the first run shows it"
+        return Finding("warehouse", "ok", what)
+    try:
+        write_probe(config.catalog.warehouse, config.catalog.properties)
+    except PipelineError as error:
+        return Finding("warehouse", "failed", str(error))
+    return Finding("warehouse", "ok", f"{config.catalog.warehouse}: a file was written, read and deleted")
+
+
+def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
+    source = feed.source
+    if isinstance(source, PostgresSource):
+        from pipelines.sources.postgres.inspection import findings
+
+        yield from findings(source, lambda names: _wanted(feed, names))
+    elif isinstance(source, KafkaSource):
+        yield from _topics(feed, positions)
+    else:
+        yield from _files(feed)
+
+
+def _wanted(feed: Feed, source_tables: Sequence[str]) -> set[str]:
+    """The tables of a database that the feed reads, and what it would read if it were there."""
+    claims = feed.claims(source_tables, Decided(), []).claims
+    untaken = [name for name in source_tables if name not in claims.values()]
+    found = {source for _, source in feed.found(untaken).values()}
+    return {claims.get(name, table.source_table or name) for name, table in feed.tables.items()} | found
+
+
+def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
+    if feed.topics is None:
+        return
+    for position in dict.fromkeys(positions.values() or [None]):
+        tables = ", ".join(name for name, at in positions.items() if at == position) or "the tables of patterns"
+        try:
+            unread = feed.topics.unread(position)
+            yield Finding("messages", "ok", f"{unread:,} to read for {tables}")
+        except PipelineError as error:
+            yield Finding("messages", "failed", f"{tables}: {error}")
+
+
+def _files(feed: Feed) -> Iterator[Finding]:
+    try:
+        files = feed.listing.files
+    except PipelineError as error:
+        yield Finding("files", "failed", str(error))
+        return
+    unreadable = [f.path for f in files if Path(f.path).is_absolute() and not os.access(f.path, os.R_OK)]
+    if unreadable:
+        yield Finding(
+            "files", "failed", f"{len(unreadable)} cannot be read, such as {unreadable[0]}: change their rights"
+        )
+    elif not files:
+        yield Finding("files", "warning", "there are none yet: check `path` if there should be some")
+    else:
+        yield Finding("files", "ok", f"{len(files):,} files, {sum(f.size for f in files):,} bytes")

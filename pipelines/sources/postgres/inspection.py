@@ -1,0 +1,218 @@
+"""Looks at a PostgreSQL database before it is read: its tables for a new config, its settings and rights for `nevermore doctor`."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipelines.config.project import PostgresSource
+from pipelines.errors import PipelineError
+from pipelines.sources.live import Finding, Wanted, clock_finding
+from pipelines.sources.postgres.server import Server
+
+LARGE_LAG_BYTES = 10 * 1024**3
+"""Log that is worth a warning: at a common 16 MiB a second it takes ten minutes to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTable:
+    """A table of the database.
+
+    Attributes:
+        key: columns of the replica identity's index, else of the primary key.
+        identity: replica identity: d(efault), n(othing), f(ull) or i(ndex).
+        columns: names, types as PostgreSQL writes them, and whether they are NOT NULL.
+        rows: number of rows as the planner estimates it; -1 if it was never analysed.
+    """
+
+    schema: str
+    name: str
+    key: tuple[str, ...]
+    identity: str
+    columns: tuple[tuple[str, str, bool], ...]
+    rows: int
+
+    @property
+    def sql_name(self) -> str:
+        """The name in SQL, in quotes where it needs them."""
+        return ".".join(
+            f'"{part}"' if not part.isidentifier() or part != part.lower() else part for part in self._parts
+        )
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        return self.schema, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database: its name, its tables without those of the system, and its publications with the names of their tables."""
+
+    name: str
+    tables: tuple[DatabaseTable, ...]
+    publications: dict[str, frozenset[str]]
+
+
+def database_of(source: PostgresSource) -> Database:
+    """Look at all tables of a database.
+
+    Raises:
+        ConfigError: the driver is not installed, or the connection string is invalid.
+        SourceError: the server cannot be reached.
+    """
+    server = Server(source)
+    try:
+        rows = server.query(
+            "SELECT c.oid::int8, n.nspname, c.relname, c.relreplident::text, "
+            "CASE WHEN c.relkind = 'p' THEN (SELECT coalesce(sum(greatest(p.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t "
+            "JOIN pg_class p ON p.oid = t.relid) ELSE c.reltuples END::int8, "
+            "(SELECT array_agg(ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull::text] ORDER BY a.attnum) "
+            "FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
+            "AND n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema' "
+            "AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') ORDER BY 2, 3"
+        )
+        tables = tuple(
+            DatabaseTable(
+                schema,
+                name,
+                server.key_of(oid),
+                identity,
+                tuple((column, kind, required == "true") for column, kind, required in columns or ()),
+                int(estimate),
+            )
+            for oid, schema, name, identity, estimate, columns in rows
+        )
+        publications: dict[str, frozenset[str]] = {}
+        for (name,) in server.query("SELECT pubname::text FROM pg_publication ORDER BY 1"):
+            taken = server.query(
+                "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", name
+            )
+            publications[name] = frozenset(table for (table,) in taken)
+        return Database(str(server.value("SELECT current_database()")), tables, publications)
+    finally:
+        server.close()
+
+
+def findings(source: PostgresSource, wanted: Wanted) -> Iterator[Finding]:
+    """Look at settings, rights, publication and slot.
+
+    The first failure to connect ends it.
+    """
+    server = Server(source)
+    try:
+        yield Finding(
+            "connection", "ok", f"PostgreSQL {server.version}, database {server.value('SELECT current_database()')}"
+        )
+        yield from _settings(server)
+        yield from _rights(server)
+        yield from _published(server, wanted)
+        yield from _slot(server)
+        began = time.time()
+        theirs = float(server.value("SELECT extract(epoch FROM clock_timestamp())"))
+        yield clock_finding("the database", theirs - (began + time.time()) / 2)
+    except PipelineError as error:
+        yield Finding("connection", "failed", str(error))
+    finally:
+        server.close()
+
+
+def _settings(server: Server) -> Iterator[Finding]:
+    try:
+        server.check()
+        yield Finding("server settings", "ok", "wal_level is logical")
+    except PipelineError as error:
+        yield Finding("server settings", "failed", str(error))
+    for setting, used in (
+        ("max_replication_slots", "SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s"),
+        ("max_wal_senders", "SELECT count(*) FROM pg_stat_replication WHERE application_name <> %s"),
+    ):
+        limit, taken = int(server.value(f"SHOW {setting}")), int(server.value(used, server.source.slot))
+        if taken < limit:
+            yield Finding(setting, "ok", f"{taken} of {limit} are in use")
+        else:
+            what = f"all {limit} are in use: ALTER SYSTEM SET {setting} = {limit + 4}, then restart the server"
+            yield Finding(setting, "failed", what)
+
+
+def _rights(server: Server) -> Iterator[Finding]:
+    user, may = server.query(
+        "SELECT current_user::text, rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = "
+        "'rds_replication' AND pg_has_role(current_user, r.oid, 'member')) FROM pg_roles WHERE rolname = current_user"
+    )[0]
+    if may:
+        yield Finding("right to replicate", "ok", f"{user} may read replication slots")
+    else:
+        what = (
+            f"{user} may not: as a superuser, ALTER ROLE {user} REPLICATION (on RDS: GRANT rds_replication TO {user})"
+        )
+        yield Finding("right to replicate", "failed", what)
+
+
+def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
+    name = server.source.publication
+    try:
+        publication = server.require_publication()
+    except PipelineError as error:
+        yield Finding("publication", "failed", str(error))
+        return
+    lacks = sorted({"insert", "update", "delete", "truncate"} - publication.operations)
+    if lacks:
+        what = f"{name} does not send {', '.join(lacks)}: ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')"
+        yield Finding("publication", "warning", what)
+    else:
+        yield Finding("publication", "ok", f"{name} sends {len(publication.tables)} tables")
+    sent = {table.name: table for table in publication.tables}
+    for table in sorted(wanted(list(sent))):
+        if table not in sent:
+            yield Finding(
+                f"table {table}", "failed", f"it is not in the publication: ALTER PUBLICATION {name} ADD TABLE {table}"
+            )
+            continue
+        may_read = server.value(
+            "SELECT has_table_privilege(format('%%I.%%I', %s::text, %s::text), 'SELECT') OR has_any_column_privilege(format('%%I.%%I', "
+            "%s::text, %s::text), 'SELECT')",
+            *(sent[table].schema, sent[table].table) * 2,
+        )
+        if not may_read:
+            yield Finding(
+                f"table {table}", "failed", f"it may not be read: GRANT SELECT ON {table} TO the user of the config"
+            )
+            continue
+        described, identity = server.describe(sent[table]), server.identity(sent[table])
+        if identity == "n" or (identity == "d" and not described.key):
+            why = "REPLICA IDENTITY NOTHING" if identity == "n" else "no primary key"
+            what = (
+                f"it has {why}, so its updates and deletes cannot be read: ALTER TABLE {table} ADD PRIMARY KEY (...), or "
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL with identity: full in the config"
+            )
+            yield Finding(f"table {table}", "failed", what)
+        else:
+            key = ", ".join(described.key) or "the whole row"
+            yield Finding(f"table {table}", "ok", f"readable, identified by {key}")
+
+
+def _slot(server: Server) -> Iterator[Finding]:
+    name, slot = server.source.slot, server.slot()
+    if slot is None:
+        yield Finding("slot", "ok", f"{name} does not exist yet; the first run creates it")
+        return
+    held = f"the server keeps {slot.held_bytes / 1024**2:,.0f} MiB of log for it"
+    if slot.plugin != "pgoutput":
+        yield Finding(
+            "slot", "failed", f"{name} is a slot of {slot.plugin}, not of pgoutput: choose another name (slot: ...)"
+        )
+    elif slot.status == "lost":
+        what = (
+            f"the server has removed log that {name} needs: load the tables again, nevermore resync TABLE --from-source"
+        )
+        yield Finding("slot", "failed", what)
+    elif slot.status == "unreserved" or slot.held_bytes > LARGE_LAG_BYTES:
+        yield Finding(
+            "slot", "warning", f"{held}: run nevermore ingest soon, or the disk fills up or the log is removed"
+        )
+    else:
+        yield Finding("slot", "ok", f"{name}: {held}")
+    if int(server.value("SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'")) < 0:
+        what = "max_slot_wal_keep_size has no limit: an ingester that stops for days fills the disk of the database; set one"
+        yield Finding("log that a slot may hold", "warning", what)

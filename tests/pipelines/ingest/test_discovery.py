@@ -1,0 +1,138 @@
+"""Configs for folders and object stores that were looked into run as written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.cli.main import main
+from pipelines.config.project import load
+from pipelines.ingest.discovery import discover
+from pipelines.ingest.feed_run import run_once
+from tests.support.object_server import properties_of, serving, store_of
+
+EVENTS = "".join(
+    json.dumps(
+        {"op": "c", "before": None, "after": {"id": i, "name": "a"}, "source": {"schema": "shop", "table": table}}
+    )
+    + "\n"
+    for i in range(3)
+    for table in ("products", "orders")
+)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def init(folder: Path, address: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run("init", "--from", address, "--dir", str(folder), "--json") == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_the_config_of_a_folder_runs_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    landing = tmp_path / "landing"
+    for folder in ("feed", "clicks/day=2026-01-01", "clicks/day=2026-01-02", "odd folder"):
+        (landing / folder).mkdir(parents=True)
+    (landing / "feed" / "1.jsonl").write_text(EVENTS)
+    for day in (1, 2):
+        rows = pa.table({"op": ["I", "U"], "click_id": [day, day], "at": ["x", "y"]})
+        pq.write_table(rows, landing / f"clicks/day=2026-01-0{day}" / "part.parquet")
+    (landing / "odd folder" / "a.csv").write_text("op,what\nI,1\n")
+    (landing / "README.txt").write_text("no events")
+    told = init(tmp_path, str(landing), capsys)
+    assert {t["name"]: (t["key"], t["ready"]) for t in told["tables"]} == {
+        "landing.clicks": (["click_id"], True),
+        "shop.products": (["id"], True),
+        "shop.orders": (["id"], True),
+        "landing.odd_folder": (["?"], False),
+    }
+    assert run("doctor", "--config", str(tmp_path / "nevermore.yaml")) == 0
+    assert not (tmp_path / "warehouse").exists()
+    report = run_once(load(tmp_path / "nevermore.yaml"))
+    assert report.exit_code == 0
+    assert {t.table: t.events for t in report.tables} == {
+        "landing.clicks": {"c": 2, "u": 2},
+        "shop.products": {"c": 3},
+        "shop.orders": {"c": 3},
+    }
+
+
+def test_the_config_of_an_object_store_runs_as_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serving() as endpoint:
+        store = store_of(properties_of(endpoint))
+        store.create_dir("bucket/landing/feed")
+        with store.open_output_stream("bucket/landing/feed/1.jsonl") as file:
+            file.write(EVENTS.encode())
+        address = f"s3://bucket/landing?endpoint={endpoint}&region=us-east-1"
+        told = init(tmp_path, address, capsys)
+        assert [t["name"] for t in told["tables"]] == ["shop.products", "shop.orders"]
+        path = tmp_path / "nevermore.yaml"
+        assert "testing" not in path.read_text()
+        path.write_text(path.read_text().replace("warehouse: warehouse ", "warehouse: s3://bucket/warehouse "))
+        assert run("doctor", "--config", str(path)) == 0
+        assert run_once(load(path)).exit_code == 0
+        assert not [f for f in store.get_file_info(_all("bucket/warehouse")) if "doctor" in f.path]
+        path.write_text(path.read_text().replace("s3://bucket/warehouse ", "s3://absent/warehouse "))
+        capsys.readouterr()
+        assert run("doctor", "--config", str(path), "--json") == 1
+        assert "a file in s3://absent/warehouse cannot be written" in capsys.readouterr().out
+
+
+def _all(folder: str) -> Any:
+    import pyarrow.fs
+
+    return pyarrow.fs.FileSelector(folder, recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("ftp://host/x", "not a known kind of source"),
+        ("s3://bucket/x?secret-access-key=abc", "environment variable"),
+        ("kafka:///topic", "name a broker"),
+        ("nowhere", "there is no folder nowhere"),
+        ("empty", "has no event files"),
+        ("broken", "broken"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_said(
+    address: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.jsonl").write_bytes(b"\x00\xff\n")
+    assert run("init", "--from", address) in {1, 2}
+    told = capsys.readouterr()
+    assert message in told.err
+    assert "abc" not in told.err
+    assert not (tmp_path / "nevermore.yaml").exists()
+
+
+def test_names_are_distinct(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.jsonl").write_text(EVENTS)
+    (tmp_path / "n").mkdir()
+    sources = discover(str(tmp_path), tmp_path)
+    assert len(sources) == 2
+    main_names = run("init", "--from", str(tmp_path), "--dir", str(tmp_path))
+    assert main_names == 0
+    assert set(load(tmp_path / "nevermore.yaml").tables) == {
+        "shop.products",
+        "shop.orders",
+        "shop.products_2",
+        "shop.orders_2",
+    }

@@ -1,0 +1,89 @@
+"""A config for a database that was looked into runs as written; what would stop a run is seen before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli.main import main
+from pipelines.config.project import load
+from tests.pipelines.postgres.conftest import Shop
+
+TABLES = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, placed timestamptz NOT NULL, amount numeric(10,2))",
+    "CREATE TABLE notes (text text)",
+    "CREATE TABLE marks (name text); ALTER TABLE marks REPLICA IDENTITY FULL",
+    "CREATE SCHEMA audit; CREATE TABLE audit.entries (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
+    "INSERT INTO orders VALUES (1, now(), 1.5), (2, now(), NULL)",
+    "INSERT INTO marks VALUES ('a'), ('a')",
+)
+
+
+def run(folder: Path, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def findings(shop: Shop, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
+    capsys.readouterr()
+    code = run(shop.folder, "doctor", "--config", str(shop.folder / "nevermore.yaml"), "--json")
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return code, {entry["what"]: (entry["status"], entry["found"]) for entry in found}
+
+
+def test_the_config_of_a_database_runs_as_written(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sql(*TABLES)
+    address = shop.dsn.replace("postgres@", "postgres:top-secret@")
+    assert run(shop.folder, "init", "--from", address, "--dir", str(shop.folder), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    text = (shop.folder / "nevermore.yaml").read_text()
+    assert "top-secret" not in text + json.dumps(told)
+    ready = {table["name"]: table["key"] for table in told["tables"] if table["ready"]}
+    assert ready == {"audit.entries": ["id", "at"], f"{shop.database}.marks": [], f"{shop.database}.orders": ["id"]}
+    assert "ALTER TABLE public.notes ADD PRIMARY KEY" in text
+    assert "placed timestamp with time zone" in text
+
+    code, before = findings(shop, capsys)
+    assert code == 1
+    assert before["publication"][0] == "failed"
+    (create,) = (step for step in told["steps"] if "CREATE PUBLICATION" in step)
+    shop.sql(create.partition("the tables, ")[2])
+    code, after = findings(shop, capsys)
+    assert code == 0, after
+    assert after["slot"] == ("ok", "nevermore does not exist yet; the first run creates it")
+    assert after["table public.orders"] == ("ok", "readable, identified by id")
+    assert after["table public.marks"] == ("ok", "readable, identified by the whole row")
+    assert after["clock"][0] == "ok"
+
+    config = load(shop.folder / "nevermore.yaml")
+    shop.ingest(config)
+    assert shop.sql("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'nevermore'") == [(1,)]
+    code, running = findings(shop, capsys)
+    assert code == 0, running
+    assert "of log for it" in running["slot"][1]
+
+
+def test_what_would_stop_a_run_is_seen_before(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE plain (a int)")
+    shop.sql("CREATE PUBLICATION pub FOR TABLE t, plain WITH (publish = 'insert, update')")
+    shop.sql(
+        "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+        "REVOKE ALL ON t FROM reader",
+    )
+    shop.source = {"dsn": shop.dsn.replace("postgres@", "reader@")}
+    shop.config("t", "plain", "absent")
+    code, found = findings(shop, capsys)
+    assert code == 1
+    assert found["right to replicate"][0] == "failed"
+    assert "ALTER ROLE reader REPLICATION" in found["right to replicate"][1]
+    assert found["publication"][0] == "warning"
+    assert "delete, truncate" in found["publication"][1]
+    assert "GRANT SELECT" in found["table public.t"][1]
+    assert "not in the publication" in found["table shop.absent"][1]
+    shop.source = {"dsn": "host=127.0.0.1 port=1 dbname=x user=y password=top-secret"}
+    shop.config("t")
+    code, found = findings(shop, capsys)
+    assert code == 1
+    assert found["connection"][0] == "failed"
+    assert "top-secret" not in str(found)
