@@ -519,6 +519,7 @@ class PublishedConfig(AssetConfig):
         values: partitions of `value(...)` that Dagster offers, and for which SQL with `:partition` is run.
         parameters: values of `:name` in the SQL, in addition to `:partition`, `:partition_start` and `:partition_end`.
         incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything; `keys` rebuilds only the keys that changes can affect, where that is certain, and otherwise works as `auto`.
+        consistent: whether mirrors of one PostgreSQL slot are read at one commit of the database, so that a join never shows a state that it did not have; `false` reads each as it is now.
         key: columns that identify a row of the result, for the checks, for `mode: upsert` and for `incremental: keys`.
         mode: what a run does with the existing rows of its partition: `replace` them, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which the rows of each file are sorted.
@@ -536,6 +537,7 @@ class PublishedConfig(AssetConfig):
     values: Names = ()
     parameters: dict[str, bool | int | float | date | str] = Field(default_factory=dict)
     incremental: bool | Literal["auto", "keys"] = False
+    consistent: bool = True
     key: Names = ()
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()

@@ -23,6 +23,7 @@ from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
 from pipelines.formats.registry import DecodedFeed, ScannedFeed, other_format, scan
 from pipelines.iceberg.commit import is_transient
+from pipelines.iceberg.moments import Moment, record_moment
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
@@ -250,6 +251,7 @@ class LiveRound:
         self._live = live
         self._started: list[TableIngest] = []
         self._decided = Decided()
+        self._is_at_end = False
 
     def run(self) -> None:
         """Bring the wanted tables up to date. A table that fails does not stop the others."""
@@ -270,8 +272,9 @@ class LiveRound:
         has_failed = any(table.report.error is not None for table in self._started)
         try:
             if stopped is None:
+                self._record_moment(reading)
                 self._acknowledge(reading.feed)
-        except Exception as error:  # noqa: BLE001 - what is committed is safe; the next round acknowledges it
+        except Exception as error:  # noqa: BLE001 - what is committed is safe; the next round does it again
             has_failed = True
             _log.warning("%s could not be acknowledged", self._feed.source.title, exc_info=error)
         finally:
@@ -340,6 +343,7 @@ class LiveRound:
 
     def _read(self, reading: "Reading") -> bool:
         """Read the stream until now; whether a table must be loaded again."""
+        self._is_at_end = False
         for batch in self._live.stream({t.name: t.position for t in reading.running}, reading.feed.read_bytes):
             decoded = self._decoded(reading, batch)
             tables = [table for table in reading.running if self._live.is_loaded(table.position)]
@@ -348,6 +352,8 @@ class LiveRound:
             reading.running = [t for t in reading.running if t in alive or t not in tables]
             if self._run.stopping():
                 break
+        else:
+            self._is_at_end = True
         reading.running = self._run.survivors(reading.running, TableIngest.flush)
         return not all(self._live.is_loaded(table.position) for table in reading.running)
 
@@ -369,6 +375,17 @@ class LiveRound:
         if is_idle and self._live.is_loaded(table.position) and not batch.is_due(table.position):
             return
         table.add(changes, rejected, batch.position_after(table.position, decoded.decided), batch.end)
+
+    def _record_moment(self, reading: "Reading") -> None:
+        """Record the commit that the tables of this round have reached together, for readers of several mirrors."""
+        if not self._is_at_end:
+            return
+        reached = {t.name: t for t in reading.running if t.report.error is None and t.position is not None}
+        at = self._live.moment([table.position for table in reached.values() if table.position is not None])
+        if at is not None and len(reached) > 1:
+            logs = [change_log_name(name) for name in reading.feed.tables]
+            moment = Moment(at, {name: table.last_ordinal for name, table in reached.items()})
+            record_moment(self._run.catalog, logs, moment)  # type: ignore[arg-type] # a run that writes has a whole catalog
 
     def _acknowledge(self, feed: Feed) -> None:
         """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""

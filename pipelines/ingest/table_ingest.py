@@ -148,6 +148,11 @@ class TableIngest:
         return self._log.position
 
     @property
+    def last_ordinal(self) -> int:
+        """The last change in the change log."""
+        return self._log.last_ordinal
+
+    @property
     def source_table(self) -> str | None:
         """The table of the feed for which a pattern of the config created this one."""
         return self._log.property(SOURCE_TABLE)

@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
+from pipelines.config.project import Config, PostgresSource, change_log_name
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.moments import moments_of, snapshots_at
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import ReadChanges
-from scan_core import Changes, PrimitiveType, Scan, ScanOptions, open_table
+from scan_core import Changes, PrimitiveType, Scan, open_table
 from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
@@ -35,23 +37,61 @@ from scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
+    from pipelines.iceberg.interfaces import Catalog, Table
 
 
-def mirror_scans(catalog: "Catalog", query: PublishedQuery, options: ScanOptions) -> dict[str, Scan]:
+def mirror_scans(catalog: "Catalog", config: Config, query: PublishedQuery) -> dict[str, Scan]:
     """Create a scan of each mirror with the columns that the query needs.
 
+    Mirrors of one live source are read at one of its commits, unless the entry says `consistent: false`.
+
     Raises:
-        PublishError: a mirror does not exist yet.
+        PublishError: a mirror does not exist yet, or mirrors have no commit in common.
     """
-    scans = {}
+    mirrors = {}
     for name in query.tables:
         mirror = find_table(catalog, name)
         if mirror is None:
             raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
-        scans[name] = open_table(mirror, options=options).scan()
+        mirrors[name] = mirror
+    scans = {name: open_table(mirror, options=config.scan_options).scan() for name, mirror in mirrors.items()}
+    if config.published[query.name].consistent:
+        for name, snapshot_id in _at_one_moment(catalog, config, query.name, mirrors).items():
+            scans[name] = scans[name].as_of_snapshot(snapshot_id)
     columns = query.columns({name: scan.schema for name, scan in scans.items()})
     return {name: scan.select(*columns[name]) for name, scan in scans.items()}
+
+
+def _at_one_moment(
+    catalog: "Catalog", config: Config, published: str, mirrors: Mapping[str, "Table"]
+) -> dict[str, int]:
+    """Snapshots of mirrors that share a live source, where they are not the current ones, at its last common commit.
+
+    Raises:
+        PublishError: there is none.
+    """
+    found: dict[str, int] = {}
+    by_source: dict[str, list[str]] = {}
+    for name in mirrors:
+        source = config.tables[name].source
+        if isinstance(source, PostgresSource):
+            by_source.setdefault(source.model_dump_json(), []).append(name)
+    for names in by_source.values():
+        if len(names) < 2:  # each mirror by itself has whole transactions only
+            continue
+        source = config.tables[names[0]].source
+        logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
+        together = {name: mirrors[name] for name in names}
+        moments = reversed(moments_of(catalog, logs))
+        pinned = next((s for m in moments if (s := snapshots_at(m, together)) is not None), None)
+        if pinned is None:
+            raise PublishError(
+                f"published {published} reads {' and '.join(names)} of one database, and there is no commit of which all "
+                "of them have a snapshot: run nevermore ingest for all tables of the slot; tables that fail must be mended "
+                "first. With consistent: false, each is read as it is now"
+            )
+        found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

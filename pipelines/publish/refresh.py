@@ -404,7 +404,7 @@ def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | Non
     entry, query = published_entry(config, name), published_query(config, name)
     if entry.incremental is not True:
         return None
-    scans = scans or mirror_scans(open_catalog(config), query, config.scan_options)
+    scans = scans or mirror_scans(open_catalog(config), config, query)
     schemas = {table: scan.table.schema for table, scan in scans.items()}
     return query.why_unrepeatable(schemas) or why_never_incremental(entry, query, scans)
 
@@ -433,7 +433,7 @@ class _Run:
         """Load the mirrors and the published table as they are now."""
         entry = published_entry(config, query.name)
         catalog = open_for_writing(config)
-        scans = mirror_scans(catalog, query, config.scan_options)
+        scans = mirror_scans(catalog, config, query)
         table = find_table(catalog, query.name)
         source = fingerprint(snapshots_read(scans))
         done = appended(table, source) if entry.mode == "append" else Appended()

@@ -125,6 +125,13 @@ class LiveSource(Protocol):
         """Read what has changed until now, in batches of bounded size."""
         ...
 
+    def moment(self, positions: Sequence[str]) -> str | None:
+        """The commit up to which tables with these positions have everything, once the stream was read to its end.
+
+        None if some rows of a load are newer.
+        """
+        ...
+
     def acknowledge(self, positions: Sequence[str]) -> None:
         """Allow the source to forget what precedes all of these positions of change logs."""
         ...

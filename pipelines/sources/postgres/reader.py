@@ -236,6 +236,12 @@ class PostgresReader:
         self._reached = max(pending.done, target)
         yield self._batch(pending.payloads, self._reached, BatchEnd.TRANSACTION, place)
 
+    def moment(self, positions: Sequence[str]) -> str | None:
+        """See `LiveSource`."""
+        loads = [load for text in positions if (load := PostgresPosition.from_json(text).load) is not None]
+        is_reached = all(load.is_complete and load.until <= self._reached for load in loads)
+        return lsn_text(self._reached) if self._reached and is_reached else None
+
     def acknowledge(self, positions: Sequence[str]) -> None:
         """See `LiveSource`. The server learns it at the end, or when it keeps much log: the stream must be closed for that."""
         oldest = min((PostgresPosition.from_json(text).lsn for text in positions), default=0)

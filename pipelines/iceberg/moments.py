@@ -1,0 +1,96 @@
+"""Moments of a source: commit positions that several of its tables have reached together.
+
+Each table of a source is committed by itself, so the newest snapshots of two mirrors may show a state that the database never
+had. At the end of a round that brought tables to the same commit, it is recorded which change each of them has reached by
+then. Readers of several mirrors take the snapshots of such a moment.
+
+A moment names changes by their ordinals, not snapshots: maintenance that changes files only makes newer snapshots of the same
+moment. It is a table property of the change log of one table, so it costs a commit per round, however many tables there are.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import PositionLostError
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.commit import request_commit
+from pipelines.iceberg.interfaces import ReadableTable
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.catalog import LightCatalog
+    from pipelines.iceberg.interfaces import Catalog
+
+MOMENTS = "nevermore.moments"
+"""Table property of a change log: moments of its source as JSON, oldest first."""
+RECENT = 4
+"""The last moments are kept: a mirror that follows its log later may still be at one of them."""
+MAX_MOMENTS = 12
+"""Older ones are kept if tables of the source are read at different times: the last ones that have these tables together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A commit position.
+
+    Attributes:
+        at: the position, in the text of the source.
+        reached: the last change of each table up to the position, by its ordinal in the change log.
+    """
+
+    at: str
+    reached: Mapping[str, int]
+
+
+def moments_of(catalog: "Catalog | LightCatalog", logs: Sequence[str]) -> list[Moment]:
+    """The moments of a source, oldest first; `logs` are the change logs of its tables.
+
+    Raises:
+        PositionLostError: the table property cannot be read.
+    """
+    for name in sorted(logs):
+        log = find_table(catalog, name)
+        text = None if log is None else log.metadata.properties.get(MOMENTS)
+        if text is None:
+            continue
+        try:
+            return [Moment(str(at), {str(t): int(n) for t, n in reached.items()}) for at, reached in json.loads(text)]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise PositionLostError(f"{name}: table property {MOMENTS} cannot be read: {error}") from error
+    return []
+
+
+def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> None:
+    """Add a moment, unless its tables are where the last one has them.
+
+    Raises:
+        PipelineError: it cannot be committed.
+    """
+    known = moments_of(catalog, logs)
+    if known and known[-1].reached == moment.reached:
+        return
+    moments = [*known, moment]
+    newer: list[Moment] = []  # newest first
+    for number, older in enumerate(reversed(moments)):
+        if number < RECENT or not any(older.reached.keys() <= m.reached.keys() for m in newer):
+            newer.append(older)
+    kept = newer[:MAX_MOMENTS][::-1]
+    text = json.dumps([[m.at, dict(m.reached)] for m in kept], separators=(",", ":"))
+    host: Any = next(table for name in sorted(logs) if (table := find_table(catalog, name)) is not None)
+    request_commit(host, [], [{"action": "set-properties", "updates": {MOMENTS: text}}])
+
+
+def snapshots_at(moment: Moment, mirrors: Mapping[str, ReadableTable]) -> dict[str, int] | None:
+    """The newest snapshot of each mirror that has exactly the changes up to a moment; None if one of them has none."""
+    found = {}
+    for name, mirror in mirrors.items():
+        for snapshot in positions.ancestors(mirror):
+            ordinal = positions.summary_properties(snapshot).get(positions.LOG_ORDINAL)
+            if ordinal is not None and int(ordinal) == moment.reached.get(name):
+                found[name] = snapshot.snapshot_id
+                break
+        else:
+            return None
+    return found

@@ -1,0 +1,136 @@
+"""Readers of several mirrors of one database see a state that the database had."""
+
+from typing import Any
+
+import pytest
+
+from pipelines.config.project import Config, change_log_name
+from pipelines.errors import PublishError
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.moments import moments_of
+from pipelines.ingest.feed_run import apply_logs, run_once
+from pipelines.maintain.compact import compact_mirror
+from pipelines.publish.mirror_reads import mirror_scans
+from pipelines.publish.query import published_query
+
+ACCOUNTS = 20
+SQL = "select c.amount, s.amount as other from shop.checking c cross join shop.savings s"
+
+
+@pytest.fixture
+def bank(shop: Any) -> Any:
+    """Money moves between two tables; there is always the same amount."""
+    for name in ("checking", "savings"):
+        shop.sql(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, amount int)",
+            f"INSERT INTO {name} SELECT i, 100 FROM generate_series(1, {ACCOUNTS}) i",
+        )
+    shop.sql("CREATE TABLE notes (id int PRIMARY KEY)", "CREATE PUBLICATION pub FOR ALL TABLES")
+    shop.top = {
+        "parallel_tables": 1,
+        "published": {"shop.money": {"sql": SQL}, "shop.loose": {"sql": SQL, "consistent": False}},
+    }
+    return shop
+
+
+def transfer(shop: Any, number: int) -> None:
+    shop.sql(
+        f"BEGIN; UPDATE checking SET amount = amount - {number} WHERE id = {1 + number % ACCOUNTS}; "
+        f"UPDATE savings SET amount = amount + {number} WHERE id = {1 + number * 7 % ACCOUNTS}; COMMIT"
+    )
+
+
+def total(config: Config, published: str = "shop.money") -> int:
+    scans = mirror_scans(open_catalog(config), config, published_query(config, published))
+    return sum(sum(scan.to_table().column("amount").to_pylist()) for scan in scans.values())
+
+
+def test_every_state_that_is_published_is_one_of_the_database(bank: Any) -> None:
+    config = bank.config("checking", "savings", "notes")
+    bank.ingest(config)
+    seen, loose = [], []
+
+    def look(_: object) -> None:
+        transfer(bank, 1000 + len(seen))
+        seen.append(total(config))
+        loose.append(total(config, "shop.loose"))
+
+    for number in range(1, 9):
+        transfer(bank, number)
+        run_once(config, look)
+        seen.append(total(config))
+    assert set(seen) == {2 * ACCOUNTS * 100}
+    assert set(loose) != set(seen)  # some looks were between the commits of the two mirrors
+    # the last moment is that of the last round
+    bank.ingest(config)
+    scans = mirror_scans(open_catalog(config), config, published_query(config, "shop.money"))
+    assert sorted(scans["shop.savings"].to_table().column("amount").to_pylist()) == sorted(
+        amount for (amount,) in bank.sql("SELECT amount FROM savings")
+    )
+
+
+def test_mirrors_that_were_read_apart_are_published_as_they_were_together(bank: Any) -> None:
+    config = bank.config("checking", "savings")
+    bank.ingest(config)
+    transfer(bank, 5)
+    run_once(config, tables=["shop.checking"])
+    assert total(config) == 2 * ACCOUNTS * 100
+    assert total(config, "shop.loose") != 2 * ACCOUNTS * 100
+    # rewriting files is no other moment
+    assert compact_mirror(config, "shop.savings") is not None
+    transfer(bank, 6)
+    run_once(config, tables=["shop.savings"])
+    assert total(config) == 2 * ACCOUNTS * 100
+    bank.ingest(config)
+    assert total(config) == total(config, "shop.loose") == 2 * ACCOUNTS * 100
+
+
+def test_a_failing_mirror_holds_back_only_what_reads_it(bank: Any) -> None:
+    bank.top["published"]["shop.two"] = {
+        "sql": "select c.amount, n.id from shop.checking c cross join shop.notes n",
+    }
+    bank.sql("INSERT INTO notes VALUES (1)")
+    config = bank.config("checking", "savings", "notes")
+    bank.ingest(config)
+    bank.sql("ALTER TABLE savings ALTER COLUMN amount TYPE text USING 'x' || amount")
+    bank.sql("UPDATE savings SET amount = 'broken' WHERE id = 1", "UPDATE checking SET amount = 7 WHERE id = 1")
+    bank.sql("INSERT INTO notes VALUES (2)")
+    failed = [table.table for table in run_once(config).tables if table.error is not None]
+    assert failed == ["shop.savings"]
+    assert total(config) == 2 * ACCOUNTS * 100
+    scans = mirror_scans(open_catalog(config), config, published_query(config, "shop.two"))
+    assert 7 in scans["shop.checking"].to_table().column("amount").to_pylist()
+    assert sorted(scans["shop.notes"].to_table().column("id").to_pylist()) == [1, 2]
+
+
+def test_without_a_moment_nothing_is_published(bank: Any) -> None:
+    config = bank.config("checking", "savings")
+    run_once(config, tables=["shop.checking"])
+    run_once(config, tables=["shop.savings"])
+    with pytest.raises(PublishError, match="no commit of which all of them have a snapshot"):
+        total(config)
+    bank.ingest(config)
+    assert total(config) == 2 * ACCOUNTS * 100
+    logs = [change_log_name(name) for name in config.tables]
+    assert [len(m.reached) for m in moments_of(open_catalog(config), logs)] == [2]
+
+
+def test_mirrors_that_follow_their_logs_later_are_published_at_a_moment_of_both(bank: Any) -> None:
+    config = bank.config("checking", "savings")
+    bank.ingest(config)
+    for number in range(1, 7):
+        transfer(bank, number)
+        run_once(config, log_only=True)
+        apply_logs(config, tables=["shop.checking"])
+        assert total(config) == 2 * ACCOUNTS * 100
+        apply_logs(config, tables=["shop.savings"])
+        assert total(config) == total(config, "shop.loose") == 2 * ACCOUNTS * 100
+    # another round between the two
+    transfer(bank, 70)
+    run_once(config, log_only=True)
+    apply_logs(config, tables=["shop.checking"])
+    transfer(bank, 80)
+    run_once(config, log_only=True)
+    apply_logs(config, tables=["shop.savings"])
+    assert total(config) == 2 * ACCOUNTS * 100
+    assert total(config, "shop.loose") != 2 * ACCOUNTS * 100
