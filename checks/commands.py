@@ -185,6 +185,47 @@ def publish(
             typer.echo(f"{name}: left out, {reason}")
 
 
+def report(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...",
+            help="Mirrors and published tables of the config; all of them by default.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page about tables: lineage, snapshots, changes, debt, scan times, quarantine and the last checks.
+
+    The page needs no network, and shows the results that `nevermore check` has kept. To measure scans, up to 256 MiB of
+    each table are read.
+
+    Example: `nevermore report shop.orders -o orders.html`
+    """
+    from checks.report import report_page
+    from pipelines.cli.terminal import write_page
+    from pipelines.config.project import load
+    from pipelines.iceberg.catalog import check_catalog, open_catalog
+    from pipelines.ingest.table_patterns import expanded
+
+    given = load(config)
+    check_catalog(given)
+    catalog = open_catalog(given)
+    settings = expanded(given, catalog)
+    for name in tables or ():
+        if name not in settings.published:
+            settings.table(name)
+    names = list(dict.fromkeys(tables or (*settings.tables, *settings.published)))
+    with progress("Reporting", hidden=as_json) as show:
+        text = report_page(settings, catalog, names, show)
+    write_page(output, text, as_json=as_json)
+
+
 _MAX_LISTED = 5
 """Files without checksums that are listed for one table; `--json` has all of them."""
 

@@ -244,6 +244,13 @@ def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
     return kept is not None and kept.is_green(checks_of(config, table))
 
 
+def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult] | None:
+    """Kept results of the checks of a mirror's current snapshot by name; None if it was not checked. Nothing is checked now."""
+    subject = mirror_subject(config, table)
+    kept = None if subject is None else _store(config, table, subject).find(_snapshot_id(subject))
+    return None if kept is None else kept.results
+
+
 def _check_since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> KeptResults | None:
     """Check the keys that changed since the last snapshot that passed; None if all rows must be compared."""
     snapshot_id = _snapshot_id(subject)

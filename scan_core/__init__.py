@@ -45,6 +45,19 @@ if TYPE_CHECKING:
     from scan_core.model.errors import hide_secrets as hide_secrets
     from scan_core.model.errors import remember_passwords as remember_passwords
     from scan_core.model.errors import remember_secret as remember_secret
+    from scan_core.model.html import Bar as Bar
+    from scan_core.model.html import Html as Html
+    from scan_core.model.html import bars as bars
+    from scan_core.model.html import chain as chain
+    from scan_core.model.html import details as details
+    from scan_core.model.html import escaped as escaped
+    from scan_core.model.html import facts as facts
+    from scan_core.model.html import fragment as fragment
+    from scan_core.model.html import grid as grid
+    from scan_core.model.html import line_chart as line_chart
+    from scan_core.model.html import page as page
+    from scan_core.model.html import section as section
+    from scan_core.model.html import size_text as size_text
     from scan_core.model.metrics import ScanMetrics as ScanMetrics
     from scan_core.model.options import ScanOptions as ScanOptions
     from scan_core.model.options import Switches as Switches
@@ -124,6 +137,9 @@ else:
                 "MissingFileError OptionError PredicateError ScanError SnapshotNotFoundError "
                 "TableNotFoundError UnsupportedError hide_in_error hide_secrets remember_passwords "
                 "remember_secret"
+            ),
+            "scan_core.model.html": (
+                "Bar Html bars chain details escaped facts fragment grid line_chart page section size_text"
             ),
             "scan_core.model.metrics": "ScanMetrics",
             "scan_core.model.options": "ScanOptions Switches",

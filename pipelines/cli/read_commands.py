@@ -32,7 +32,7 @@ from pipelines.cli.arguments import (
     parse_scan_options,
     split_names,
 )
-from pipelines.cli.terminal import counted, print_result
+from pipelines.cli.terminal import counted, print_result, write_page
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -252,11 +252,15 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Draw the plan in this HTML file instead.", show_default=False),
+    ] = None,
     scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a plan without running it.
+    """Print a plan without running it, or draw it (`--html`).
 
     For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
     For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
@@ -274,7 +278,7 @@ def explain(
     given = [option for option, value in of_scan.items() if value is not None]
     if (settings := _publishing(table, config)) is not None and not given:
         settings = settings.with_scan(parse_scan_options(scan_option))
-        _explain_publication(settings, table, partition or (), as_json=as_json)
+        _explain_publication(settings, table, partition or (), html, as_json=as_json)
         return
     if partition:
         what = f"together with {given[0]}" if given else f"for {table}, which is not under `published` in the config"
@@ -287,6 +291,9 @@ def explain(
         as_of=as_of,
         ref=ref,
     )
+    if html is not None:
+        write_page(html, request.plan().to_html(), as_json=as_json)
+        return
     text = request.explain()
     print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
 
@@ -301,13 +308,19 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
     return settings if name in settings.published else None
 
 
-def _explain_publication(settings: "Config", name: str, partitions: Sequence[str], *, as_json: bool) -> None:
-    from pipelines.cli.terminal import describe_publication
+def _explain_publication(
+    settings: "Config", name: str, partitions: Sequence[str], html: Path | None, *, as_json: bool
+) -> None:
+    from pipelines.cli.terminal import describe_publication, draw_publication
     from pipelines.publish.refresh import publish
 
     if not as_json:
         log_progress()
     report = publish(settings, name, partitions=partitions, is_dry=True)
+    if html is not None:
+        shown = publish(settings, name, is_full=True, is_dry=True) if report.is_unchanged else report
+        write_page(html, draw_publication(report, shown), as_json=as_json)
+        return
     lines = [describe_publication(report, with_reasons=True)]
     documents = {"explain": report.as_dict()}
     if report.is_unchanged:

@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from scan_core import hide_secrets
 
@@ -104,6 +106,24 @@ def print_result(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
         typer.echo(line)
 
 
+def write_page(path: Path, text: str, *, as_json: bool) -> None:
+    """Write a page of HTML, whole or not at all, and say where it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is not a regular file: specify the HTML file to write")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    print_result({"path": str(path)}, [f"Wrote {path}"], as_json=as_json)
+
+
 if TYPE_CHECKING:
     from pipelines.publish.refresh_report import PublishReport
 
@@ -150,3 +170,52 @@ def describe_publication(report: "PublishReport", *, with_reasons: bool) -> str:
         for table, read in report.reads.items():
             lines += read.described(table)
     return "\n".join(lines)
+
+
+def draw_publication(due: "PublishReport", shown: "PublishReport") -> str:
+    """What a run would build and how it would read each mirror, as a page of HTML.
+
+    Args:
+        due: what the next run would build.
+        shown: the run whose reads are drawn: the same, or one that builds everything if nothing is due.
+    """
+    from scan_core import Bar, bars, chain, details, escaped, facts, grid, page, section
+
+    made = (
+        "nothing"
+        if due.is_unchanged
+        else "everything"
+        if due.partitions is None
+        else f"{len(due.partitions)} partitions"
+    )
+    parts = [
+        facts([("would be built", made), ("reason", due.reason), ("mode", due.mode)]),
+        section("Lineage", chain([list(shown.reads), [shown.name]])),
+    ]
+    if shown is not due:
+        parts.append(section("If everything were built", f"<p class=muted>{escaped(shown.reason)}</p>"))
+    if due.why:
+        why = [(key, ", ".join(reasons)) for key, reasons in due.why.items()]
+        parts.append(section("Why each partition is built", grid(("partition", "reason"), why)))
+    sizes = []
+    for table, read in shown.reads.items():
+        counts = read.metrics
+        sizes += [Bar(f"{table}: read, at most", counts.bytes_read, f"{counts.bytes_read:,} bytes", "read")]
+        skipped = f"{counts.bytes_skipped:,} bytes, {counted(counts.data_files_pruned, 'file')}"
+        sizes += [Bar(f"{table}: skipped", counts.bytes_skipped, skipped, "skipped")]
+    parts.append(section("Bytes of each mirror", bars(sizes)))
+    for table, read in shown.reads.items():
+        files = f"{read.metrics.data_files_planned:,} of {read.metrics.data_files_planned + read.metrics.data_files_pruned:,}"
+        rows = [
+            ("snapshot", str(read.snapshot_id)),
+            ("reader", read.reader),
+            ("data files", files),
+            ("rows, at most", f"{read.metrics.rows_out:,}"),
+            ("columns", ", ".join(read.columns)),
+            ("conditions", read.where or "none"),
+            *(("keys", joined) for joined in read.joins),
+            *(("left to Spark", f"{condition} ({reason})") for condition, reason in read.left.items()),
+        ]
+        parts.append(section(f"Read {table}", grid(("", ""), rows)))
+    parts.append(details("as text", describe_publication(shown, with_reasons=True)))
+    return page(f"Plan of {due.name}", *parts)

@@ -26,6 +26,7 @@ from scan_core.read.metadata_columns import names_delete_files
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
+    from scan_core.plan.drawing import DrawnPlan
     from scan_core.plan.runtime_pruning import PlanFilters
 
 
@@ -65,6 +66,18 @@ class ScanPlan:
             self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, num_splits=len(self.splits())
         )
         return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """The same as a page of HTML that loads nothing: bytes, files, what excluded them, and their deletes."""
+        return self._drawn().page()
+
+    def _repr_html_(self) -> str:
+        return self._drawn().fragment()
+
+    def _drawn(self) -> "DrawnPlan":
+        from scan_core.plan.drawing import DrawnPlan
+
+        return DrawnPlan(self.context, self.snapshot, self.index, self.trace, self.tasks, self.explain())
 
 
 def plan_scan(
