@@ -263,6 +263,25 @@ class ChangeLog:
         """A property of the table."""
         return None if self.table is None else self.table.metadata.properties.get(name)
 
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Commit properties of the table, at the current position.
+
+        Raises:
+            PositionLostError: nothing is logged yet.
+            CommitConflictError: another ingester appended in the meantime.
+        """
+        position = self.position
+        if position is None:
+            raise PositionLostError(f"{self.name} has no position yet; ingest first")
+
+        def attempt() -> None:
+            delta = RowDelta(self._moved_table(position), self._options)
+            delta.set_properties(properties)
+            delta.commit([], self._properties(position, self.last_ordinal, delta), operation="append")
+
+        retry_conflicts(attempt)
+        refresh(self.table)
+
     def append(
         self,
         changes: Changes | None,

@@ -345,6 +345,8 @@ class TableConfig(AssetConfig):
         global_deletes: whether a delete may be written so that it applies to every partition of a partitioned table.
         identity: `key`, or `full` for tables without a key: a row is identified by the whole old row, as far as the event contains it.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
+        schema_changes: what happens when events bring a new column or a wider type. `evolve`: the mirror gets it. `freeze`: the table
+            stops before the batch, and nothing of it is applied. `approve`: the same until `nevermore approve TABLE` lets it through.
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
@@ -392,6 +394,7 @@ class TableConfig(AssetConfig):
     global_deletes: Literal["allow", "refuse"] = "allow"
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
+    schema_changes: Literal["evolve", "freeze", "approve"] = "evolve"
     sort_by: Names = ()
     bloom_filters: bool = False
     index: IndexConfig | None = None

@@ -26,6 +26,7 @@ from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
 from pipelines.ingest.report import TableReport, unmet_columns
+from pipelines.ingest.schema_approval import check_schema_change
 from pipelines.ingest.table_patterns import SOURCE_TABLE
 from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
@@ -231,7 +232,11 @@ class TableIngest:
 
         Raises:
             PipelineError: a transaction cannot be committed as a whole.
+            SchemaConflictError: the changes bring other columns or types, which the config does not allow.
         """
+        if batch.num_rows:
+            known = self._adopted_types | self._log.row_types
+            check_schema_change(self.name, self.config, self._log, known, batch.row_type)
         self._sent |= batch.sent
         can_add, is_within = self._pending.can_add(batch), end is BatchEnd.WITHIN_TRANSACTION
         if self._is_within_transaction and not can_add:
