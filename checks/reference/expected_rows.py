@@ -565,13 +565,20 @@ def _unchanged(adopted: AdoptedRows, key: Sequence[str], relocate: Mapping[str, 
     return Folded(rows, rows.select(list(key)).slice(0, 0))
 
 
-def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
-    """Fold changes in memory (the change schema with `ordinal`); see `fold_log`."""
+def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -> Folded:
+    """Fold changes (the change schema with `ordinal`) from memory, or from a stream, which DuckDB spills if it is large.
+
+    See `fold_log`.
+    """
     after, keys = changes.schema.field("after").type, changes.schema.field("key").type
     row_schema = pa.schema([(f.name, f.type) for f in after])
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
     with open_connection() as connection:
-        connection.register("changes", changes.select(_LOG_COLUMNS))
+        if isinstance(changes, pa.Table):
+            connection.register("changes", changes.select(_LOG_COLUMNS))
+        else:  # a stream can be read once, and replaying reads the changes several times
+            connection.register("streamed_changes", changes)
+            connection.execute(f"CREATE TEMP TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
         return _folded(connection, Members([f.name for f in keys], [f.name for f in after]), row_schema, key_schema)
 
 

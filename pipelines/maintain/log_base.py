@@ -55,16 +55,16 @@ class BaseToCheck:
         location: its metadata file, with the changes that the base replaces.
         key: columns that identify a row.
         ordinal: the last change that the base stands for.
-        old: reads the changes that it replaces.
-        new: reads its changes.
+        old: streams the changes that it replaces.
+        new: streams its changes.
     """
 
     log: str
     location: str
     key: tuple[str, ...]
     ordinal: int
-    old: Callable[[], pa.Table]
-    new: Callable[[], pa.Table]
+    old: Callable[[], pa.RecordBatchReader]
+    new: Callable[[], pa.RecordBatchReader]
 
 
 CheckBase = Callable[[BaseToCheck], str | None]
@@ -439,19 +439,29 @@ class _Base:
         log = self.log
         storage = RowDelta(log.table).storage
 
-        def new() -> pa.Table:
+        def new() -> pa.RecordBatchReader:
             import pyarrow.parquet as pq
 
-            parts = []
+            schemas = []
             for file in written:
                 with storage.open_input(file.path) as source:
-                    parts.append(pq.read_table(source))
-            rows = without_extensions(pa.concat_tables(parts, promote_options="permissive"))
-            return rows.filter(pc.less_equal(rows.column(ORDINAL), self.ordinal))
+                    schemas.append(pq.read_schema(source))
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
 
-        def old() -> pa.Table:
-            rows = open_current(log.table).scan().where(f"{ORDINAL} <= {self.ordinal}").to_table()
-            return without_extensions(rows)
+            def parts() -> Iterator[pa.Table]:
+                for file in written:
+                    with storage.open_input(file.path) as source, pq.ParquetFile(source) as stored:
+                        for batch in stored.iter_batches():
+                            rows = pa.concat_tables(
+                                [schema.empty_table(), pa.Table.from_batches([batch])], promote_options="permissive"
+                            )
+                            yield rows.filter(pc.less_equal(rows.column(ORDINAL), self.ordinal))
+
+            return _streamed(schema, parts())
+
+        def old() -> pa.RecordBatchReader:
+            found = open_current(log.table).scan().where(f"{ORDINAL} <= {self.ordinal}").to_reader()
+            return _streamed(found.schema, (pa.Table.from_batches([batch]) for batch in found))
 
         location = str(log.table.metadata_location)
         wrong = check(BaseToCheck(log.name, location, self.key, self.ordinal, old, new))
@@ -480,6 +490,12 @@ class _Base:
 
         retry_conflicts(attempt)
         return self.old
+
+
+def _streamed(schema: pa.Schema, parts: Iterator[pa.Table]) -> pa.RecordBatchReader:
+    """Changes one batch after the other: a log may be larger than the memory."""
+    batches = (batch for part in parts for batch in without_extensions(part).to_batches())
+    return pa.RecordBatchReader.from_batches(without_extensions(schema.empty_table()).schema, batches)
 
 
 def _part_of(bounds: Rows, changes: pa.Table) -> Rows:
