@@ -413,13 +413,13 @@ class _Run:
         ]
         while moves:  # a key that became another is the same row; it may have become a third
             keys = KeySet(list(found.columns))
-            met = []
+            touching = []
             for both in moves:
                 half = both.num_rows // 2
                 touched = keys.find(list(both.columns)) >= 0
                 touched = np.tile(touched[:half] | touched[half:], 2)
-                met.append(both.filter(pa.array(touched)))
-            more = distinct_rows(pa.concat_tables([found, *met], promote_options="permissive"))
+                touching.append(both.filter(pa.array(touched)))
+            more = distinct_rows(pa.concat_tables([found, *touching], promote_options="permissive"))
             if more.num_rows == found.num_rows:
                 break
             found = more
@@ -690,7 +690,7 @@ class _Run:
         if not named or current is None:
             return
         live = [StoredFile(path, size, None) for _, path, size in _files_in(found, current)]
-        common = {text for text in named if any(TextSearch([text]).look_into(file, found)[0] for file in live)}
+        common = {text for text in named if any(TextSearch([text]).look_into(file, found).has_text for file in live)}
         self.texts = [text for text in self.texts if text not in common]
 
     def _refs_with(self, found: OpenedTable, paths: Collection[str]) -> Iterator[str]:
@@ -715,10 +715,16 @@ class _Run:
         listed = [file for folder in found.folders for file in found.storage.list_files(folder, recursive=True)]
         search = TextSearch(self.texts)
         for file in listed:
-            has_text, num_bytes = search.look_into(file, found)
-            decoded += num_bytes
-            if has_text and not any(file_name(path) == file_name(file.path) for path in reasons):
+            searched = search.look_into(file, found)
+            decoded += searched.num_bytes
+            if any(file_name(path) == file_name(file.path) for path in reasons):
+                continue
+            if searched.has_text:
                 reasons[file.path] = "one of the texts"
+            elif searched.fault:
+                reasons[file.path] = (
+                    f"values that cannot be read, so nobody knows whether it has the texts ({searched.fault})"
+                )
         held = tuple(self._holders(found, reasons)) if reasons else ()
         stored = sum(file.size_bytes for file in listed)
         return replace(one, searched_files=len(listed), searched_bytes=stored, decoded_bytes=decoded, held=held)

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -75,6 +76,21 @@ def _written(value: Any) -> Iterator[str]:
             yield from map(re.escape, spellings(str(value)))
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the search of a file found.
+
+    Attributes:
+        has_text: whether it has one of the texts.
+        num_bytes: bytes of the values that were compared.
+        fault: why its values cannot be read, so that nobody knows which texts it has; empty if they were read.
+    """
+
+    has_text: bool
+    num_bytes: int = 0
+    fault: str = ""
+
+
 class TextSearch:
     """Searches texts in files of any kind."""
 
@@ -86,35 +102,40 @@ class TextSearch:
     def _compiled(self) -> list[re.Pattern[str]]:
         return [re.compile(pattern) for pattern in self._patterns]
 
-    def look_into(self, file: StoredFile, found: OpenedTable) -> tuple[bool, int]:
-        """Whether a file has one of the texts, and how many bytes were compared."""
+    def look_into(self, file: StoredFile, found: OpenedTable) -> Searched:
+        """Search one file, of whatever format its name states."""
         if not self._patterns:
-            return False, 0
+            return Searched(has_text=False)
         try:
-            if file.path.endswith(".parquet"):
-                return self._in_parquet(file.path, found)
-            data = found.storage.read(file.path)
-            if file.path.endswith(".avro"):
-                values = list(_leaves(read_avro(data, file.path).rows))
-                return any(self._in_text(value) for value in values), sum(map(len, values))
-        except (ScanError, pa.ArrowException, OSError, ValueError):
-            return False, 0  # it was deleted meanwhile, or is no file of a table
-        if file.path.endswith(".gz"):
+            return self._look_into(file.path, found)
+        except FileNotFoundError:  # it was deleted meanwhile
+            return Searched(has_text=False)
+        except (ScanError, pa.ArrowException, OSError, EOFError, ValueError) as error:
+            return Searched(has_text=False, fault=str(error))
+
+    def _look_into(self, path: str, found: OpenedTable) -> Searched:
+        if path.endswith(".parquet"):
+            return self._in_parquet(path, found)
+        data = found.storage.read(path)
+        if path.endswith(".avro"):
+            values = list(_leaves(read_avro(data, path).rows))
+            return Searched(any(self._in_text(value) for value in values), sum(map(len, values)))
+        if path.endswith(".gz"):
             with pa.CompressedInputStream(io.BytesIO(data), "gzip") as stream:
                 data = stream.read()
-        return any(text in data for text in self._stored), len(data)
+        return Searched(any(text in data for text in self._stored), len(data))
 
     def _in_text(self, value: str) -> bool:
         return any(pattern.search(value) for pattern in self._compiled)
 
-    def _in_parquet(self, path: str, found: OpenedTable) -> tuple[bool, int]:
+    def _in_parquet(self, path: str, found: OpenedTable) -> Searched:
         num_bytes = 0
         has_text = False
         with found.storage.open_input(path) as source, pq.ParquetFile(source) as stored:
             for batch in stored.iter_batches():
                 num_bytes += batch.nbytes
                 has_text = has_text or any(self._in_column(column) for column in batch.columns)
-        return has_text, num_bytes
+        return Searched(has_text, num_bytes)
 
     def _in_column(self, column: pa.Array) -> bool:
         kind = column.type

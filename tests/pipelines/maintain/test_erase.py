@@ -265,6 +265,18 @@ def test_a_table_without_key_loses_the_equal_rows(tmp_path: Path) -> None:
     assert not files_with(project, "Anna")
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "avro", "metadata.json.gz"])
+def test_a_file_that_cannot_be_read_may_still_have_the_texts(plain: Project, suffix: str) -> None:
+    folder = plain.folder / "warehouse" / "shop" / "people"
+    assert folder.is_dir()
+    (folder / "data" / f"damaged.{suffix}").write_bytes(b"PAR1 Obj damaged")
+    done = run(plain, "id = 1")
+    assert not done.is_complete
+    (held,) = (line for one in done.tables for line in one.held)
+    assert f"damaged.{suffix} has values that cannot be read" in held
+    assert "kept by nothing" in held
+
+
 def test_a_dry_run_says_the_same_and_changes_nothing(plain: Project) -> None:
     before, states = sorted(p.name for p in (plain.folder / "warehouse").rglob("*")), plain.snapshots()
     config = load(plain.folder / "nevermore.yaml")
