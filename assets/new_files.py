@@ -16,6 +16,7 @@ from pipelines.config.project import Config, FilesSource
 from pipelines.errors import PipelineError
 from pipelines.ingest.feed_run import found_nothing_new
 from pipelines.ingest.feeds import Feed, feeds_of
+from scan_core import ScanError
 
 SENSOR = "new_files"
 DEFAULT_INTERVAL_SECONDS = 30.0
@@ -48,7 +49,7 @@ def new_files_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         try:
             config = project.config()
             seen, changed = look(config, json.loads(context.cursor or "{}"))
-        except PipelineError as error:
+        except (PipelineError, ScanError) as error:
             return dg.SkipReason(str(error))
         cursor = json.dumps(seen)
         tables = [name for feed in changed for name in feed.wanted if name in config.tables]

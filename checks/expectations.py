@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
 from pipelines.config.checks import ExpectationConfig, PublishedChecksConfig, expectation_rules
-from pipelines.errors import ConfigError
-from scan_core import PrimitiveType, Scan, Schema
+from scan_core import PrimitiveType, Scan, Schema, require_package
 
 MUST = "meets_expectations"
 """Name of the check of the expectations that block."""
@@ -168,7 +167,7 @@ def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame
             checked in frames of this size if only changed rows are checked, all others in Spark.
 
     Raises:
-        ConfigError: Great Expectations is not installed.
+        MissingPackageError: Great Expectations is not installed.
         MissingRuntimeError: the table is too large for pandas, and there is no Java for Spark.
     """
     found: list[Found | None] = [_fault(e, rows.scan.schema) for e in expectations]
@@ -265,9 +264,6 @@ def _with_typed_bounds(expectation: ExpectationConfig, schema: Schema, scope: st
     return expectation.model_copy(update={"arguments": arguments})
 
 
-_INSTALL = "expectations require Great Expectations: pip install great-expectations"
-
-
 class _Library:
     """Great Expectations, with a project in memory."""
 
@@ -275,11 +271,10 @@ class _Library:
         os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
-            try:
-                import great_expectations as gx
-                from great_expectations.data_context.types import base
-            except ImportError as error:
-                raise ConfigError(f"{_INSTALL} ({error})") from error
+            require_package("great_expectations", "a check of expectations", "great-expectations")
+            import great_expectations as gx
+            from great_expectations.data_context.types import base
+
             self._gx = gx
             in_memory = base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
             project = base.DataContextConfig(store_backend_defaults=in_memory, analytics_enabled=False)

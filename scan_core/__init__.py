@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from scan_core.model.errors import MalformedTableError as MalformedTableError
     from scan_core.model.errors import MemoryLimitError as MemoryLimitError
     from scan_core.model.errors import MissingFileError as MissingFileError
+    from scan_core.model.errors import MissingPackageError as MissingPackageError
     from scan_core.model.errors import OptionError as OptionError
     from scan_core.model.errors import PredicateError as PredicateError
     from scan_core.model.errors import ScanError as ScanError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from scan_core.model.errors import hide_secrets as hide_secrets
     from scan_core.model.errors import remember_passwords as remember_passwords
     from scan_core.model.errors import remember_secret as remember_secret
+    from scan_core.model.errors import require_package as require_package
     from scan_core.model.html import Bar as Bar
     from scan_core.model.html import Html as Html
     from scan_core.model.html import bars as bars
@@ -134,9 +136,9 @@ else:
             "scan_core.rows.buffers": "Mask Rows",
             "scan_core.model.errors": (
                 "ColumnNotFoundError EvaluationError HidingStream MalformedTableError MemoryLimitError "
-                "MissingFileError OptionError PredicateError ScanError SnapshotNotFoundError "
+                "MissingFileError MissingPackageError OptionError PredicateError ScanError SnapshotNotFoundError "
                 "TableNotFoundError UnsupportedError hide_in_error hide_secrets remember_passwords "
-                "remember_secret"
+                "remember_secret require_package"
             ),
             "scan_core.model.html": (
                 "Bar Html bars chain details escaped facts fragment grid line_chart page section size_text"

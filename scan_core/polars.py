@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from scan_core.foreign.polars_filters import conjuncts, translate
-from scan_core.foreign.pushdown import Translation, project, require_package
+from scan_core.foreign.pushdown import Translation, project
+from scan_core.model.errors import require_package
 from scan_core.scan import Scan, Table, open_table
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def scan_iceberg(source: "Scan | Table | str | os.PathLike[str] | Any", **option
         MissingPackageError: Polars is not installed.
         ScanError: the table cannot be opened, or a column cannot be read.
     """
-    plugins = require_package("polars.io.plugins", "scan_iceberg", "polars")
-    polars = require_package("polars", "scan_iceberg", "polars")
+    plugins = require_package("polars.io.plugins", "scan_iceberg", "nevermore-iceberg[polars]")
+    polars = require_package("polars", "scan_iceberg", "nevermore-iceberg[polars]")
     if isinstance(source, Scan):
         scan = source
     else:

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from scan_core.binding import Binding, readable
 from scan_core.columns.conversion import public_batch, public_schema
-from scan_core.foreign.pushdown import require_package
 from scan_core.io.catalog import load_table, table_facts
 from scan_core.io.files import is_folder
 from scan_core.io.location import FileIOConfig, parse_location
@@ -35,6 +34,7 @@ from scan_core.model.errors import (
     SnapshotNotFoundError,
     TableNotFoundError,
     UnsupportedError,
+    require_package,
 )
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
@@ -354,7 +354,7 @@ class ScanRequest:
     def applied_filters(self) -> tuple[str, ...]:
         """What every row of the result is sure to fulfil, as SQL, in the form that is evaluated; all must be true.
 
-        Whoever reads the rows need not apply any of it again. `push_filters` finds out what of an engine's filters can
+        Readers of the rows need not apply any of it again. `push_filters` finds out what of an engine's filters can
         be applied.
 
         Raises:
@@ -555,7 +555,7 @@ class Scan(ScanRequest):
         return pa.RecordBatchReader.from_batches(self.arrow_schema, self.to_batches())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows as a stream for any library that reads Arrow data, in bounded memory; each call reads anew.
+        """The rows as a stream for any library that reads Arrow data, in bounded memory; each call reads again.
 
         Args:
             requested_schema: a PyCapsule of the schema that the consumer prefers; see the Arrow PyCapsule interface.
@@ -572,7 +572,7 @@ class Scan(ScanRequest):
         Raises:
             MissingPackageError: Polars is not installed.
         """
-        polars = require_package("polars", "to_polars", "polars")
+        polars = require_package("polars", "to_polars", "nevermore-iceberg[polars]")
         return cast("pl.DataFrame", polars.from_arrow(self.to_table()))
 
     def to_dataset(self) -> "ScanDataset[Scan]":
@@ -786,8 +786,8 @@ def _open(location: str, io: FileIOConfig, *, is_registered: bool = False) -> Ta
 def places_of(metadata: TableMetadata, path: str, io: FileIOConfig, *, is_registered: bool) -> tuple[str, ...]:
     """Folders that files of a table may lie in: where its metadata was found, and what the caller relocates to.
 
-    Of a table that a catalog has registered, also the places that its metadata states: whoever may commit to the catalog
-    decides about them.
+    Of a table that a catalog has registered, also the places that its metadata states: those who may commit to the catalog
+    decide about them.
     """
     folder = _table_folder(path)
     found = parse_location(folder) if parse_location(folder).is_local else relocate_path(folder, io)

@@ -157,15 +157,11 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that the user can correct; None for unexpected errors."""
-    if isinstance(error, PipelineError):
-        return error.exit_code
-    if isinstance(error, OSError):
-        return 1
-    from scan_core import ColumnNotFoundError, OptionError, PredicateError, ScanError
+    from scan_core import ScanError
 
-    if isinstance(error, ScanError):
-        return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1
-    return None
+    if isinstance(error, PipelineError | ScanError):
+        return error.exit_code
+    return 1 if isinstance(error, OSError) else None
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE
@@ -210,7 +210,7 @@ class FeedRun:
                 f"{rejected.num_rows} of {num_events} events of the feed belong to no table, more than "
                 f"max_quarantine_ratio {limit:g} allows: {first}"
             )
-        self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
+        self.unassigned += quarantine(cast("Catalog", self.catalog), feed.quarantine, rejected)
 
 
 @dataclass
@@ -450,7 +450,7 @@ def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) ->
 
 def _fail(report: TableReport, error: Exception) -> None:
     report.error = str(error) if isinstance(error, PipelineError | ScanError) else f"{type(error).__name__}: {error}"
-    report.exit_code = error.exit_code if isinstance(error, PipelineError) else FAILED
+    report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
     _log.warning("table %s stopped", report.table, exc_info=error)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipelines.config.project import KafkaSource
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR
+from scan_core import require_package
 
 VERSION = 1
 _ANSWER_SECONDS = 15.0
@@ -38,6 +40,9 @@ _QUEUE_SHARE = 4
 _MIN_QUEUE_KILOBYTES = 256
 _FRAME_BYTES = 5
 """A zero byte and the number of the schema, which serializers with a schema registry put before the JSON text."""
+
+_library = partial(require_package, "confluent_kafka", "a source of type kafka", "nevermore-iceberg[kafka]")
+"""The client, which is loaded only by those who read topics."""
 
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -408,21 +413,6 @@ def _unframed(documents: pa.Array) -> pa.Array:
     if not pc.any(is_framed).as_py():
         return documents
     return pc.if_else(is_framed, pc.binary_slice(documents, _FRAME_BYTES), documents)
-
-
-def _library() -> Any:
-    """confluent-kafka, which is loaded only by those who read topics.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise ConfigError(
-            "a source of type kafka requires confluent-kafka: pip install 'nevermore-iceberg[kafka]'"
-        ) from error
-    return confluent_kafka
 
 
 def _silent_logger() -> Any:

@@ -1,4 +1,4 @@
-"""A scan as a `pyarrow.dataset.Dataset`, so that DuckDB, and whatever reads datasets, pushes columns and filters down.
+"""A scan as a `pyarrow.dataset.Dataset`, so that DuckDB and other readers of datasets push columns and filters down.
 
 A filter is read from the bytes in which PyArrow serialises expressions: a record batch whose schema metadata lists the
 nodes of the tree in order. Conditions without exact equivalent are evaluated by PyArrow on the rows that the others leave.
@@ -38,7 +38,7 @@ class DatasetRead(Generic[R]):
 
 
 class ScanDataset(ds.InMemoryDataset, Generic[R]):  # type: ignore[misc]  # pyarrow has no type stubs
-    """The rows of a scan as a dataset, read anew each time.
+    """The rows of a scan as a dataset, read again each time.
 
     Attributes:
         last_read: the read that began last; None before the first.

@@ -6,7 +6,6 @@ weakened or guessed. How each library writes conditions is handled in `dataset.p
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from decimal import Decimal
-from importlib import import_module
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.types as pt
 from scan_core.expr.coercion import BINARY, FLOATING, INTEGRAL, TIMESTAMPS, name_of, round_to_float
 from scan_core.expr.literals import LONG_RANGE
 from scan_core.expr.nodes import Constant, Expr, Name
-from scan_core.model.errors import ColumnNotFoundError, MissingPackageError, PredicateError
+from scan_core.model.errors import ColumnNotFoundError, PredicateError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import PrimitiveType, Schema, StructType, Type
 from scan_core.read.metadata_columns import DEAD_ROW_IDS
@@ -65,7 +64,7 @@ F = TypeVar("F")
 
 
 class NotTranslatableError(Exception):
-    """A condition without an exact equivalent here; whoever wrote it evaluates it."""
+    """A condition without an exact equivalent here; the library that it comes from evaluates it."""
 
 
 class Translation(Generic[R, F]):
@@ -101,25 +100,6 @@ def project(scan: R, names: Iterable[str]) -> R:
     wanted = tuple(dict.fromkeys(names))
     kept = [f.name for f in scan.schema.fields if f.field_id in DEAD_ROW_IDS and f.name not in wanted]
     return scan.select(*wanted, *kept)
-
-
-def require_package(name: str, what: str, extra: str) -> Any:
-    """An optional package.
-
-    Args:
-        name: of the module.
-        what: asks for it, as the subject of a sentence.
-        extra: of this distribution, that installs it.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
-            raise
-        raise MissingPackageError(f"{what} needs {error.name}: pip install 'nevermore-iceberg[{extra}]'") from error
 
 
 def column(schema: Schema, names: Sequence[str]) -> tuple[Expr, Type]:

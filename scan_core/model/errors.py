@@ -1,14 +1,15 @@
 """The errors of a scan, by what the caller can do about them, and the values that no message may show.
 
-Every exception that scan_core raises on purpose is a `NevermoreError`. Secrets are recognised here because every
+Every exception that scan_core raises on purpose is a `ScanError`. Secrets are recognised here because every
 message passes through here: values that came from the environment, and passwords in URLs.
 
 """
 
 import logging
 import re
+from importlib import import_module
 from io import TextIOBase
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 MIN_CHARACTERS = 4
 """Shorter values would also be replaced inside other words; where the place identifies a value, length does not matter."""
@@ -46,7 +47,7 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_in_error(error: BaseException) -> None:
-    """Take secrets out of an error of any library and of all that led to it, for whoever prints its traceback."""
+    """Remove secrets from an error of any library and from the errors that caused it, before its traceback is printed."""
     pending, seen = [error], set()
     while pending:
         one = pending.pop()
@@ -116,6 +117,9 @@ def _hide_in_logs() -> None:
 class ScanError(Exception):
     """Base of every error that scan_core raises on purpose. Its text shows no secrets."""
 
+    exit_code: ClassVar[int] = 1
+    """Of a command that ends with this error: 2 if the command, the config or the installation must be changed."""
+
     def __str__(self) -> str:
         return hide_secrets(Exception.__str__(self))
 
@@ -134,12 +138,16 @@ class SnapshotNotFoundError(ScanError, KeyError):
 class ColumnNotFoundError(ScanError, KeyError):
     """The schema in force has no such column; the message names the nearest ones."""
 
+    exit_code: ClassVar[int] = 2
+
     def __str__(self) -> str:
         return ScanError.__str__(self)
 
 
 class PredicateError(ScanError, ValueError):
     """A predicate that cannot be parsed or bound; the message points at the place with a caret."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class EvaluationError(ScanError, ArithmeticError):
@@ -169,6 +177,8 @@ class MemoryLimitError(ScanError, MemoryError):
 class OptionError(ScanError, ValueError):
     """An option with a value outside its range."""
 
+    exit_code: ClassVar[int] = 2
+
 
 class MissingRuntimeError(ScanError, RuntimeError):
     """Something the machine must provide is missing (Java for Spark); the message says how to get it."""
@@ -176,3 +186,24 @@ class MissingRuntimeError(ScanError, RuntimeError):
 
 class MissingPackageError(ScanError, ImportError):
     """An optional Python package is not installed; the message says how to get it."""
+
+    exit_code: ClassVar[int] = 2
+
+
+def require_package(name: str, what: str, install: str) -> Any:
+    """An optional package.
+
+    Args:
+        name: of the module.
+        what: asks for it, as the subject of a sentence.
+        install: the argument of `pip install` that installs it.
+
+    Raises:
+        MissingPackageError: it is not installed, or cannot be imported.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        why = "" if error.name == package else f" ({error})"
+        raise MissingPackageError(f"{what} requires {package}: pip install '{install}'{why}") from error

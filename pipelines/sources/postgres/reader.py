@@ -28,7 +28,7 @@ HEARTBEAT_BYTES = 16 * 1024**2
 WAIT_SECONDS = 0.05
 SILENCE_SECONDS = 30.0
 """After so long without a message, the server is asked whether it still sends."""
-TELL_SECONDS = 60.0
+CONFIRM_SECONDS = 60.0
 """How often the server learns which log it may forget, if it keeps less than HEARTBEAT_BYTES."""
 MAX_MESSAGES = 500_000
 _BEGIN, _COMMIT, _RELATION, _TRUNCATE = (ord(letter) for letter in "BCRT")
@@ -147,7 +147,7 @@ class PostgresReader:
         self._start = 0
         self._safe = 0
         self._reached = 0
-        self._told_at = time.monotonic()
+        self._confirmed_at = time.monotonic()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ class PostgresReader:
         oldest = min((PostgresPosition.from_json(text).lsn for text in positions), default=0)
         self._safe = oldest
         is_much = self._safe - self._start >= HEARTBEAT_BYTES
-        if is_much or (self._safe > self._start and time.monotonic() - self._told_at >= TELL_SECONDS):
+        if is_much or (self._safe > self._start and time.monotonic() - self._confirmed_at >= CONFIRM_SECONDS):
             self._tell()
 
     def _tell(self) -> None:
@@ -255,7 +255,7 @@ class PostgresReader:
         if self._safe > self._start:
             self._server.advance_slot(self._safe)
             self._start = self._safe
-        self._told_at = time.monotonic()
+        self._confirmed_at = time.monotonic()
 
     def restart(self) -> str:
         """See `LiveSource`. Replaces a slot whose log is lost."""

@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.config.project import PostgresSource
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.pgoutput import SourceColumn, SourceTable
 from pipelines.sources.postgres.position import lsn_of, lsn_text
-from scan_core import remember_passwords
+from scan_core import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import psycopg2.extensions
@@ -30,21 +31,21 @@ RELEASE_SECONDS = 10.0
 FLUSH_SECONDS = 0.7
 """The log is written at most three times `wal_writer_delay`, by default 200 ms, after a commit."""
 
+_require_driver = partial(require_package, "psycopg2", "a source of type postgres", "nevermore-iceberg[postgres]")
+
 
 def connect(source: PostgresSource, *, replication: bool = False) -> "psycopg2.extensions.connection":
     """Open a connection; it commits each statement.
 
     Raises:
-        ConfigError: psycopg2 is not installed, or the connection string is invalid.
+        MissingPackageError: psycopg2 is not installed.
+        ConfigError: the connection string is invalid.
         SourceError: the server cannot be reached, or refuses the connection.
     """
-    try:
-        import psycopg2
-        from psycopg2.extras import LogicalReplicationConnection
-    except ImportError as error:
-        raise ConfigError(
-            "source: {type: postgres} requires psycopg2: pip install 'nevermore-iceberg[postgres]'"
-        ) from error
+    _require_driver()
+    import psycopg2
+    from psycopg2.extras import LogicalReplicationConnection
+
     remember_passwords(source.dsn)
     try:
         connection = psycopg2.connect(
@@ -77,7 +78,9 @@ def reported(what: str) -> Iterator[None]:
 
     Raises:
         SourceError: `what` failed, with the server's words.
+        MissingPackageError: psycopg2 is not installed.
     """
+    _require_driver()
     import psycopg2
 
     try:

@@ -78,5 +78,5 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     scan = scan_of(table)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{package}.io.plugins", raising=False)
-    with pytest.raises(MissingPackageError, match=rf"needs {package}: pip install 'nevermore-iceberg\[{package}\]'"):
+    with pytest.raises(MissingPackageError, match=rf"requires {package}: pip install 'nevermore-iceberg\[{package}\]'"):
         use(scan)

@@ -1,0 +1,34 @@
+"""A source whose optional package is not installed says what to install."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli.main import main
+
+SOURCES = {
+    "confluent_kafka": ("kafka", "{type: kafka, brokers: '127.0.0.1:1', topics: shop.t, format: debezium-json}"),
+    "psycopg2": ("postgres", "{type: postgres, dsn: 'postgresql://shop@127.0.0.1:1/shop'}"),
+}
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
+    kind, source = SOURCES[package]
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(
+        "catalog: {type: sql, uri: 'sqlite:///catalog.db', warehouse: warehouse}\n"
+        f"tables: {{shop.t: {{source: {source}, key: [id]}}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as end:
+        main(["ingest", "--config", str(config)])
+    printed = capsys.readouterr()
+    assert end.value.code == 2, printed
+    wanted = f"a source of type {kind} requires {package}: pip install 'nevermore-iceberg[{kind}]'"
+    assert wanted in printed.out + printed.err
+    assert "Traceback" not in printed.err
