@@ -6,7 +6,7 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -195,10 +195,21 @@ class ChangeLog:
 
     def __init__(self, catalog: "Catalog | LightCatalog", name: str, options: WriterOptions | None = None) -> None:
         self.name = name
-        self._catalog: Any = catalog
+        self._catalog = cast("Catalog", catalog)  # a LightCatalog only where nothing is written
         self._options = options
-        self.table: Any = find_table(catalog, name)
+        self.table = find_table(self._catalog, name)
         self._read_state()
+
+    @property
+    def stored(self) -> "CatalogTable":
+        """The table of a log that exists.
+
+        Raises:
+            PositionLostError: it does not exist.
+        """
+        if self.table is None:
+            raise PositionLostError(f"{self.name} no longer exists")
+        return self.table
 
     def _read_state(self) -> None:
         self.position: str | None = None
@@ -379,7 +390,7 @@ class ChangeLog:
         return count
 
     def _properties(self, position: str, last: int, delta: RowDelta) -> dict[str, str]:
-        carried = positions.position_properties(position, metadata_location(self.table), delta.storage)
+        carried = positions.position_properties(position, metadata_location(self.stored), delta.storage)
         return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties}
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
@@ -390,11 +401,9 @@ class ChangeLog:
         if evolution.changed:
             delta.evolve(evolution.schema)
 
-    def _moved_table(self, before: str | None) -> Any:
+    def _moved_table(self, before: str | None) -> "CatalogTable":
         """The refreshed table, if nobody else has appended since its position was read."""
-        table = self.table
-        if table is None:
-            raise PositionLostError(f"{self.name} no longer exists")
+        table = self.stored
         known = table.metadata.current_snapshot_id
         refresh(table)
         if table.metadata.current_snapshot_id != known:

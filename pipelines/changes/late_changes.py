@@ -48,7 +48,7 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """Logged changes of the keys of some changes before them, since the last truncate; in order."""
     first = changes.column(ORDER)[0].as_py()
-    scan = open_current(log.table).scan().where((col(ORDER) <= first) | col(ORDER).is_null())
+    scan = open_current(log.stored).scan().where((col(ORDER) <= first) | col(ORDER).is_null())
     logged = _history(scan, changes, key, with_truncates=True)
     if logged is None:
         return changes.slice(0, 0)
@@ -154,7 +154,9 @@ def _with_logged(row_type: pa.StructType, log: ChangeLog) -> pa.StructType:
 def _after_truncates(late: pa.Table, log: ChangeLog) -> pa.Table:
     """Changes that do not belong before a truncate of the log."""
     first = late.column(ORDER)[0].as_py()
-    truncates = open_current(log.table).scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
+    truncates = (
+        open_current(log.stored).scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
+    )
     newest = pc.max(truncates.column(ORDER)).as_py()
     return late if newest is None else late.filter(pc.greater_equal(late.column(ORDER), newest))
 
@@ -163,7 +165,7 @@ def _with_later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table:
     """Late changes merged in order with the log's changes of their keys after the first of them."""
     if late.num_rows == 0:
         return late
-    later = _history(open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
+    later = _history(open_current(log.stored).scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
     return late if later is None else _merged(late, later, key)
 
 

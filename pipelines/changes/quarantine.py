@@ -59,11 +59,11 @@ def check_ratio(
     )
 
 
-def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
+def quarantine(catalog: "Catalog", name: str, rejected: Rejected) -> int:
     """Add events to the quarantine table `name` unless it contains them; returns how many were new."""
     if rejected.num_rows == 0:
         return 0
-    table: Any = find_table(catalog, name)
+    table = find_table(catalog, name)
     if table is None:
         table = create_table(catalog, name, iceberg_fields(QUARANTINE_SCHEMA), partition_by=[("day", QUARANTINED_AT)])
     return retry_conflicts(lambda: _attempt(table, rejected.table))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pipelines.config.project import Config
     from pipelines.iceberg.index_upkeep import IndexUpdate
+    from pipelines.iceberg.interfaces import Table as CatalogTable
     from pipelines.maintain.orphans import Orphans
     from pipelines.maintain.retention import Expiry
 
@@ -115,7 +116,7 @@ def _config(tables: list[str], config: "Path | None") -> "Config | None":
     return expanded(settings, open_to_look(settings)) if settings.patterns else settings
 
 
-def _keep_indexes(name: str, table: Any, settings: "Config | None") -> "IndexUpdate | None":
+def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -> "IndexUpdate | None":
     from pipelines.iceberg.bitmap_indexes import CatalogTarget
     from pipelines.iceberg.index_upkeep import keep_indexes, keep_mirror_indexes
 

@@ -7,7 +7,7 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -128,7 +128,7 @@ class TableIngest:
         self.name = name
         self.config = config
         self.report = report
-        self._catalog: Any = catalog  # a LightCatalog only where nothing is written
+        self._catalog = cast("Catalog", catalog)  # a LightCatalog only where nothing is written
         self._progress = progress
         self._log_only = log_only
         self._log = ChangeLog(catalog, change_log_name(name), WriterOptions(encode_numbers=config.compact_log))

@@ -55,7 +55,7 @@ class Growth:
     Attributes:
         at: when each snapshot was committed, oldest first.
         lost_seconds: estimated seconds that a scan lost by files and deletes from then on.
-        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that cannot be told.
+        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that is unknown.
         days_left: days until more than `max_debt` of a scan is lost, if it goes on like this; 0.0 if it is; None if it never is.
     """
 

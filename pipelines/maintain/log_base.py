@@ -1,7 +1,7 @@
 """Replaces the old changes of a change log by a base: the last change of each key, with its ordinal and its position.
 
-A base is itself a change log that leads to the same rows, so whoever reads the log reads base and tail alike. It is written
-beside the old files, compared with them, and takes their place in one commit; the old files go when their snapshots expire.
+A base is itself a change log that leads to the same rows, so readers of the log treat base and tail alike. It is written
+next to the old files, compared with them, and takes their place in one commit; the old files go when their snapshots expire.
 """
 
 import time
@@ -220,7 +220,7 @@ def trim_log(
     except CommitUnknownError:
         raise  # the files may be part of the table
     except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
-        (base.committing or RowDelta(log.table)).discard(written)
+        (base.committing or RowDelta(log.stored)).discard(written)
         raise
     return replace(
         report,
@@ -244,7 +244,7 @@ def _why_not(config: TableConfig) -> str | None:
 def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_seconds: float) -> tuple[int, str]:
     """(the last ordinal that a base may stand for, why not a later one)."""
     since = datetime.now(UTC) - timedelta(seconds=keep_seconds)
-    young = open_current(log.table).scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
+    young = open_current(log.stored).scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
     first_young = pc.min(young).as_py()
     ordinal = log.last_ordinal if first_young is None else first_young - 1
     reason = f"no change is older than {timedelta(seconds=keep_seconds)}"
@@ -256,7 +256,7 @@ def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_second
             if mirror is None
             else f"a snapshot of the mirror has only the changes up to {needed:,}, and stays until it expires"
         )
-    for first, last in atomic_runs(log.table, 0):
+    for first, last in atomic_runs(log.stored, 0):
         if first <= ordinal < last:
             ordinal = first - 1
     return max(ordinal, 0), reason
@@ -271,13 +271,13 @@ def _oldest_applied(mirror: "CatalogTable") -> int:
 def _kept_deletes(log: ChangeLog, mirror: "CatalogTable | None", quarantine: "CatalogTable | None") -> str | None:
     """Why the last change of a key must stay even if it is a delete; None if keys without rows need not be known.
 
-    Whatever comes later and belongs before it would bring the row back.
+    A change that arrives later and belongs before it would bring the row back.
     """
     if log.order_by is not None:
         return ORDER_BY
     if mirror is not None and ADOPTED in mirror.metadata.properties:
         properties = mirror.metadata.properties
-        if properties.get(ADOPTED_SNAPSHOT) != "" and last_truncate(log.table) <= int(
+        if properties.get(ADOPTED_SNAPSHOT) != "" and last_truncate(log.stored) <= int(
             properties.get(ADOPTED_ORDINAL, 0)
         ):
             return ADOPTED
@@ -351,7 +351,7 @@ class _Base:
 
     def write(self) -> list[WrittenFile]:
         """Write the base, and the later changes of the files that it replaces."""
-        table, self.key = self.log.table, self.config.key or self.log.key
+        table, self.key = self.log.stored, self.config.key or self.log.key
         self.old = {
             task.data_file.path: task.data_file.file_size_bytes
             for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
@@ -387,7 +387,7 @@ class _Base:
 
     def _changes(self) -> Iterator[pa.Table]:
         """The changes of the base, in no order."""
-        table, key, limit = self.log.table, self.key, self.limit_bytes
+        table, key, limit = self.log.stored, self.key, self.limit_bytes
         places = _last_places(table, self.ordinal)
         kept: list[pa.Table] = []
         num_read = 0
@@ -425,7 +425,7 @@ class _Base:
 
     def _later_changes(self) -> Iterator[pa.Table]:
         """The changes after the base in files that have changes of it, too."""
-        plan = open_current(self.log.table).scan().where(f"{ORDINAL} > {self.ordinal}").plan()
+        plan = open_current(self.log.stored).scan().where(f"{ORDINAL} > {self.ordinal}").plan()
         splits = [Split(plan.context, (task,)) for task in plan.tasks if task.data_file.path in self.old]
         for batch in run_splits(splits, read_split, ScanMetrics(), 1):
             yield without_extensions(pa.Table.from_batches([batch]))
@@ -437,7 +437,7 @@ class _Base:
             PipelineError: it leads to other rows.
         """
         log = self.log
-        storage = RowDelta(log.table).storage
+        storage = RowDelta(log.stored).storage
 
         def new() -> pa.RecordBatchReader:
             import pyarrow.parquet as pq
@@ -460,17 +460,17 @@ class _Base:
             return _streamed(schema, parts())
 
         def old() -> pa.RecordBatchReader:
-            found = open_current(log.table).scan().where(f"{ORDINAL} <= {self.ordinal}").to_reader()
+            found = open_current(log.stored).scan().where(f"{ORDINAL} <= {self.ordinal}").to_reader()
             return _streamed(found.schema, (pa.Table.from_batches([batch]) for batch in found))
 
-        location = str(log.table.metadata_location)
+        location = str(log.stored.metadata_location)
         wrong = check(BaseToCheck(log.name, location, self.key, self.ordinal, old, new))
         if wrong is not None:
             raise PipelineError(f"{log.name}: its base would lead to other rows, so nothing was replaced: {wrong}")
 
     def commit(self, written: Sequence[WrittenFile]) -> dict[str, int]:
         """Put the base in the place of the old files, unless somebody else has changed these."""
-        table, name, read = self.log.table, self.log.name, self.log.base
+        table, name, read = self.log.stored, self.log.name, self.log.base
 
         def attempt() -> None:
             refresh(table)

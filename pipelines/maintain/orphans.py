@@ -39,7 +39,7 @@ _HINT = "version-hint.text"
 _MAX_LISTED = 20
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 _OWN_RECORDS = "/nevermore-"
-"""Beginning of the names of folders beside the manifests with records of running publications and results of checks."""
+"""Beginning of the names of folders next to the manifests, with records of running publications and results of checks."""
 
 
 @dataclass(frozen=True, slots=True)

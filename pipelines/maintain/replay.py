@@ -153,7 +153,7 @@ def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mas
 
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
     where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
-    if open_current(log.table).scan().where(where).count():
+    if open_current(log.stored).scan().where(where).count():
         raise SourceError(f"{name} was truncated after change {first}, which affects every row; use `nevermore resync`")
 
 
@@ -170,7 +170,7 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     from scan_core import col
 
     arrived = col("ingested_at")
-    scan = open_current(log.table).scan().select(ORDINAL)
+    scan = open_current(log.stored).scan().select(ORDINAL)
     found = scan.where(arrived >= moment if side == "from" else arrived <= moment).to_table().column(ORDINAL)
     bounds = pc.min_max(found).as_py()
     return int((bounds["min"] or log.last_ordinal + 1) if side == "from" else bounds["max"] or 0)
@@ -372,7 +372,7 @@ def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
 
 
 def _check_complete(log: ChangeLog, start: int) -> None:
-    held = open_current(log.table).scan().where(f"{ORDINAL} > {start}").count()
+    held = open_current(log.stored).scan().where(f"{ORDINAL} > {start}").count()
     required = log.num_required(start, log.last_ordinal)
     if held != required:
         raise PositionLostError(
