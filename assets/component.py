@@ -18,7 +18,7 @@ class ScaffoldOptions(BaseModel):
 
 
 class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
-    """Writes defs.yaml, and a commented config beside it unless there is one."""
+    """Writes defs.yaml, and a commented config next to it unless there is one."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ScaffoldOptions]:

@@ -1,6 +1,6 @@
 """The checks that a config adds to a table: expectations, freshness, volume, schema, quarantine, and time lost by scans.
 
-Results of expectations are kept by snapshot; the other checks are computed anew each time.
+Results of expectations are kept by snapshot; the other checks are computed again each time.
 """
 
 import time
@@ -78,7 +78,7 @@ def mirror_results(
         full: check all rows against all expectations, and use no results that are kept.
 
     Raises:
-        ConfigError: expectations are configured, but Great Expectations is not installed.
+        MissingPackageError: expectations are configured, but Great Expectations is not installed.
     """
     checks, wanted = config.tables[table].checks, set(names)
     for name, severity in configured(checks).items():

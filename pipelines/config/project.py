@@ -209,7 +209,7 @@ class KafkaSource(Section):
 
 
 Source = FilesSource | PostgresSource | KafkaSource
-"""Where the events of tables are; told apart by `type`, which may be left out for files."""
+"""Where the events of tables are; distinguished by `type`, which may be omitted for files."""
 
 
 def _type_of_source(value: Any) -> str:
@@ -596,7 +596,7 @@ class PublishedConfig(AssetConfig):
 
 
 class AlertsConfig(Section):
-    """Who is told when a run fails in Dagster, or a check.
+    """Who is notified when a run fails in Dagster, or a check.
 
     Attributes:
         webhook: address to which a JSON object is posted, usually `${NAME}` from the environment; its `text` is what Slack, Mattermost and others show.
@@ -747,7 +747,7 @@ class Config(Section):
         spark: where and how Spark runs.
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
         ingest_sensor: how often Dagster looks for new files; the sensor then runs by default, and ingests the sources that have some.
-        alerts: who is told when a run or a check fails in Dagster.
+        alerts: who is notified when a run or a check fails in Dagster.
         maintenance: what is done to keep tables fast and small, for all tables.
         retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.

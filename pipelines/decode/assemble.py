@@ -103,6 +103,7 @@ def old_keys(
     """The key columns of the row before each change; NULL for truncates. Adds changes without a key to `rejections`."""
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
     changes_old = (op == UPDATE) | (op == DELETE)
+    # A wrong value matters only where it decides which row goes: `before` of updates and deletes, the message key of deletes.
     for name in key:
         if name in before.wrong:
             rejections.add(changes_old & before.wrong[name][0], before.wrong[name][1])
@@ -110,6 +111,8 @@ def old_keys(
             rejections.add((op == DELETE) & message_key.wrong[name][0], message_key.wrong[name][1])
     for name in key:
         rejections.add(written & ~after.has(name), f"event without key column {name}")
+    # An update whose `before` lacks the key did not change it, as sources send the old key of those that do. A delete has
+    # no new row: `before`, else the message key, must identify its row.
     from_before = changes_old & _has_all(before, key)
     from_message = (op == DELETE) & ~from_before & _has_all(message_key, key)
     lost = (op == DELETE) & ~from_before & ~from_message
@@ -170,11 +173,11 @@ def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Im
     """
     columns = {row_type.field(i).name: row_type.field(i).type for i in range(row_type.num_fields)}
     filled = []
-    for image, beside in ((after, None), (before, after)):
+    for image, other in ((after, None), (before, after)):
         missing = {}
         for name in columns:
             lacking = ~image.has(name) if name not in image.columns else image.missing.get(name, np.False_)
-            partial = lacking & image.present & (np.False_ if beside is None else beside.has(name))
+            partial = lacking & image.present & (np.False_ if other is None else other.has(name))
             if np.any(partial):
                 missing[name] = partial
         nothing = {n: pa.nulls(len(image), t) for n, t in columns.items() if n not in image.columns}
@@ -239,6 +242,7 @@ def change_table(
     op = events.op[rows]
     count = len(rows)
     file, offset, source_ts = raw.source_file, raw.source_offset, events.source_ts
+    # Taking all rows would copy columns for nothing, and most feeds have one table.
     if not is_whole(events.raw[rows], raw.num_events):
         raw_rows = pa.array(events.raw[rows])
         file, offset = file.take(raw_rows), offset.take(raw_rows)
@@ -466,6 +470,8 @@ def _assemble_part(
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
     sent = frozenset(name for image in images for name in image.names)
     stated = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
+    # Keys are never doubles, which types must know before the key is chosen. With `identity: full` every column is a key,
+    # and doubles are allowed in it, as the whole row is compared.
     likely = () if feed.identity_full else stated
     types = _column_types(images, feed, declared, reading, keys=likely)
     encodings = encodings_of(types) if reading.may_be_base64 else {}
@@ -483,6 +489,7 @@ def _assemble_part(
     after, before, message_key = (image.renamed(feed.rename) for image in found)
     row_type = _row_type(feed, types, (after, before, message_key))
     key = choose_key(feed, declared.key, message_key, row_type)
+    # Truncates need no key: of a table that has none yet, there are no rows to remove.
     if not key and (op == TRUNCATE).all():
         return None, Rejected.none()
     if not key:
@@ -494,6 +501,7 @@ def _assemble_part(
         lacking = lacking_columns(before, (op == UPDATE) | (op == DELETE), columns)
         nothing = np.logical_and.reduce([lacking.get(name, np.zeros(len(op), np.bool_)) for name in columns])
         after, before = whole_rows(after, before, row_type)
+    # Columns of the key must exist even if this batch lacks them, and so must all columns that sparse updates leave out.
     row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
@@ -501,12 +509,14 @@ def _assemble_part(
     after, before, message_key = (_in_types(image, row_type) for image in (after, before, message_key))
     if events.sparse_updates:
         after = with_sparse_updates(after, row_type, op == UPDATE, lacking)
+    # The message key identifies the row as it is now; `before` has the key that the row had.
     after = filled_from_before(filled_from_key(after, message_key, key, written), before)
     if lacking is not None:
         rejections.add(nothing, "the old row has no column of the table, so it does not identify a row")
         partial = np.any([~before.has(name) for name in key], axis=0)
         rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
+    # A column that only rejected events have must not be added to the table. With `identity: full` it is a part of the key.
     if rejections.any() and not feed.identity_full:
         row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
     unsent = names_of(after.unavailable, written) if lacking is None else names_of(lacking, ~(op == TRUNCATE))

@@ -57,7 +57,7 @@ from scan_core import Mask
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
 """Replaces the number of a target."""
 
-_NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
+_NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
 
 
 def route(
@@ -160,7 +160,7 @@ def _best(source: str, tables: tuple[TableFeed, ...], *, alone: bool) -> tuple[i
 
 def _fit(source: str, table: TableFeed, *, alone: bool) -> int:
     if table.source_table is not None:
-        return _TOLD if table.takes(source) else _NONE
+        return _STATED if table.takes(source) else _NONE
     if not source:
         return _NONE
     if matches(source, table.name):
@@ -171,7 +171,7 @@ def _fit(source: str, table: TableFeed, *, alone: bool) -> int:
 
 
 _PLACE = ("topic", "partition", "offset")
-_BESIDE = frozenset(
+_ENVELOPE = frozenset(
     {*_PLACE, "key", "timestamp", "timestampType", "timestamp_type", "ts", "tstype", "broker", "headers"}
     | {"key_schema_id", "value_schema_id", "leaderEpoch"}
 )
@@ -183,7 +183,7 @@ def unwrapped(raw: RawEvents) -> RawEvents:
     if raw.documents is None or raw.keys is not None:
         return raw
     documents = from_binary(raw.documents)
-    rows = np.flatnonzero(first_member_is(documents, *_BESIDE, *_VALUES))
+    rows = np.flatnonzero(first_member_is(documents, *_ENVELOPE, *_VALUES))
     if not len(rows):
         return raw
     members = scan_objects(documents.take(rows), ("key", *_VALUES, *_PLACE))
@@ -203,7 +203,7 @@ def _are_messages(members: Members) -> Mask:
     """Which objects are messages and have only the members of such dumps."""
     kinds = {name: members.column(name).kind for name in ("key", *_VALUES, *_PLACE)}
     given = {name: kind != kernels.MISSING for name, kind in kinds.items()}
-    result: Mask = members.of_names({*_BESIDE, *_VALUES}) & (given["value"] ^ given["payload"])
+    result: Mask = members.of_names({*_ENVELOPE, *_VALUES}) & (given["value"] ^ given["payload"])
     placed = np.all([given[name] for name in _PLACE], axis=0)
     # A row may have columns named key and value: messages are assumed only if these are objects.
     value = np.where(given["value"], kinds["value"], kinds["payload"])

@@ -401,7 +401,7 @@ def _is_still_unsuitable(blob: PuffinBlob, data_file: DataFile, limits: tuple[in
 def superseded_files(
     table: Table, snapshot: Snapshot, live: Container[str], blobs: Sequence[PuffinBlob], io: FileIOConfig
 ) -> list[str]:
-    """Our statistics files of which nothing is needed any more beside a new one: a copy is there, or the data file is gone.
+    """Our statistics files that a new one makes unnecessary: it has a copy of their content, or the data file is gone.
 
     Args:
         table: as it is before the new file is registered.
@@ -500,7 +500,7 @@ class BitmapIndexBuilder:
         self._max_values = max_values
         self._memory_limit_bytes = memory_limit_bytes
         stored = arrow_type(value_type)
-        # equality of floating-point numbers is not that of their bytes, by which values are told apart here
+        # equality of floating-point numbers is not that of their bytes, by which values are distinguished here
         self._stored = _BITS.get(stored, stored)
         self._values: pa.Array = pa.array([], self._stored)
         self._bitmaps: list[BitMap] = []

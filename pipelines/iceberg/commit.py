@@ -436,12 +436,13 @@ class RowDelta:
             *(self.table.format_version, self._written),
         )
         carried = manifests.carried(base, remove, forgets=forgets)
+        # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
         if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
             self.storage.remove(self._written)
             raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
         records = [*manifests.added(added), *carried.records]
         row_ids = {}
-        if manifests.version > 2:
+        if manifests.version > 2:  # row lineage: ids of new rows continue where the table's last commit ended
             first = getattr(metadata, "next_row_id", None) or 0
             records, following = with_row_ids(records, first)
             row_ids = {"first-row-id": first, "added-rows": following - first}
@@ -458,6 +459,7 @@ class RowDelta:
             "snapshot-id": snapshot_id,
             **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
             "sequence-number": sequence_number,
+            # never before the last commit, also if the clocks of writers differ: time travel searches by this
             "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
             "manifest-list": path,
             "summary": {"operation": named, **summary},

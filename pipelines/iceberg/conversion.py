@@ -3,7 +3,7 @@
 Every engine reads those at speed, while many refuse equality deletes or read them slowly. The keys of all equality deletes of
 a snapshot are looked up in the key columns of the data files that may hold them, and one commit replaces the delete files.
 It changes no row. Nothing is kept from one conversion to the next: one that was killed leaves files that no metadata names,
-and the next begins anew.
+and the next starts from the beginning.
 """
 
 import logging

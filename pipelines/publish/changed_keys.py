@@ -110,7 +110,7 @@ class ChangedKeys:
         tasks = list(tasks)
         rows = sum(task.data_file.record_count for task in tasks)
         if self.rows.num_rows > max(1, rows // MAX_SHARE):
-            return f"{self.rows.num_rows:,} keys changed beside {rows:,} rows"
+            return f"{self.rows.num_rows:,} keys changed, too many for {rows:,} rows"
         deletes = max((sum(len(group.files) for group in task.equality_deletes) for task in tasks), default=0)
         if deletes >= MAX_DELETE_FILES:
             return f"{deletes} delete files lie over rows that were made earlier"

@@ -342,6 +342,8 @@ class WorkFinder:
             is_reached |= bool(values)
             for value in values:
                 why.setdefault(partition.key_of(value, kind), []).append(table)
+        # SQL with :partition is run per offered partition: periods after the last run's must be made even if no change
+        # reaches them, and partitions that the config no longer offers are left as they are.
         if self.query.depends_on_partition:
             offered = self._offered(shape)
             until = self.base.state.until if self.base.state is not None else None
@@ -369,6 +371,7 @@ class WorkFinder:
         for table in plan.changes:
             with self._traces(spark, plan, table, views) as (num_changed[table], traces):
                 parts = [columns.read(spark, trace) for trace in traces]
+            # a trace with too many keys answers None: then whole partitions are made
             known = [keys for keys in parts if keys is not None]
             if len(known) < len(parts):
                 return f"more than {MAX_KEYS:,} keys changed"

@@ -42,8 +42,8 @@ INDEXABLE = frozenset(
         *("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"),
     }
 )
-"""Types of values. Floating-point numbers are told apart by their bytes, as functions may: -0.0, 0.0 and every NaN have
-entries of their own, and expressions that take them for equal are true for all of them."""
+"""Types of values. Floating-point numbers are distinguished by their bytes, as functions may do: -0.0, 0.0 and every NaN have
+entries of their own, and expressions that treat them as equal are true for all of them."""
 FLOATING = frozenset({"float", "double"})
 _VARIABLE = frozenset({"string", "binary"})
 

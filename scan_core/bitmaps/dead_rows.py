@@ -1,6 +1,6 @@
 """Indexes of dead rows: which rows of a data file are known to be deleted, and by which deletes.
 
-An index is a deletion vector per data file, in a Puffin file that the table lists as statistics, beside the list of the
+An index is a deletion vector per data file, in a Puffin file that the table lists as statistics, together with a list of the
 delete files that were applied. It therefore serves later snapshots too: what it includes is skipped by position, and only
 the keys of newer deletes are looked up. It does not serve a snapshot in which one of its deletes does not exist.
 """
@@ -98,7 +98,7 @@ def _edges(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def reading_digest(context: ScanContext) -> str:
-    """What decides, beside data and delete files, which rows a key matches: the columns of files without field ids."""
+    """What decides, in addition to data and delete files, which rows a key matches: the columns of files without field ids."""
     return hashlib.sha256(repr(context.name_mapping).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """How much of a row group a worker decodes at once, so that a scan stays within its memory limit.
 
-Sizes are estimated from what the file states, corrected by what earlier pieces turned out to hold. Whatever is decided
-here, the rows are the same.
+Sizes are estimated from what the file states, corrected by what earlier pieces turned out to hold. The decisions made
+here never change the rows.
 """
 
 from dataclasses import dataclass

@@ -83,9 +83,9 @@ def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple
 
 
 class Narrowing(Protocol):
-    """What makes keys of a delete set unnecessary, told by some of its key columns.
+    """What makes keys of a delete set unnecessary, as some of its key columns show.
 
-    Columns that it tells by are read first, and others only for the keys that are left.
+    The columns that it needs are read first, and others only for the keys that are left.
     """
 
     @property

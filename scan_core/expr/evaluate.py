@@ -1,7 +1,7 @@
 """Evaluation: a bound expression and the columns of a batch to the rows for which it is true.
 
 A row on which an expression fails (division by zero, bad cast) is marked, and is an error only if it passes everything
-else. What each kind of expression does to columns is the business of `kernels.py`.
+else. How each kind of expression is computed on columns is in `kernels.py`.
 """
 
 from collections import Counter

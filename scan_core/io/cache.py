@@ -63,8 +63,8 @@ class BoundedCache(Generic[Key, Value]):
     def get(self, key: Key, make: Callable[[], Value], limit: int) -> Value:
         """The value of `key`; if it is missing, one thread makes it while the others wait.
 
-        Older values are dropped until all fit into `limit`; the newest stays even if it alone does not, for whoever asked
-        will ask again.
+        Older values are dropped until all fit into `limit`; the newest stays even if it alone does not, because its
+        caller will ask for it again.
         """
         with self._lock:
             if (found := self._kept.get(key)) is not None:

@@ -33,7 +33,7 @@ def locate(path: str, io: FileIOConfig) -> Location:
 
     Raises:
         MalformedTableError: the path climbs out of a relocated prefix.
-        OutsideTableError: the table has no business there.
+        OutsideTableError: the file is not in a place of the table.
     """
     location = relocate(path, io)
     if io.places is not None and not _is_allowed(location, io.places):

@@ -139,7 +139,7 @@ class PrivateFolder:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Hold the lock of a file below, which is made if needed; waits for whoever has it."""
+        """Hold the lock of a file below, which is created if needed; waits until it is free."""
         with self._lock_file(name) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

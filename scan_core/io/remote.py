@@ -17,7 +17,7 @@ _LOCAL_BRIDGE = 16 * 1024
 
 
 class ByteSource(Protocol):
-    """An open file, for whoever reads ranges of it."""
+    """An open file, of which ranges are read."""
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """The bytes of each range, in the order given; shorter where the file ends."""

@@ -4,7 +4,7 @@ The lookup is the one of equality deletes (`keys/equality_index.py`): a table ov
 filter in front of exact hashes, every hit verified, spilled beyond the memory limit. It is built once per process, on
 first use, however many splits carry the set.
 
-Whoever gives keys need not know the width, unit or precision of the column: 5 as int64 is 5 as int32, and 2**40 is in no
+Callers that give keys need not know the width, unit or precision of the column: 5 as int64 is 5 as int32, and 2**40 is in no
 int column. Another kind of value (text for a number, a date for a timestamp) is refused, never converted.
 """
 

@@ -1,6 +1,6 @@
 """The facts of a table's metadata, and time travel over its snapshots.
 
-How the facts stand in a file is the business of `metadata/table_json.py`, what a snapshot holds that of `metadata/manifests.py`.
+How they are written in a file is in `metadata/table_json.py`; what a snapshot contains is in `metadata/manifests.py`.
 """
 
 from collections.abc import Mapping

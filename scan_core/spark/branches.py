@@ -207,7 +207,7 @@ def _drop_when_run(
     context: ScanContext,
     reports: TaskReports,
 ) -> DataFrame:
-    """Drop the dead rows of the files, which tasks of the query find; files of one size are told apart by their paths."""
+    """Drop the dead rows of the files, which tasks of the query find; files of the same size are distinguished by their paths."""
     packed = pack_splits([Split(context, (task,)) for task in tasks])
     spelled = {}
     if by_path := len({file.size_bytes for file in files}) < len(files):

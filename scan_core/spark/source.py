@@ -301,7 +301,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
                 reports = TaskReports(self.metrics_dir)
                 try:
                     reports.write_task(task.stageId(), partition.index, metrics, partition.num_splits)
-                except UnsafeFileError as error:  # whoever makes that folder first on this host must not stop the query
+                except UnsafeFileError as error:  # another user who creates that folder first must not stop the query
                     _log.warning("the report of a task is missing: %s", error)
 
 

@@ -69,7 +69,7 @@ def verified_parts(footer: bytes, file_size: int) -> Callable[[int, int], Checks
     blank = b"0" * _CRC_DIGITS
     is_right = crc32(footer[begin + _CRC_DIGITS :], crc32(blank, crc32(footer[:begin]))) == checksum
     if size != file_size:
-        if is_right:  # whoever copies the entries writes another footer around them
+        if is_right:  # a program that copies the entries writes another footer around them
             raise ValueError(
                 f"it was written for a file of {size} bytes, and this one has {file_size}: bytes were lost or added"
             )

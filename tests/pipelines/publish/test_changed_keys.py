@@ -155,7 +155,7 @@ def test_many_keys_or_delete_files_make_whole_partitions(
     assert_is_what_all_gives(config)
     monkeypatch.setattr(changed_keys, "MAX_SHARE", 4)
     apply(config, "shop.orders", orders((2, 1, 2, 23), (7, 1, 2, 23)), deleted=[2, 7])
-    assert "2 keys changed beside 2 rows" in publish(config, NAME).reason
+    assert "2 keys changed, too many for 2 rows" in publish(config, NAME).reason
     assert_is_what_all_gives(config)
 
 
