@@ -241,11 +241,6 @@ def uncompiled(modules: Sequence[str]) -> list[str]:
     return [module for module in modules if _usable(module) is None]
 
 
-def declared_units() -> list[str]:
-    """Modules that declare kernels, of those that were imported."""
-    return sorted(_UNITS)
-
-
 class _State:
     def __init__(self) -> None:
         self.lock = threading.RLock()

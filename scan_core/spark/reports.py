@@ -67,10 +67,6 @@ class TaskReports:
         own = {_stage_id(name) for name in self._reports()}
         return tuple(sorted(own.union(*(branch.stage_ids for branch in self.branches))))
 
-    def of_stage(self, stage_id: int) -> ScanMetrics:
-        """The plan's counts plus those of every split that this stage read."""
-        return self.total(stage_id)
-
     def of_last_stage(self) -> ScanMetrics:
         """What the newest read of the relation did; the plan alone if no task has reported."""
         return self.total(max(self.stage_ids, default=-1))

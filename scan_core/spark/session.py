@@ -38,17 +38,12 @@ _KEPT_ARCHIVES = 3
 _CLASS_OPTIONS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 
 
-def require_java() -> Path:
-    """Find the `java` executable that Spark will start, and check its version.
+def find_java() -> tuple[Path, str]:
+    """The `java` executable that Spark will start, and its full version.
 
     Raises:
         MissingRuntimeError: Java is missing, does not start, or is too old.
     """
-    return _found_java()[0]
-
-
-def _found_java() -> tuple[Path, str]:
-    """The executable, and what it says of its version."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None:
@@ -129,7 +124,7 @@ def spark_session(
     """
     settings, java_options, archive = dict(config or {}), "", ""
     if remote is None:
-        java, version = _found_java()
+        java, version = find_java()
         _choose_python(master, settings)
         builder = SparkSession.builder.appName(app_name).master(master)
         ours = _session_config(master)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from scan_core.model.errors import MissingRuntimeError
-from scan_core.spark.session import require_java
+from scan_core.spark.session import find_java
 
 
 def _fake_java(folder: Path, script: str) -> Path:
@@ -18,7 +18,7 @@ def _fake_java(folder: Path, script: str) -> Path:
 def test_a_new_enough_java_is_found_by_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     java = _fake_java(tmp_path, f"echo '{version}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert require_java() == java
+    assert find_java()[0] == java
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_an_unusable_java_is_told_in_one_sentence_with_what_to_do(
     _fake_java(tmp_path, script)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingRuntimeError, match=message) as caught:
-        require_java()
+        find_java()
     assert "apt-get install openjdk-17-jre-headless" in str(caught.value)
 
 
@@ -44,4 +44,4 @@ def test_no_java_at_all_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRuntimeError, match="no Java found"):
-        require_java()
+        find_java()

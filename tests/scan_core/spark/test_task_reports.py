@@ -16,7 +16,7 @@ def test_plan_and_splits_of_a_stage_add_up(tmp_path: Path) -> None:
     reports.write_task(7, 0, ScanMetrics(rows_out=10, bytes_read=100))
     reports.write_task(7, 1, ScanMetrics(rows_out=5))
     assert reports.num_splits == 2
-    assert reports.of_stage(7) == ScanMetrics(manifests_read=3, rows_out=15, bytes_read=100)
+    assert reports.total(7) == ScanMetrics(manifests_read=3, rows_out=15, bytes_read=100)
 
 
 def test_a_second_attempt_replaces_the_report_of_the_first(tmp_path: Path) -> None:
