@@ -1,4 +1,4 @@
-"""Reads, writes, merges and carries over the manifests of a commit."""
+"""Reads, writes, merges and carries over the manifests of a commit; chooses how they are compressed."""
 
 import io
 import json

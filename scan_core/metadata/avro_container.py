@@ -3,6 +3,7 @@
 Manifests, manifest lists, Avro data files and Avro event files all pass through here, so that every limit on decompressed
 bytes and every checksum holds for all of them. Records are decoded in `avro_decoders.py`, `bulk_manifests.py` (manifests),
 `files/avro.py` (data files) and `pipelines/decode/avro.py` (events).
+To add a compression, add it to `MAX_EXPANSION` and `decompress`; `pipelines/iceberg/manifests.py` chooses the one of new manifests.
 """
 
 import bz2

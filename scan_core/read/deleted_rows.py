@@ -1,6 +1,7 @@
 """Deletes applied to one data file: position deletes and sets of equality deletes as restrictions, and dead rows flagged.
 
-The contents of delete sets are handled in `deletes/`. For `_deleted` rows are flagged instead of dropped; for `_delete_file`
+Row groups and pages are pruned here by comparing their statistics with the delete keys; rows are looked up in the sets. How
+sets are loaded and indexed is in `deletes/`, which deletes a file has in `plan/delete_index.py`. For `_deleted` rows are flagged instead of dropped; for `_delete_file`
 delete files are tried one at a time, in the order in which they apply, which is for diagnosis and slower.
 """
 
