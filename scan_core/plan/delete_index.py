@@ -1,7 +1,8 @@
 """DeleteFileIndex: all deletes of a snapshot matched against the data files of a scan (SEMANTICS rules 1 to 8).
 
 The rule that a delete applies to older data only is here: equality deletes to data files with a lower data sequence number,
-position deletes to those with the same or a lower one. Equality deletes become groups of one key set and scope; position deletes and deletion vectors apply to single files.
+position deletes to those with the same or a lower one. Equality deletes become groups of one key set and scope; position
+deletes and deletion vectors apply to single files.
 """
 
 from bisect import bisect_left
