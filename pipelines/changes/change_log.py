@@ -291,7 +291,7 @@ class ChangeLog:
             delta.commit([], self._properties(position, self.last_ordinal, delta), operation="append")
 
         retry_conflicts(attempt)
-        refresh(self.table)
+        refresh(self.stored)
 
     def append(
         self,
