@@ -97,6 +97,7 @@ from scan_core.spark import (
     PushedScans,
     TableRead,
     expected_choice,
+    planning,
     means_what_scans_mean,
     most_read,
     push_down,
@@ -455,6 +456,12 @@ class _Run:
             self.verdicts = tuple(self.auditor.mirrors(self.config, self.scans))
             require_green_mirrors(self.query.name, self.verdicts)
         spark = project_session(self.config.spark.at(*self.place))
+        with planning(spark, self.query.tree):
+            return self._make_in(spark, plan, keys, wanted, is_dry=is_dry)
+
+    def _make_in(
+        self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], wanted: PublishedState, *, is_dry: bool
+    ) -> PublishReport:
         # the python reader reads nothing before a query asks for rows, which most plans do not
         with views_of(spark, self.scans, self.config.spark.reports, "python") as views:
             work, shape = self._work(spark, plan, keys, names_of(views))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from scan_core.spark.reader_choice import require_session as require_session
     from scan_core.spark.reports import TaskReports as TaskReports
     from scan_core.spark.session import is_local as is_local
+    from scan_core.spark.session import planning as planning
     from scan_core.spark.session import spark_session as spark_session
     from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
     from scan_core.spark.source import fair_split_bytes as fair_split_bytes
@@ -75,7 +76,7 @@ else:
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "scan_core.spark.reports": "TaskReports",
-            "scan_core.spark.session": "is_local spark_session",
+            "scan_core.spark.session": "is_local planning spark_session",
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes keep_archives_of_spark",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead most_read push_down",

@@ -9,8 +9,8 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -19,11 +19,13 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from sqlglot import exp
 
 import scan_core
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder, temporary_folder
 from scan_core.model.errors import MissingRuntimeError, OptionError
 from scan_core.spark.frames import register
+from scan_core.sql.query_shape import computes_in_unions
 
 MINIMUM_JAVA = 17
 _HINT = (
@@ -77,6 +79,7 @@ _QUERY_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 """Settings that a session can still change when Spark is already running."""
+_CONSTRAINTS = "spark.sql.constraintPropagation.enabled"
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -165,6 +168,21 @@ def spark_session(
     except (Py4JError, PySparkException) as error:
         raise OptionError(f"Spark does not start at {remote or master}: {_first_line(error)}") from error
     return session
+
+
+@contextmanager
+def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
+    """Run what is in the block such that Spark can plan `query`, whose plans may meet a fault of Spark otherwise."""
+    if not computes_in_unions(query):
+        yield
+        return
+    before = str(session.conf.get(_CONSTRAINTS))
+    session.conf.set(_CONSTRAINTS, "false")
+    try:
+        yield
+    finally:
+        with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
+            session.conf.set(_CONSTRAINTS, before)
 
 
 def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:

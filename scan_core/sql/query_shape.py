@@ -256,6 +256,16 @@ def correlations(
             yield str(outside), asked, str(alias), given
 
 
+def computes_in_unions(query: exp.Query) -> bool:
+    """Whether columns of a query with a UNION are computed by sub-queries, which Spark may fail to plan.
+
+    Of a column `(select ... where b.k = a.k)` Spark derives a condition that names `b.k`, and carries it through the UNION,
+    which fails with "key not found" (`UnionBase.rewriteConstraints` of 4.1; by chance of the conditions above the UNION).
+    """
+    columns = (column for select in query.find_all(exp.Select) for column in select.expressions)
+    return query.find(exp.Union) is not None and any(column.find(exp.Query) is not None for column in columns)
+
+
 PARTITION, PARTITION_START, PARTITION_END = "partition", "partition_start", "partition_end"
 """Parameters that stand for the partition being made."""
 _TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ", "TIMESTAMPLTZ"})

@@ -12,7 +12,7 @@ from pyspark.sql import types as st
 
 import scan_core
 from scan_core import Scan
-from scan_core.spark import reads_of_sql, spark_schema, sql
+from scan_core.spark import parse_sql, planning, reads_of_sql, spark_schema, sql
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, row_of
 from tests.differential.test_needed_rows import query_of
 from tests.support.iceberg_json import Column
@@ -60,7 +60,8 @@ def check(spark: SparkSession, seed: int, folder: Path, num_queries: int) -> Cou
         reader = chance.choice(["auto", "auto", "python"])
         expected = Counter(map(tuple, spark.sql(text).collect()))
         frame = sql(spark, text, tables.scans, reader=reader)
-        assert Counter(map(tuple, frame.collect())) == expected, text
+        with planning(spark, parse_sql(text).tree):  # Spark fails to plan some of these over any tables
+            assert Counter(map(tuple, frame.collect())) == expected, text
         reads = reads_of_sql(frame).values()
         seen += Counter(queries=1, where=any(r.where for r in reads), joins=any(r.joins for r in reads))
     return seen

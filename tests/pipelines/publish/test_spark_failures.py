@@ -1,9 +1,12 @@
 """SQL and settings that Spark refuses, or that fail in mid-job: one line says what is wrong, and nothing is published."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pipelines.errors import ConfigError, PublishError
@@ -48,6 +51,37 @@ def test_failure_is_one_line(
         publish(config, NAME)
     assert "java" not in str(told.value)
     assert find_table(open_catalog(config), NAME) is None
+
+
+COMPUTED = "select * from (select id, (select {of} from shop.orders b where b.id = a.id) as v from shop.orders a union all select id, amount from shop.orders) w"
+MATCHED = "left join shop.orders o on o.id = w.id where o.amount > 1"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"{COMPUTED} {MATCHED}".format(of="count(*)").replace("select *", "select w.*", 1),
+        f"select * from ({COMPUTED} where id not in (select customer_id from shop.orders)) w where id = 3 and exists (select 1 from shop.orders a where a.id = w.id)".format(of="max(amount)"),
+        f"with u as ({COMPUTED}) select w.* from u w {MATCHED}".format(of="max(amount)"),
+    ],
+)  # fmt: skip
+def test_sub_queries_in_columns_below_a_union_are_planned(sql: str, tmp_path: Path, spark: SparkSession) -> None:
+    config = make_config(tmp_path, sql, **WHOLE)
+    apply(config, "shop.orders", orders((3, 1, 1, 5)))
+    with pytest.raises(Py4JJavaError, match="key not found"), plain_orders(spark, tmp_path):
+        spark.sql(sql.replace("shop.orders", "plain_orders")).collect()
+    assert publish(config, NAME).rows == 2
+    assert str(spark.conf.get("spark.sql.constraintPropagation.enabled")) == "true"
+
+
+@contextmanager
+def plain_orders(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """A view of plain Parquet, over which Spark fails, too: once it does not, `planning` is not needed any more."""
+    path = str(folder / "plain")
+    spark.createDataFrame([(3, 1, 5)], "id long, customer_id long, amount long").write.parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("plain_orders")
+    yield
+    spark.catalog.dropTempView("plain_orders")
 
 
 def test_rows_that_cannot_be_sorted_are_told(tmp_path: Path, spark: SparkSession) -> None:
