@@ -97,9 +97,9 @@ from scan_core.spark import (
     PushedScans,
     TableRead,
     expected_choice,
-    planning,
     means_what_scans_mean,
     most_read,
+    planning,
     push_down,
     quoted_name,
 )
