@@ -113,14 +113,16 @@ class MirrorView:
 def views_of(
     spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None, reader: Reader
 ) -> Iterator[dict[str, MirrorView]]:
-    """Temporary views of the scans, by table.
+    """Temporary views of the scans, by table, for a query that repeats their conditions.
 
     Sessions are shared, and Spark's Python sources do not work in `newSession()`, so the names are unique.
     """
     token = uuid4().hex[:12]
     folders = {table: reports_folder and f"{reports_folder}/{uuid4().hex}" for table in scans}
     frames = {  # tasks in Python write the result
-        table: dataframe(spark, scan, reader=reader, metrics_dir=folders[table], runs_python=True)
+        table: dataframe(
+            spark, scan, reader=reader, metrics_dir=folders[table], runs_python=True, is_filtered_again=True
+        )
         for table, scan in scans.items()
     }
     names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}

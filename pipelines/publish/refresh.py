@@ -264,7 +264,10 @@ class WorkWriter:
             for table, scan in found.scans.items():
                 reader, plan = DIRECT_COPY, scan.plan()
                 if isinstance(way, _RunQuery):
-                    reader = str(expected_choice(scan, plan, self.entry.options.reader, runs_python=True))
+                    chosen = expected_choice(
+                        scan, plan, self.entry.options.reader, runs_python=True, is_filtered_again=True
+                    )
+                    reader = str(chosen)
                 self.count({table: TableRead.of(scan, most_read(plan), reader, found.pushed.get(table))})
 
     def _narrowed(self, way: _RunQuery | _CopyColumns, given: Mapping[str, Any]) -> PushedScans:

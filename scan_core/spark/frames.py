@@ -111,6 +111,7 @@ def dataframe(
     metrics_dir: Path | str | None = None,
     limits: NativeLimits | None = None,
     runs_python: bool = False,
+    is_filtered_again: bool = False,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -130,6 +131,9 @@ def dataframe(
             workers share. Default: a temporary folder, removed on this host when this process ends.
         limits: how much of its work the native reader does on the driver, and what it may hold in memory.
         runs_python: whether the query runs tasks in Python in any case, which makes the python reader cheaper for "auto".
+        is_filtered_again: whether every query over the DataFrame has the conditions of the scan itself. The DataFrame may
+            then have rows that do not fulfil them, which allows the native reader in more cases. Conditions of `filters`
+            are applied in any case.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -146,6 +150,8 @@ def dataframe(
     if filters and means_what_scans_mean(spark):
         pushed = push_filters(scan, filters)
         scan, left = pushed.scan, tuple(pushed.left)
+        is_filtered_again &= not pushed.applied
+    is_filtered_again &= scan.row_limit is None
     schema = spark_schema(scan.schema)
     plan = scan.plan()
     parallelism = parallelism_of(spark)
@@ -153,8 +159,10 @@ def dataframe(
     metrics = ScanMetrics()
     found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
     if reader == "auto":
-        found = why_python_pays(scan, plan, runs_python=runs_python)
-    found = found or _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
+        found = why_python_pays(scan, plan, runs_python=runs_python, is_filtered_again=is_filtered_again)
+    found = found or _native(
+        spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics, is_filtered_again=is_filtered_again
+    )
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -202,18 +210,26 @@ def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | Non
 
 
 def expected_choice(
-    scan: "Scan", plan: ScanPlan, reader: Reader = "auto", *, runs_python: bool = False
+    scan: "Scan",
+    plan: ScanPlan,
+    reader: Reader = "auto",
+    *,
+    runs_python: bool = False,
+    is_filtered_again: bool = False,
 ) -> ReaderChoice:
-    """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads footers only.
+    """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads little of them.
 
     Args:
         scan: what would be read.
         plan: its plan.
         reader: as for `dataframe`.
         runs_python: as for `dataframe`.
+        is_filtered_again: as for `dataframe`.
     """
-    reason = "it was not asked for" if reader == "python" else why_python_pays(scan, plan, runs_python=runs_python)
-    reason = reason or why_not_native_plan(scan, plan)
+    reason: str | None = "it was not asked for"
+    if reader != "python":
+        reason = why_python_pays(scan, plan, runs_python=runs_python, is_filtered_again=is_filtered_again)
+    reason = reason or why_not_native_plan(scan, plan, is_filtered_again=is_filtered_again)
     for task in plan.tasks[: NativeLimits().driver_files] if reason is None else ():
         if isinstance(found := how_to_read(task, plan.context), str):
             reason = found
@@ -221,10 +237,10 @@ def expected_choice(
     return ReaderChoice(reader, "python" if reason else "native", reason)
 
 
-def why_not_native_plan(scan: "Scan", plan: ScanPlan) -> str | None:
+def why_not_native_plan(scan: "Scan", plan: ScanPlan, *, is_filtered_again: bool = False) -> str | None:
     """Why Spark's reader would not return the right rows, for any files."""
     context = plan.context
-    if filter_holds_everywhere(scan, plan):
+    if is_filtered_again or filter_holds_everywhere(scan, plan):
         context = replace(context, predicate=None)
     return why_not_columns(context)
 
@@ -255,10 +271,17 @@ def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -
 
 
 def _native(
-    spark: SparkSession, scan: "Scan", plan: ScanPlan, *, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
+    spark: SparkSession,
+    scan: "Scan",
+    plan: ScanPlan,
+    *,
+    limits: NativeLimits,
+    parallelism: int,
+    metrics: ScanMetrics,
+    is_filtered_again: bool = False,
 ) -> NativeFiles | str:
     """What Spark's reader has to know of the files, or why it cannot read them."""
-    if (reason := why_not_native_plan(scan, plan)) is not None:
+    if (reason := why_not_native_plan(scan, plan, is_filtered_again=is_filtered_again)) is not None:
         return reason
     context = replace(plan.context, predicate=None)
     found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)

@@ -98,7 +98,10 @@ def sql(
     used = {name: named.get(name, named.get(name.lower())) for name in query.tables}  # Spark ignores the case of names
     scans = {name: _scan_of(known, tables[known]) for name, known in used.items() if known is not None}
     found = _narrowed(spark, query, scans, given)
-    frames = {name: dataframe(spark, scan, reader, limits=limits) for name, scan in found.scans.items()}
+    frames = {
+        name: dataframe(spark, scan, reader, limits=limits, is_filtered_again=not scans[name].predicates)
+        for name, scan in found.scans.items()
+    }
     views = {name: f"nevermore_{uuid4().hex}" for name in frames}
     # Spark formats the text: views by these names last as long as it needs them, in Connect sessions, too
     template = re.sub(r"[{}]", r"\g<0>\g<0>", query.over_views(views))

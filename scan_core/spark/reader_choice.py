@@ -1,7 +1,7 @@
 """Which reader a DataFrame gets and why, and the checks of arguments that all entry points share."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
 from operator import or_
@@ -17,8 +17,11 @@ from pyspark.sql import types as st
 from scan_core.joins.key_set import KeySet
 from scan_core.joins.request import ROW_COST
 from scan_core.model.errors import OptionError
+from scan_core.model.metrics import ScanMetrics
 from scan_core.plan.file_pruner import FilePruner, file_statistics
+from scan_core.read.split_reader import count_split
 from scan_core.spark.types import quoted_name
+from scan_core.split.tasks import Split
 
 if TYPE_CHECKING:
     from scan_core.joins.request import RuntimeFilter
@@ -74,7 +77,9 @@ _COVERED = 0.95
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
-def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False) -> str | None:
+def why_python_pays(
+    scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False, is_filtered_again: bool = False
+) -> str | None:
     """Why a scan is expected to be cheaper in the python reader; None if it is not, or if that is unknown.
 
     Args:
@@ -82,12 +87,20 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False
         plan: its plan.
         runs_python: whether the query runs tasks in Python in any case: starting them then costs nothing, and the files
             must be large enough to pay for opening them natively. Otherwise only prefilters are considered.
+        is_filtered_again: whether the query has the conditions of the scan itself. Then Spark's reader can read the scan,
+            but all of its rows; a few thousand of them are read here to estimate how many fulfil the conditions.
     """
     filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
     shares = [x.decision.share for x in filters if x.decision.share is not None]
+    total = sum(task.data_file.record_count for task in plan.tasks)
+    if is_filtered_again and plan.context.predicate is not None and not filter_holds_everywhere(scan, plan):
+        if total < _MIN_SAMPLED_FROM:
+            return f"the scan has conditions and few rows ({total})"
+        share = share_that_fulfils(plan)
+        if share * CROSSING_COST + ROW_COST < NATIVE_COST:
+            return f"{100 * share:.3g} % of the rows are expected to fulfil the conditions"
     if not shares and not runs_python:
         return None
-    total = sum(task.data_file.record_count for task in plan.tasks)
     if runs_python and total * (CROSSING_COST - NATIVE_COST) < len(plan.tasks) * NATIVE_FILE_COST:
         return f"opening the data files ({len(plan.tasks)}) in Spark costs more than handing over their rows ({total})"
     if not shares:
@@ -98,6 +111,29 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False
     if left * CROSSING_COST + total * ROW_COST + start >= read * NATIVE_COST:
         return None
     return f"of {read:.0f} rows that Spark would read, {left:.0f} are expected to have a key"
+
+
+_MIN_SAMPLED_FROM = 200_000
+_SAMPLED_FILES, _SAMPLED_ROWS = 4, 16_384
+"""How many files are sampled, and how many rows of each, at most twice as many."""
+
+
+def share_that_fulfils(plan: "ScanPlan") -> float:
+    """The share of rows that fulfil the predicate of a plan, estimated by some from the middle of row groups of a few files."""
+    context = replace(plan.context, runtime_filters=())
+    counted = [0, 0]
+    step = max(1, len(plan.tasks) // _SAMPLED_FILES)
+    for task in plan.tasks[step // 2 :: step][:_SAMPLED_FILES]:
+        parts = max(1, task.data_file.record_count // _SAMPLED_ROWS)
+        # a task of some bytes has the first row group; equal parts of this are at most as large as those of the file
+        first = replace(task.with_deletes(), start=0, length=_FIRST_ROW_GROUP, row_share=(parts // 2, parts))
+        for n, predicate in enumerate((context.predicate, None)):
+            counted[n] += count_split(Split(replace(context, predicate=predicate), (first,)), ScanMetrics())
+    return counted[0] / counted[1] if counted[1] else 1.0
+
+
+_FIRST_ROW_GROUP = 5
+"""Bytes within which only the first row group of a Parquet file begins, after four bytes of magic."""
 
 
 def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:

@@ -57,7 +57,7 @@ def check(spark: SparkSession, seed: int, folder: Path, num_queries: int) -> Cou
     tables, seen = Tables(spark, chance, folder), Counter[str]()
     for _ in range(num_queries):
         text = query_of(chance, KINDS)
-        reader = chance.choice(["auto", "auto", "python"])
+        reader = chance.choice(["auto", "native", "python"])
         frame = sql(spark, text, tables.scans, reader=reader)
         with planning(spark, parse_sql(text).tree):  # Spark fails to plan some of these over any tables
             expected = Counter(map(tuple, spark.sql(text).collect()))

@@ -172,3 +172,34 @@ def test_only_results_of_sql_have_reads(spark: SparkSession, scans: Mapping[str,
         reads_of_sql(dataframe(spark, scans["shop.customers"]))
     with pytest.raises(scan_core.ScanError):
         sql(spark, "select * from o", {"o": tmp_path / "none"})
+
+
+def test_reader_is_chosen_by_the_share_of_rows_that_fulfil_the_conditions(
+    ansi_spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = [Column(1, "id", "long"), Column(2, "part", "long"), Column(3, "name", "string")]
+    table = TableBuilder(tmp_path, columns)
+    for n in range(2):
+        ids = range(n * 110_000, (n + 1) * 110_000)
+        data = {"id": [*ids], "part": [i * 37 % 100 for i in ids], "name": [f"n{i % 3}" for i in ids]}
+        table.commit(table.data(data))
+    table.commit(table.equality_delete({"id": [*range(0, 220_000, 10)]}, ids=[1]))
+    scan = scan_core.open_table(table.metadata_path).scan()
+    for condition, is_native, files in (("part < 90", True, 2), ("part < 9", False, 2), ("id >= 110000", True, 1)):
+        expected = scan.where(condition).count()
+        text = f"select count(*) as n from t where {condition}"
+        for reader in ("auto", "python", "native"):
+            frame = sql(ansi_spark, text, {"t": scan}, reader=reader)
+            assert frame.collect()[0].n == expected, (condition, reader)
+            read = reads_of_sql(frame)["t"]
+            assert read.where is not None
+            assert planned(read) == (files, 2 - files)
+            assert read.reader.startswith(
+                "native" if reader == "native" or (reader == "auto" and is_native) else "python"
+            )
+    # conditions of a scan that is given are not in the query
+    frame = sql(ansi_spark, "select count(*) as n from t where part < 95", {"t": scan.where("part < 90")})
+    assert frame.collect()[0].n == scan.where("part < 90").count()
+    assert reads_of_sql(frame)["t"].reader.startswith("python")
+    limited = sql(ansi_spark, "select count(*) as n from t where part < 95", {"t": scan.limit(1000)})
+    assert limited.collect()[0].n <= 1000
