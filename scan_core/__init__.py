@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scan_core.deletes.positions import read_deletion_vector as read_deletion_vector
     from scan_core.deletes.positions import read_position_deletes as read_position_deletes
     from scan_core.diff import Changes as Changes
+    from scan_core.diff import ChangeSplit as ChangeSplit
     from scan_core.diff import ChangeType as ChangeType
     from scan_core.diff import FileChanges as FileChanges
     from scan_core.diff import file_changes as file_changes
@@ -127,7 +128,7 @@ else:
         {
             "scan_core.columns.conversion": "descended public_batch",
             "scan_core.deletes.positions": "FILE_PATH_ID POSITION_ID read_deletion_vector read_position_deletes",
-            "scan_core.diff": "ChangeType Changes FileChanges file_changes read_changes",
+            "scan_core.diff": "ChangeSplit ChangeType Changes FileChanges file_changes read_changes",
             "scan_core.expr.nodes": "Constantish Expr col",
             "scan_core.expr.parse": "inside require_bounded texts_in",
             "scan_core.joins.late_keys": "LateKeys",

@@ -233,6 +233,11 @@ class WholeFiles:
     change: ChangeType
     split: Split
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of the parts of data files."""
+        return sum(task.length for task in self.split.tasks)
+
 
 @dataclass(frozen=True, slots=True)
 class RedeletedFile:
@@ -240,6 +245,11 @@ class RedeletedFile:
 
     context: ScanContext
     file: Redeleted
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the data file."""
+        return self.file.common.length
 
 
 ChangeSplit = WholeFiles | RedeletedFile

@@ -5,12 +5,13 @@ This module imports pyspark.
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
@@ -21,7 +22,7 @@ from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.moments import moments_of, snapshots_at
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import ReadChanges
-from scan_core import Changes, PrimitiveType, Scan, open_table
+from scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table, run_splits
 from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
@@ -158,6 +159,73 @@ def reads_of(
 TIMES = "_nevermore_times"
 """The last column: how often a row appeared (positive) or disappeared (negative)."""
 _FLOATS = frozenset({"float", "double"})
+
+
+HERE_BYTES = 32 * 1024**2
+"""Changes in files of at most this many stored bytes are read by this process: a Spark job for few rows takes seconds."""
+_HERE_ROWS_BYTES = 8 * HERE_BYTES
+
+
+@contextmanager
+def view_of_changes(spark: SparkSession, changes: Changes) -> Iterator[tuple[str, int]]:
+    """A temporary view of rows that appeared or disappeared, which are read once, and their number."""
+    name = f"nevermore_{uuid4().hex[:12]}"
+    with _changes(spark, changes) as (frame, count):
+        frame.createTempView(name)
+        try:
+            yield name, count
+        finally:
+            spark.catalog.dropTempView(name)
+
+
+@contextmanager
+def _changes(spark: SparkSession, changes: Changes) -> Iterator[tuple[DataFrame, int]]:
+    schema = spark_schema(changes.context.projection)
+    if (rows := changed_rows_here(changes)) is not None:
+        yield spark.createDataFrame(rows.drop_columns(TIMES), schema), pc.sum(rows.column(TIMES)).as_py() or 0
+    elif (found := changed_rows(spark, changes)) is None:
+        yield spark.createDataFrame([], schema), 0
+    else:
+        kept = found.persist()
+        try:
+            (total,) = kept.agg(f.sum(TIMES)).collect()
+            yield kept.drop(TIMES), int(total[0] or 0)
+        finally:
+            kept.unpersist()
+
+
+def changed_rows_here(changes: Changes) -> pa.Table | None:
+    """The rows of `changed_rows`, read by this process; None if they are in files of more than `HERE_BYTES`."""
+    work = changes.work()
+    if sum(split.stored_bytes for split in work.splits) > HERE_BYTES:
+        return None
+    fields = changes.context.projection.fields
+    schema = arrow_schema_of(spark_schema(changes.context.projection)).append(pa.field(TIMES, pa.int64()))
+    read, size = ReadChanges(schema), 0
+    batches = []
+    results = run_splits(work.splits, read.rows, ScanMetrics(), changes.context.options.parallelism)
+    with closing(results):
+        for batch in results:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > _HERE_ROWS_BYTES:
+                return None
+    rows = pa.Table.from_batches(batches, schema)
+    if work.compared is not None and all(isinstance(field.type, PrimitiveType) for field in fields):
+        rows = _net_here(rows)
+    return rows.set_column(len(fields), TIMES, pc.abs(rows.column(len(fields))))
+
+
+def _net_here(rows: pa.Table) -> pa.Table:
+    """Rows whose appearances and disappearances do not cancel out, each once; signs of zeros count, those of NaN do not."""
+    by = [f"c{n}" for n in range(rows.num_columns - 1)]
+    columns = [
+        pc.if_else(pc.is_nan(x), pa.scalar(float("nan"), x.type), x) if pa.types.is_floating(x.type) else x
+        for x in rows.columns
+    ]
+    numbered = pa.table(columns, names=[*by, "times"]).group_by(by, use_threads=False).aggregate([("times", "sum")])
+    net = numbered.filter(pc.field("times_sum") != 0).select([*by, "times_sum"])
+    return net.rename_columns(rows.column_names).cast(rows.schema)
 
 
 def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:

@@ -9,18 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from sqlglot import exp
 
 from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.changed_keys import MAX_KEYS, ChangedKeys, KeyColumns, key_column_names, traced_keys
-from pipelines.publish.mirror_reads import TIMES, changed_rows
+from pipelines.publish.mirror_reads import view_of_changes
 from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState, SourceState
@@ -179,20 +177,6 @@ def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: 
     reaches = query.reaches({table: scan.table.schema for table, scan in scans.items()}, entry.partitioning)
     known = {r.table for r in reaches} - {r.table for r in reaches if r.values is None}
     return None if known else next((r.reason for r in reaches if r.values is None), "the SQL reads no table")
-
-
-@contextmanager
-def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
-    """Register a view of changed rows, which are read once; return their number, too."""
-    name = f"nevermore_{uuid4().hex[:12]}"
-    kept = rows.persist()
-    try:
-        (total,) = kept.agg(f.sum(TIMES)).collect()
-        kept.drop(TIMES).createTempView(name)
-        yield name, int(total[0] or 0)
-    finally:
-        rows.sparkSession.catalog.dropTempView(name)
-        kept.unpersist()
 
 
 def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
@@ -400,12 +384,9 @@ class WorkFinder:
         self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: Mapping[str, str]
     ) -> Iterator[tuple[int, list[str]]]:
         """The number of changed rows of a table, and queries for the slices that they can have reached."""
-        if (rows := changed_rows(spark, plan.changes[table])) is None:
-            yield 0, []
-            return
         view = self.query.view_names[table]
         names = {view: views[table] for table, view in self.query.view_names.items()}
-        with _view_of(rows) as (changed, count):
+        with view_of_changes(spark, plan.changes[table]) as (changed, count):
             names[view + OF_CHANGED] = changed
             found = [r.values for r in plan.reaches if r.table == view and r.values is not None] if count else []
             yield count, [trace_text(values, names) for values in found]

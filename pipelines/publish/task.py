@@ -22,7 +22,7 @@ from pipelines.iceberg.row_shape import conform, python_rows
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
 from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
-from scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
+from scan_core import ChangeSplit, ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
 from scan_core.native import is_missed
 
 KEY_BYTES = 64 * 1024**2
@@ -256,18 +256,23 @@ class ReadChanges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the changed rows of the pickled splits in `batches`."""
-        from scan_core.spark import conform as conform_for_spark
         from scan_core.spark import keep_archives_of_spark
 
         keep_archives_of_spark()
-        of_rows = pa.schema(list(self.schema)[:-1])
         for batch in batches:
             for packed in batch.column(0):
                 for split in pickle.loads(packed.as_py()):  # noqa: S301 - of our own driver
-                    for change, rows in read_changes(split, ScanMetrics()):
-                        given = conform_for_spark(rows, of_rows)
-                        sign = pa.repeat(pa.scalar(-1 if change is ChangeType.DELETE else 1, pa.int64()), rows.num_rows)
-                        yield pa.RecordBatch.from_arrays([*given.columns, sign], schema=self.schema)
+                    yield from self.rows(split, ScanMetrics())
+
+    def rows(self, split: ChangeSplit, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
+        """The changed rows of one split."""
+        from scan_core.spark import conform as conform_for_spark
+
+        of_rows = pa.schema(list(self.schema)[:-1])
+        for change, rows in read_changes(split, metrics):
+            given = conform_for_spark(rows, of_rows)
+            sign = pa.repeat(pa.scalar(-1 if change is ChangeType.DELETE else 1, pa.int64()), rows.num_rows)
+            yield pa.RecordBatch.from_arrays([*given.columns, sign], schema=self.schema)
 
 
 def numbers(count: int) -> list[str]:

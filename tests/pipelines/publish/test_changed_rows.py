@@ -1,4 +1,4 @@
-"""Rows that came or went, as Spark's tasks find them: compactions change none, and signs of zeros count."""
+"""Rows that came or went, as Spark's tasks and this process find them: compactions change none, and signs of zeros count."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.publish.mirror_reads import changed_rows
+from pipelines.publish.mirror_reads import changed_rows, changed_rows_here
 from scan_core import open_table
 from tests.support.spark_session import SPARK_TEST
 
@@ -55,4 +55,8 @@ def _changed(catalog: Any, spark: SparkSession, before: int) -> Counter[tuple[An
     changes = open_table(find_table(catalog, "shop.t")).scan().changes(before)
     rows = changed_rows(spark, changes)
     assert rows is not None
-    return Counter({(row[0], str(row[1]), row[2]): row[3] for row in rows.collect()})
+    by_spark = Counter({(row[0], str(row[1]), row[2]): row[3] for row in rows.collect()})
+    here = changed_rows_here(changes)
+    assert here is not None
+    assert Counter({(x, str(y), z): n for x, y, z, n in zip(*here.to_pydict().values(), strict=True)}) == by_spark
+    return by_spark
