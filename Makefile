@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java browser demo ui test test-all lint format interop spark-versions fuzz soak peers bench bench-check clean
+.PHONY: help venv java browser demo ui test test-all lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -91,5 +91,15 @@ bench: $(READY) ## Compare everything with the decode floor and the installed pe
 bench-check: ## Compare the ratios of the last runs with those under git
 	@$(BIN)/python -m benchmarks.check
 
+docs: $(READY) ## Build the documentation into build/docs, with search; a broken link fails
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@$(BIN)/mkdocs build --strict --quiet --site-dir build/docs
+	@echo "build/docs/index.html"
+
+sbom: $(READY) ## Write build/sbom.json, the packages of the environment as CycloneDX
+	@mkdir -p build
+	@$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
+	@echo "build/sbom.json"
+
 clean: ## Remove the environment and everything made by the commands above
-	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR)
+	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR) build dist

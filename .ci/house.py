@@ -33,6 +33,7 @@ SINGLE_IMPORTERS = {
     "checks.report": _LAZY,
     "checks.snapshot_facts": _LARGE,
     "pipelines.cli.row_output": _LAZY,
+    "pipelines.cli.watch": _LAZY,
     "pipelines.formats.binlog": "a feed; the registry imports every feed",
     "pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "pipelines.formats.debezium_json": "a feed; the registry imports every feed",

@@ -7,24 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from assets.project import Project
+from pipelines.alerts import post, shown
 from pipelines.config.project import AlertsConfig
-from pipelines.errors import PipelineError
 from scan_core import hide_secrets
 
 RUN_SENSOR = "alert_on_failed_runs"
 CHECK_SENSOR = "alert_on_failed_checks"
-TIMEOUT_SECONDS = 10.0
-MAX_TRIES = 3
-MAX_TEXT = 2_000
-"""Characters of an error in a message; chat services cut longer ones."""
-_RETRY = Retry(
-    total=MAX_TRIES - 1, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), allowed_methods=None
-)
 
 
 def alert_sensors() -> list[dg.SensorDefinition]:
@@ -62,18 +52,7 @@ def _post(project: Project, context: dg.RunStatusSensorContext, event: str, erro
     alerts = project.config().alerts
     if alerts is None:
         return
-    message = alert(context, alerts, event, errors)
-    session = requests.Session()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(max_retries=_RETRY))
-    try:
-        with session:
-            answer = session.post(alerts.webhook, json=message, timeout=TIMEOUT_SECONDS)
-    except requests.RequestException as error:
-        # not `from error`: its text contains the address
-        raise PipelineError(f"the alert could not be posted: {type(error).__name__}") from None
-    if not answer.ok:
-        raise PipelineError(f"the webhook answered an alert with HTTP status {answer.status_code}")
+    post(alerts, alert(context, alerts, event, errors))
 
 
 def alert(
@@ -82,7 +61,7 @@ def alert(
     """The posted object: `text` for people, and the same facts by name."""
     run = context.dagster_run
     failed = [check for check in _checks(context) if not check["passed"]]
-    texts = [hide_secrets(error).replace(alerts.webhook, "***")[:MAX_TEXT] for error in errors]
+    texts = [shown(alerts, error) for error in errors]
     what = "failed" if event == "run_failed" else "succeeded, but checks failed"
     link = None if alerts.ui is None else f"{alerts.ui.rstrip('/')}/runs/{run.run_id}"
     lines = [f"{run.job_name} {what} (run {run.run_id})", *texts]

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -195,6 +196,8 @@ def ui(
     """
     from pipelines.config.document import dagster_home
 
+    if find_spec("dagster") is None:
+        raise ModuleNotFoundError(name="dagster")
     config = _find_config(directory)
     environment = {
         **os.environ,

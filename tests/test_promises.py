@@ -145,14 +145,25 @@ def test_every_dependency_is_imported() -> None:
     assert wanted - imported_distributions() - NOT_IMPORTED == set()
 
 
+TOOLS = {"dev", "docs"}
+"""Extras of those who work on the project itself."""
+
+
 def test_every_extra_belongs_to_what_the_product_imports() -> None:
+    known = imported_distributions() | NOT_IMPORTED | {"nevermore-iceberg"}
     extras = {
         f"{extra}: {line}"
         for extra, lines in PROJECT["optional-dependencies"].items()
         for line in lines
-        if extra != "dev" and canonicalize_name(Requirement(line).name) not in imported_distributions()
+        if extra not in TOOLS and canonicalize_name(Requirement(line).name) not in known
     }
     assert extras == set()
+
+
+def test_all_is_every_extra_of_the_product() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (whole,) = (Requirement(line) for line in extras["all"])
+    assert whole.extras == {*extras} - TOOLS - {"all"}
 
 
 def texts() -> set[str]:

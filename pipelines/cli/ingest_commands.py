@@ -254,6 +254,15 @@ def run(
             "--heartbeat", min=0.01, help="With --json: print a heartbeat after this many seconds of silence."
         ),
     ] = DEFAULT_HEARTBEAT_SECONDS,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus, /healthz and /readyz there, such as 127.0.0.1:9464.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -263,14 +272,17 @@ def run(
 ) -> None:
     """Apply change events as they arrive, compact mirrors when scans of them have become slow, and expire old snapshots.
 
-    Snapshots expire where `maintenance` in the config has `expire_every`.
+    Snapshots expire where `maintenance` in the config has `expire_every`. With `alerts` in the config, a webhook is told
+    when a table fails, recovers, lags, or has events in quarantine.
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
+    from pipelines.cli.watch import watching
     from pipelines.config.project import load
     from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
     from pipelines.maintain.retention import RegularExpiry
+    from pipelines.telemetry import span
 
     settings = load(config)
     check_tables(settings)
@@ -280,6 +292,7 @@ def run(
 
     def then_maintain(report_round: "OnReport", report_maintenance: "Callable[[Maintained], None]") -> "OnReport":
         def after_round(report: "IngestReport") -> None:
+            watch.after_round(report)
             report_round(report)
             for done in upkeep.after_commits(t.table for t in report.tables if t.mirror_commits and not stop.is_set()):
                 report_maintenance(done)
@@ -290,21 +303,18 @@ def run(
         return after_round
 
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    entries = [*settings.tables.values(), *settings.patterns.values()]
+    longest = interval or max((entry.commit_interval for entry in entries), default=0.0)
     try:
-        if as_json:
-            with _JsonLines(heartbeat) as lines:
-                run_continuously(
-                    settings,
-                    stop,
-                    then_maintain(lines.report_round, lines.report_maintenance),
-                    tables or None,
-                    interval,
-                )
-        else:
-            with progress("Reading new events; the first run compiles decoders") as show:
-                run_continuously(
-                    settings, stop, then_maintain(_report_text(show), _print_maintenance), tables or None, interval
-                )
+        with watching(settings, listen, longest) as watch, span("nevermore.run", run=watch.run):
+            if as_json:
+                with _JsonLines(heartbeat) as lines:
+                    report = then_maintain(lines.report_round, lines.report_maintenance)
+                    run_continuously(settings, stop, report, tables or None, interval)
+            else:
+                with progress("Reading new events; the first run compiles decoders") as show:
+                    report = then_maintain(_report_text(show), _print_maintenance)
+                    run_continuously(settings, stop, report, tables or None, interval)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

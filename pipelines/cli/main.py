@@ -38,6 +38,8 @@ def usage_message(error: Any) -> str:
 COMMANDS = "nevermore.commands"
 LOG_LEVEL = "--log-level"
 LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_FORMAT = "--log-format"
+LogFormat = Literal["text", "json"]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 """The base class of typer's usage errors, which has no public name."""
 _PANELS = {
@@ -63,7 +65,7 @@ _PANELS = {
 _OTHER_PANEL = "Inspect tables"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:  # noqa: C901 - one branch per kind of error
     """Run one command and exit.
 
     Known errors and invalid usage are printed to standard error as `error: message`, with `--json` as an object, without a
@@ -91,12 +93,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
     except Exception as error:  # unexpected errors are raised again, with their traceback
+        if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
+            _print_error(hint, as_json="--json" in words)
+            sys.exit(2)
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             hide_in_error(error)
             raise
         _print_error(str(error), as_json="--json" in words)
         sys.exit(code)
+
+
+_EXTRAS = {
+    "confluent_kafka": "kafka",
+    "dagster": "dagster",
+    "duckdb": "checks",
+    "great_expectations": "checks",
+    "llvmlite": "fast",
+    "numba": "fast",
+    "opentelemetry": "watch",
+    "pandas": "checks",
+    "polars": "polars",
+    "prometheus_client": "watch",
+    "psycopg2": "postgres",
+    "py4j": "spark",
+    "pyiceberg": "catalogs",
+    "pyspark": "spark",
+    "s3fs": "s3",
+}
+"""The extra of the distribution that has a package."""
+
+
+def _missing_extra(error: ModuleNotFoundError) -> str | None:
+    """What to install for a package that is not part of the plain distribution; None for other modules."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS or find_spec(package) is not None:
+        return None
+    extra = _EXTRAS[package]
+    return (
+        f"this needs {package}, which is not installed: pip install 'nevermore-iceberg[{extra}]', or 'nevermore-iceberg[all]' "
+        "for the whole pipeline"
+    )
 
 
 def _application(words: Sequence[str]) -> typer.Typer:
@@ -118,15 +155,29 @@ def _application(words: Sequence[str]) -> typer.Typer:
             help="Log messages of this level and above to standard error.",
             show_default=False,
         ),
+        log_format: LogFormat = typer.Option(  # noqa: B008 - typer's way
+            "text",
+            LOG_FORMAT,
+            envvar="NEVERMORE_LOG_FORMAT",
+            help="Log lines as text, or as JSON objects with table, run and snapshot; json logs from level info on.",
+        ),
     ) -> None:
-        if log_level is not None:
-            logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        level = log_level or ("info" if log_format == "json" else None)
+        if level is not None:
+            logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        if log_format == "json":
+            from pipelines.telemetry import JsonLines
+
+            for handler in logging.getLogger().handlers:
+                handler.setFormatter(JsonLines())
         if version:
             typer.echo(f"nevermore {own_version()}")
             raise typer.Exit
 
     known = {point.name: point for point in entry_points(group=COMMANDS)}
-    own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value does not name a command
+    own = [
+        word for before, word in pairwise(["", *words]) if before not in {LOG_LEVEL, LOG_FORMAT}
+    ]  # their values name no command
     wanted = next((word for word in own if not word.startswith("-")), None)
     panels = {command: panel for panel, commands in _PANELS.items() for command in commands}
     order = {command: number for number, command in enumerate(panels)}
@@ -146,6 +197,8 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
     except ImportError as error:
         package = point.module.partition(".")[0]
         found = find_spec(package)
+        if isinstance(error, ModuleNotFoundError) and _missing_extra(error) is not None:
+            raise
         where = None if found is None else next(iter(found.submodule_search_locations or ()), found.origin)
         if where is None or Path(where) == Path(__file__).parents[2] / package:
             raise

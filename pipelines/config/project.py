@@ -596,15 +596,17 @@ class PublishedConfig(AssetConfig):
 
 
 class AlertsConfig(Section):
-    """Who is notified when a run fails in Dagster, or a check.
+    """Who is notified when a run fails in Dagster, a check, or a table of `nevermore run`.
 
     Attributes:
         webhook: address to which a JSON object is posted, usually `${NAME}` from the environment; its `text` is what Slack, Mattermost and others show.
         ui: address of Dagster's UI, such as `https://dagster.example.com`, for links to runs.
+        max_lag: `nevermore run` also tells when a mirror is further behind than this; never by default.
     """
 
     webhook: str
     ui: str | None = None
+    max_lag: Seconds | None = None
 
     @field_validator("webhook", "ui")
     @classmethod

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +32,7 @@ from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.files import FileBatch
 from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
+from pipelines.telemetry import span
 from scan_core import ScanError
 from scan_core.io import remove_leftovers
 
@@ -189,7 +191,8 @@ class FeedRun:
         if self.parallel_tables == 1 or len(tables) == 1:
             return [table for table in tables if _survives(table, step, table)]
         with ThreadPoolExecutor(self.parallel_tables) as pool:
-            alive = pool.map(lambda table: _survives(table, step, table), tables)
+            contexts = [copy_context() for _ in tables]  # of spans and log lines
+            alive = pool.map(lambda table, context: context.run(_survives, table, step, table), tables, contexts)
             return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
 
     def _count_skipped(self, reason: str, count: int) -> None:
@@ -441,7 +444,8 @@ def within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]
 def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) -> bool:
     """Whether a step of this table succeeds; otherwise it is marked as failed."""
     try:
-        step(*arguments)
+        with span("nevermore.table", table=table.name):
+            step(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
         _fail(table.report, error)
         return False
@@ -452,7 +456,7 @@ def _fail(report: TableReport, error: Exception) -> None:
     report.error = str(error) if isinstance(error, PipelineError | ScanError) else f"{type(error).__name__}: {error}"
     report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
-    _log.warning("table %s stopped", report.table, exc_info=error)
+    _log.warning("table %s stopped", report.table, exc_info=error, extra={"table": report.table})
 
 
 SHOWN_TABLES = 20
@@ -502,8 +506,9 @@ def run_once(
         is_continuous=is_continuous,
     )
     try:
-        for feed in feeds_of(current, chosen, own):
-            run.read(feed)
+        with span("nevermore.ingest"):
+            for feed in feeds_of(current, chosen, own):
+                run.read(feed)
     finally:
         if readers is None:
             own.close()

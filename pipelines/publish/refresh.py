@@ -92,6 +92,7 @@ from pipelines.publish.state import (
 from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
+from pipelines.telemetry import span
 from scan_core import Scan
 from scan_core.spark import (
     PushedScans,
@@ -392,7 +393,8 @@ def publish(
     keys = requested_partitions(config, name, partitions, is_full=is_full)
 
     def make(keys: Sequence[str]) -> PublishReport:
-        return _Run.start(config, query, (master, remote), auditor).make(keys, is_full=is_full, is_dry=is_dry)
+        with span("nevermore.publish", table=name):
+            return _Run.start(config, query, (master, remote), auditor).make(keys, is_full=is_full, is_dry=is_dry)
 
     if entry.mode == "upsert" and len(keys) > 1:
         return joined([retry_conflicts(partial(make, [key])) for key in keys])

@@ -1,0 +1,270 @@
+"""Watches `nevermore run`: metrics, `/metrics`, `/healthz` and `/readyz` over HTTP, and alerts to a webhook.
+
+What is counted comes from the reports of rounds; lag and debt come from table metadata, at most every 30 seconds.
+"""
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pipelines.alerts import post, shown
+from pipelines.config.project import Config
+from pipelines.errors import ConfigError, PipelineError
+from pipelines.iceberg.catalog import open_to_look
+from pipelines.ingest.table_patterns import expanded
+from pipelines.maintain.status import TableStatus, status
+from pipelines.telemetry import OTLP_VARIABLE, export_spans
+from scan_core import ScanError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Observation
+
+    from pipelines.ingest.report import IngestReport, TableReport
+
+STATE_SECONDS = 30.0
+"""Least seconds between two looks at the metadata of all tables."""
+STALLED_SECONDS = 300.0
+"""Seconds without a finished round, above the interval, after which the process counts as stalled."""
+_GAUGES = {
+    "lag_seconds": ("s", "age of the mirror relative to its change log"),
+    "waiting": ("{change}", "changes in the log that are not in the mirror"),
+    "delete_debt": ("1", "delete rows per row in data files"),
+    "quarantined": ("{event}", "events in quarantine"),
+}
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Watch:
+    """What is known of the tables of a continuous run; shared by its thread, the server and exporters.
+
+    Attributes:
+        config: the project.
+        run: a name of this process in logs.
+        interval: longest seconds between two rounds.
+    """
+
+    config: Config
+    run: str
+    interval: float
+    errors: dict[str, str] = field(default_factory=dict)
+    succeeded_at: dict[str, float] = field(default_factory=dict)
+    states: dict[str, TableStatus] = field(default_factory=dict)
+    round_at: float = field(default_factory=time.monotonic)
+    rounds: int = 0
+    late: set[str] = field(default_factory=set)
+    _counters: dict[str, Any] = field(default_factory=dict)
+    _looked_at: float = float("-inf")
+    _alerts: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def after_round(self, report: "IngestReport") -> None:
+        """Count what a round did, and say what changed."""
+        now = time.monotonic()
+        with self._lock:
+            self.round_at, self.rounds = now, self.rounds + 1
+            for table in report.tables:
+                self._take(table, now)
+        if now - self._looked_at >= STATE_SECONDS:
+            self._look(now)
+
+    def _take(self, table: "TableReport", now: float) -> None:
+        name, known = table.table, self.errors.get(table.table)
+        facts = {"table": name, "snapshot": table.snapshot_id}
+        if table.error is None:
+            self.succeeded_at[name] = now
+            if self.errors.pop(name, None) is not None:
+                self._say("table_recovered", name, f"{name} is ingested again")
+            if table.status != "nothing new":
+                _log.info("applied %d events in %d commits", table.events.total(), table.mirror_commits, extra=facts)
+        else:
+            self.succeeded_at.setdefault(name, now)
+            self.errors[name] = table.error
+            if known != table.error:
+                _log.error("failed: %s", table.error, extra=facts)
+                self._say("table_failed", name, f"{name} failed: {table.error}")
+        if table.quarantined:
+            self._say("events_quarantined", name, f"{name}: {table.quarantined:,} events went to quarantine")
+        self._count("events", dict(table.events), name)
+        self._count("commits", {"": table.mirror_commits}, name)
+        self._count("rows_written", {"": table.data_rows}, name)
+        self._count("bytes_written", {"": table.written_bytes}, name)
+        self._count("failed_rounds", {"": int(table.error is not None)}, name)
+
+    def _count(self, what: str, numbers: dict[str, int], table: str) -> None:
+        counter = self._counters.get(what)
+        for op, number in numbers.items():
+            if counter is not None and number:
+                counter.add(number, {"table": table, **({"op": op} if op else {})})
+
+    def _look(self, now: float) -> None:
+        self._looked_at = now
+        try:
+            catalog = open_to_look(self.config)
+            found = status(catalog, expanded(self.config, catalog))
+        except (ScanError, PipelineError) as error:
+            _log.warning("the state of the tables cannot be read: %s", error)
+            return
+        with self._lock:
+            self.states = {state.table: state for state in found}
+        most = None if self.config.alerts is None else self.config.alerts.max_lag
+        late = set() if most is None else {name for name in self.states if self.lag_of(name, now) > most}
+        for name in late - self.late:
+            self._say("table_lags", name, f"{name} is {self.lag_of(name, now):,.0f} s behind")
+        self.late = late
+
+    def lag_of(self, table: str, now: float) -> float:
+        """Seconds that a mirror is behind: its log, or the last round that could read its source, whichever is more."""
+        state = self.states.get(table)
+        behind = 0.0 if state is None or state.lag_seconds is None else state.lag_seconds
+        return max(behind, now - self.succeeded_at[table] if table in self.errors else 0.0)
+
+    def _say(self, event: str, table: str, text: str) -> None:
+        if (alerts := self.config.alerts) is not None:
+            self._alerts.put({"text": shown(alerts, text), "event": event, "table": table, "run_id": self.run})
+
+    def post_alerts(self) -> None:
+        """Post alerts until None is queued; ingestion does not wait for it."""
+        while (message := self._alerts.get()) is not None:
+            try:
+                if self.config.alerts is not None:
+                    post(self.config.alerts, message)
+            except PipelineError as error:
+                _log.warning("%s", error)
+
+    def end(self) -> None:
+        """Let `post_alerts` end after what is queued."""
+        self._alerts.put(None)
+
+    def health(self) -> dict[str, Any]:
+        """For `/healthz` and `/readyz`."""
+        with self._lock:
+            age = time.monotonic() - self.round_at
+            stalled = age > STALLED_SECONDS + self.interval
+            tables = {name: {"error": self.errors.get(name)} for name in sorted(self.succeeded_at)}
+            state = "stalled" if stalled else "failing" if self.errors else "ok"
+            return {"status": state, "run": self.run, "rounds": self.rounds, "last_round_seconds": round(age, 1)} | {
+                "tables": tables
+            }
+
+    def instrument(self, meter: Any) -> None:
+        """Create the instruments of OpenTelemetry."""
+        for name, unit in (
+            ("events", "{event}"),
+            ("commits", "{commit}"),
+            ("rows_written", "{row}"),
+            ("bytes_written", "By"),
+            ("failed_rounds", "{round}"),
+        ):
+            self._counters[name] = meter.create_counter(f"nevermore.{name}", unit=unit)
+        for name, (unit, text) in _GAUGES.items():
+            meter.create_observable_gauge(
+                f"nevermore.{name}", [lambda _, name=name: self._observed(name)], unit=unit, description=text
+            )
+
+    def _observed(self, name: str) -> "Iterator[Observation]":
+        from opentelemetry.metrics import Observation
+
+        with self._lock:
+            states, now = dict(self.states), time.monotonic()
+        for table, state in states.items():
+            value = self.lag_of(table, now) if name == "lag_seconds" else getattr(state, name)
+            if value is not None:
+                yield Observation(value, {"table": table})
+
+
+@contextmanager
+def watching(config: Config, listen: str | None, interval: float) -> Iterator[Watch]:
+    """Watch a run: serve HTTP on `listen` (`HOST:PORT`), export to a collector where its variable is set, post alerts.
+
+    Raises:
+        ConfigError: `listen` is not an address, or cannot be listened on.
+        ConfigError: a package of the extra `watch` is missing.
+    """
+    watch = Watch(config, uuid4().hex[:12], interval)
+    readers = list(_readers(is_served=listen is not None))
+    provider = None
+    if readers:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.resources import Resource
+
+        provider = MeterProvider(readers, resource=Resource.create({"service.name": "nevermore"}))
+        watch.instrument(provider.get_meter("nevermore"))
+    export_spans()
+    server = None if listen is None else _serve(watch, listen)
+    poster = threading.Thread(target=watch.post_alerts, name="alerts", daemon=True)
+    poster.start()
+    try:
+        yield watch
+    finally:
+        watch.end()
+        poster.join(timeout=60)
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        if provider is not None:
+            provider.shutdown()
+
+
+def _readers(*, is_served: bool) -> Iterable[Any]:
+    try:
+        if is_served:
+            from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+            yield PrometheusMetricReader()
+        if os.environ.get(OTLP_VARIABLE):
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+            yield PeriodicExportingMetricReader(OTLPMetricExporter())
+    except ImportError as error:
+        raise ConfigError(
+            "metrics need OpenTelemetry, which is not installed: pip install 'nevermore-iceberg[watch]'"
+        ) from error
+
+
+def _serve(watch: Watch, listen: str) -> ThreadingHTTPServer:
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"--listen {listen!r} is not an address: write HOST:PORT, such as 127.0.0.1:9464")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+                self._answer(200, CONTENT_TYPE_LATEST, generate_latest())
+            elif path in {"/healthz", "/readyz"}:
+                health = watch.health()
+                is_bad = health["status"] == "stalled" or (path == "/readyz" and health["status"] != "ok")
+                self._answer(503 if is_bad else 200, "application/json", json.dumps(health).encode())
+            else:
+                self._answer(404, "text/plain", b"/metrics, /healthz and /readyz are here\n")
+
+        def _answer(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Requests are not logged: probes come every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer((host.strip("[]") or "127.0.0.1", int(port)), Handler)
+    except OSError as error:
+        raise ConfigError(f"--listen {listen}: {error.strerror or error}; give a free address as HOST:PORT") from error
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
