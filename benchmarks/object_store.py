@@ -1,67 +1,55 @@
-"""An object store answers late: what does reading ahead save, and is the rest decoding?
+"""An object store answers late: what does reading ahead save, and how far is it from a store that answers at once?
 
-The table lies on the local disk behind a file system that makes every request wait, as a store in the same region does, and
-then hands out bytes at a fixed rate per connection. D reads the same table without any wait.
+The table lies behind a server of its own process, see `late_store`. D asks the same server, which then answers at once, at the
+same rate of bytes.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-
-import pyarrow.fs as pafs
 
 import scan_core
+from benchmarks.late_store import BUCKET, REQUEST_SECONDS, late_store
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
 from scan_core import ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
-from tests.io_patterns.recording import NO_DELAY, Delay, Recorder, RecordingHandler
 
-LATE = Delay(open_seconds=0.030, request_seconds=0.030, bytes_per_second=80e6)
 NEEDLE = "s1 = 'city-77' and v0 < 10"
 ROUNDS = 5
 
 
-@contextmanager
-def store(root: Path) -> Iterator[Recorder]:
-    """The folder of a table as `s3://bench`, in the place of a catalog's file system."""
-    recorder = Recorder()
-    system = pafs.PyFileSystem(RecordingHandler(pafs.LocalFileSystem(), "bench", str(root), recorder))
-    with patch("scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)):
-        yield recorder
+def opened(location: Path, properties: dict[str, str]) -> scan_core.Scan:
+    """A scan of the table through a store."""
+    root = location.parent.parent
+    places = {f"file://{root}": f"s3://{BUCKET}", str(root): f"s3://{BUCKET}"}
+    name = f"s3://{BUCKET}/metadata/{location.name}"
+    return scan_core.open_table(name, properties=properties, relocate=places).scan()
 
 
 def measure(name: str) -> None:
     """Print three queries on one shape, with and without reading ahead."""
     location = Path(str(build(name).metadata_location).removeprefix("file://"))
     root = location.parent.parent
-    with store(root) as recorder:
-        table = scan_core.open_table(
-            f"s3://bench/metadata/{location.name}",
-            relocate={f"file://{root}": "s3://bench", str(root): "s3://bench"},
-        )
-        scan = table.scan()
-        queries: dict[str, Callable[[ScanOptions], Any]] = {
-            "all columns": lambda o: sum(b.num_rows for b in scan.with_options(o).to_batches()),
-            "count": lambda o: scan.with_options(o).count(),
-            "needle": lambda o: scan.where(NEEDLE).with_options(o).to_table().num_rows,
+    with late_store(root, REQUEST_SECONDS) as late, late_store(root, 0.0) as prompt:
+        scans = {"late": opened(location, late), "prompt": opened(location, prompt)}
+        queries: dict[str, Callable[[scan_core.Scan], Any]] = {
+            "all columns": lambda scan: sum(b.num_rows for b in scan.to_batches()),
+            "count": lambda scan: scan.count(),
+            "needle": lambda scan: scan.where(NEEDLE).to_table().num_rows,
         }
         for title, query in queries.items():
 
-            def anew(options: ScanOptions, query: Any = query, *, waits: bool = True) -> Any:
-                recorder.clear()
-                recorder.delay = LATE if waits else NO_DELAY
+            def anew(store: str, options: ScanOptions, query: Any = query) -> Any:
                 FOOTERS.clear()
                 DELETE_CACHE.clear()
-                return query(options)
+                return query(scans[store].with_options(options))
 
             candidates = {
-                "ahead": lambda: anew(ScanOptions()),
-                "not ahead": lambda: anew(ScanOptions(read_ahead_bytes=0)),
-                "no wait (D)": lambda: anew(ScanOptions(read_ahead_bytes=0), waits=False),
+                "ahead": lambda: anew("late", ScanOptions()),
+                "not ahead": lambda: anew("late", ScanOptions(read_ahead_bytes=0)),
+                "no wait (D)": lambda: anew("prompt", ScanOptions()),
             }
             goals = [Goal("ahead", "not ahead"), Goal("ahead", "no wait (D)")]
             report(f"object store, {name}: {title}", race(candidates, ROUNDS), "ahead", goals)

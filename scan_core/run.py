@@ -80,6 +80,7 @@ def run_splits(
     keep_order: bool = True,
     queued: int = QUEUED_BATCHES,
     expect: Callable[[S], None] | None = None,
+    num_expected: int = 1,
 ) -> Generator[T, None, None]:
     """What `read` yields for each split.
 
@@ -91,16 +92,18 @@ def run_splits(
         keep_order: results come in the order of the splits; otherwise as soon as there are any.
         queued: results that may wait per split, so that its thread goes on.
         expect: called with each split shortly before it is read, so that the split can be prepared.
+        num_expected: how many splits beyond those that are being read are expected.
 
     Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
     turn comes; without order at once.
     """
     expect = expect or (lambda _: None)
     if parallelism == 1 or len(splits) <= 1:
-        yield from _one_by_one(splits, read, metrics, expect)
+        yield from _one_by_one(splits, read, metrics, _Expected(splits, expect, num_expected))
         return
     num_threads = min(parallelism, len(splits))
-    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads, queued)
+    expected = _Expected(splits, expect, num_threads - 1 + num_expected)
+    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expected, num_threads, queued)
     try:
         pool.start()
         yield from pool.results()
@@ -110,12 +113,30 @@ def run_splits(
             metrics.add(counted)
 
 
+class _Expected(Generic[S]):
+    """Announces each split once, in order, when one that is at most `distance` in front of it begins to be read."""
+
+    def __init__(self, splits: Sequence[S], expect: Callable[[S], None], distance: int) -> None:
+        self._splits = splits
+        self._expect = expect
+        self._distance = distance
+        self._next = 1  # the first split is read at once
+        self._lock = Lock()
+
+    def begin(self, index: int) -> None:
+        """A split begins to be read."""
+        with self._lock:
+            first, last = max(self._next, index + 1), min(index + 1 + self._distance, len(self._splits))
+            self._next = max(self._next, last)
+        for number in range(first, last):
+            self._expect(self._splits[number])
+
+
 def _one_by_one(
-    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, expect: Callable[[S], None]
+    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, expected: _Expected[S]
 ) -> Iterator[T]:
     for index, split in enumerate(splits):
-        if index + 1 < len(splits):
-            expect(splits[index + 1])
+        expected.begin(index)
         own = ScanMetrics()
         try:
             yield from read(split, own)
@@ -127,12 +148,12 @@ class _Pool(ABC, Generic[S, T]):
     """Threads that take splits in order."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
     ) -> None:
         self._splits = splits
         self._queued = queued
         self._read = read
-        self._expect = expect
+        self._expected = expected
         self._lock = Lock()
         self._next = 0
         self._stopped = False
@@ -172,13 +193,11 @@ class _Pool(ABC, Generic[S, T]):
         return self._next - 1
 
     def _run(self, index: int, channel: Channel[T]) -> BaseException | None:
-        """Read one split, while the one that will be taken next is prepared."""
+        """Read one split, while those that will be taken next are prepared."""
         metrics = ScanMetrics()
         self.counted.append(metrics)
-        following = index + len(self._threads)
         try:
-            if following < len(self._splits):
-                self._expect(self._splits[following])
+            self._expected.begin(index)
             results: Any = self._read(self._splits[index], metrics)
             for item in results:
                 if not channel.put(item):
@@ -193,9 +212,9 @@ class _OrderedPool(_Pool[S, T]):
     """One channel per split, consumed in the order of the splits."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
     ) -> None:
-        super().__init__(splits, read, expect, num_threads, queued)
+        super().__init__(splits, read, expected, num_threads, queued)
         self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
         self._channels: dict[int, Channel[T]] = {}
         self._begun = Condition(self._lock)
@@ -235,9 +254,9 @@ class _UnorderedPool(_Pool[S, T]):
     """One channel for all threads."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
     ) -> None:
-        super().__init__(splits, read, expect, num_threads, queued)
+        super().__init__(splits, read, expected, num_threads, queued)
         self._channel: Channel[T] = Channel(queued * num_threads, num_threads)
 
     def results(self) -> Iterator[T]:

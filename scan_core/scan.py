@@ -627,6 +627,7 @@ class Scan(ScanRequest):
                 keep_order=keep_order,
                 queued=queued,
                 expect=ahead.expect,
+                num_expected=ahead.num_expected,
             )
             try:
                 yield from results

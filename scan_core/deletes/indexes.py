@@ -24,7 +24,7 @@ from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.files.formats import open_file
 from scan_core.io.cache import BoundedCache
 from scan_core.io.files import fingerprint
-from scan_core.io.location import FileIOConfig
+from scan_core.io.location import FileIOConfig, relocate
 from scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
@@ -57,6 +57,10 @@ _MAX_PARTS, _MIN_ROWS_PER_PART = 10_000, 64
 """More parts of fewer rows would take hours: no keys or paths are that long."""
 _FILES_PER_THREAD = 8
 """Fewer small files than this are read faster by one thread than handed to two."""
+_REQUESTS = 16
+"""Delete files that are loaded at a time from an object store."""
+_LOADING_SHARE = 8
+"""Of the memory limit, for what is being loaded."""
 
 
 def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple[NestedField, ...]:
@@ -111,7 +115,7 @@ def load_keys(
         MalformedTableError: rule 11, or a file that cannot be read; names the file.
         MissingFileError: a delete file is gone.
     """
-    threads = min(context.options.parallelism, -(-len(group.files) // _FILES_PER_THREAD))
+    threads = _loading_threads(group.files, context)
     if threads <= 1:
         return list(_keys_of_files(group.files, group.key_ids, context, metrics, narrowings))
     edges = [len(group.files) * i // threads for i in range(threads + 1)]
@@ -126,6 +130,16 @@ def load_keys(
     for count in counts:
         metrics.add(count)
     return loaded
+
+
+def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
+    """How many delete files to load at a time: on an object store, where each costs round trips, as many as memory allows."""
+    options = context.options
+    if relocate(files[0].path, context.io).is_local:
+        return min(options.parallelism, -(-len(files) // _FILES_PER_THREAD))
+    largest = build_bytes(max(f.record_count for f in files), max(f.file_size_bytes for f in files))
+    fitting = options.memory_limit_bytes // _LOADING_SHARE // max(largest, 1)
+    return min(len(files), max(options.parallelism, min(fitting, _REQUESTS)))
 
 
 def iterate_keys(

@@ -122,9 +122,10 @@ def is_within(location: Location, folder: Location) -> bool:
     one = {location.authority, folder.authority}
     if _store(location) != _store(folder) or (len(one) > 1 and not ("" in one and _store(folder) in {"file", "hdfs"})):
         return False
-    if _is_below(posixpath.normpath(location.path), posixpath.normpath(folder.path)):
+    folder_path = folder.path or ("/" if folder.authority else "")  # the root of a bucket
+    if _is_below(posixpath.normpath(location.path), posixpath.normpath(folder_path)):
         return True
-    return location.is_local and _is_below(os.path.realpath(location.path), _real_folder(folder.path))
+    return location.is_local and _is_below(os.path.realpath(location.path), _real_folder(folder_path))
 
 
 @lru_cache(maxsize=256)

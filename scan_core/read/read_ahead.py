@@ -19,7 +19,9 @@ from scan_core.split.tasks import FileScanTask, ScanContext, Split
 _SHARE = 4
 """Bytes fetched ahead take at most one part in this many of the memory limit."""
 _FILES_PER_WORKER = 2
-"""Number of files open per worker: the one being read, and the next one."""
+"""Files of which bytes are fetched per worker: the one being read, and the next one."""
+_OPENED_AT_A_TIME = 16
+"""Files that are opened before their turn: each costs two round trips and keeps little more than its footer."""
 
 
 class FilesAhead:
@@ -31,7 +33,8 @@ class FilesAhead:
     def __init__(self, options: ScanOptions) -> None:
         self._options = options
         self._habits: Habits | None = None  # of the last row group
-        self._opened: dict[tuple[str, int], Future[FileReader]] = {}
+        self._opened: dict[_Key, Future[FileReader]] = {}
+        self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
         self._lock = Lock()
@@ -40,6 +43,11 @@ class FilesAhead:
     def is_on(self) -> bool:
         """Whether anything may be read ahead."""
         return self._options.read_ahead_bytes > 0
+
+    @property
+    def num_expected(self) -> int:
+        """How many splits beyond those that are being read should be expected."""
+        return _OPENED_AT_A_TIME
 
     def reserved_bytes(self, split: Split) -> int:
         """The part of the memory limit reserved for bytes fetched ahead."""
@@ -58,13 +66,17 @@ class FilesAhead:
             if self._is_closed or _key(task) in self._opened:
                 return
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._options.parallelism, "scan-ahead")
-            self._opened[_key(task)] = self._pool.submit(self._open_ahead, task, context)
+                self._pool = ThreadPoolExecutor(max(self._options.parallelism, _OPENED_AT_A_TIME), "scan-ahead")
+            opened = self._opened[_key(task)] = self._pool.submit(_open, task, context)
+            self._unread[_key(task)] = task
+        opened.add_done_callback(self._fetch_next)
 
     def open(self, task: FileScanTask, context: ScanContext) -> FileReader:
         """The file of a task, which the caller closes; raises as `open_file` does."""
         with self._lock:
             future = self._opened.pop(_key(task), None)
+            self._unread.pop(_key(task), None)
+        self._fetch_next()
         return _open(task, context) if future is None else future.result()
 
     def expect_row_group(self, reader: FileReader, row_group: RowGroup, first_guess: Iterable[int]) -> bool:
@@ -106,15 +118,28 @@ class FilesAhead:
     def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
         return not relocate(task.data_file.path, context.io).is_local
 
-    def _open_ahead(self, task: FileScanTask, context: ScanContext) -> FileReader:
-        reader = _open(task, context)
-        owned = (g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset))
-        if self._habits is not None and (first := next(owned, None)) is not None:
-            self.expect_row_group(reader, first, ())
-        return reader
+    def _fetch_next(self, _: object = None) -> None:
+        """Begin to fetch the first row groups of the files whose turn comes next, one per worker, once they are open."""
+        with self._lock:  # nobody takes a file meanwhile: what was read already would be fetched again
+            if self._is_closed or self._habits is None:
+                return
+            for key in list(self._opened)[: self._options.parallelism]:
+                opened = self._opened[key]
+                if key not in self._unread or not opened.done():
+                    continue
+                task = self._unread.pop(key)
+                if opened.cancelled() or opened.exception() is not None:
+                    continue  # whoever opens the file learns of it
+                reader = opened.result()
+                owned = (g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset))
+                if (first := next(owned, None)) is not None:
+                    self.expect_row_group(reader, first, ())
 
 
-def _key(task: FileScanTask) -> tuple[str, int]:
+_Key = tuple[str, int]
+
+
+def _key(task: FileScanTask) -> _Key:
     return task.data_file.path, task.start
 
 

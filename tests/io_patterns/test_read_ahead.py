@@ -98,16 +98,16 @@ def test_rows_are_those_without_reading_ahead_and_requests_and_bytes_no_more(
     assert threads() == []
 
 
-def test_the_next_row_group_and_the_next_file_are_on_their_way_while_one_is_decoded(
+def test_the_next_row_group_and_the_next_files_are_on_their_way_while_one_is_decoded(
     scan: Scan, recorder: Recorder
 ) -> None:
     batches = scan.with_options(AHEAD).to_batches()
     next(batches)
     deadline = time.monotonic() + 20
-    while len(recorder.of("-data")) < 1 + 2 + 1 and time.monotonic() < deadline:
+    while len(recorder.of("-data")) < 1 + 2 + 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     asked = Counter(r.path for r in recorder.of("-data"))
-    assert sorted(asked.values()) == [1, 1 + 2], "the next footer; a footer, the first row group and the second"
+    assert sorted(asked.values()) == [1, 1, 1, 1 + 2], "the next footers; a footer, the first row group and the second"
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     run_anew(scan, AHEAD, recorder)
     assert recorder.most_at_a_time >= 2

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -215,19 +216,43 @@ class FooterCache:
 
     def __init__(self) -> None:
         self._layouts: BoundedCache[Hashable, ParquetLayout] = BoundedCache(_num_chunks)
+        self._reading: dict[Hashable, Future[ParquetLayout]] = {}
+        self._lock = Lock()
         self.tail_bytes = MIN_TAIL_BYTES
 
     def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
-        """The layout under `key`, read if it is not known; two threads may both read it."""
+        """The layout under `key`; if it is not known, one thread reads it while others that want it wait.
+
+        Parts of one file are opened at the same time, and on an object store a footer costs a request. An error is raised to
+        everybody who waits, and not remembered.
+        """
         if (known := self._layouts.find(key)) is not None:
             return known
-        layout = read()
-        self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MAX_TAIL_BYTES)
-        return self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
+        with self._lock:
+            reading = self._reading.get(key)
+            mine = reading is None
+            if reading is None:
+                reading = self._reading[key] = Future()
+        if not mine:
+            return reading.result()
+        try:
+            layout = read()
+            self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MAX_TAIL_BYTES)
+            self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
+        except BaseException as error:
+            reading.set_exception(error)
+            raise
+        else:
+            reading.set_result(layout)
+            return layout
+        finally:
+            with self._lock:
+                del self._reading[key]
 
     def forget_threads(self) -> None:
         """See `BoundedCache`."""
         self._layouts.forget_threads()
+        self._reading, self._lock = {}, Lock()
 
     def clear(self) -> None:
         """Forget everything."""
