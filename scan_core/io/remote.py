@@ -115,7 +115,7 @@ def grouped(ranges: Sequence[Range], bridge: int, max_bytes: int | None = None) 
 _BRIDGE = 1024 * 1024
 _LARGEST_REQUEST = 8 * 1024 * 1024
 """Ranges are joined up to this size; larger requests gain nothing."""
-_REQUESTS_AT_A_TIME = 8
+_REQUESTS_AT_A_TIME = 16
 SMALL_FILE_BYTES = 256 * 1024
 """A file up to this size is read as a whole, which takes no longer than a request for its end."""
 
