@@ -529,7 +529,7 @@ class Changes:
         dead = [f.name for f in self.context.projection.fields if f.field_id in DEAD_ROW_IDS]
         if dead:
             raise ColumnNotFoundError(
-                f"column {dead[0]!r} says nothing of changes, whose rows `_change_type` describes"
+                f"changes have no column {dead[0]!r}: `_change_type` states which of their rows were deleted"
             )
         predicate = self.context.predicate
         if predicate is not None and not METADATA_IDS.isdisjoint(predicate.column_ids):

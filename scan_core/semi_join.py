@@ -293,7 +293,7 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
         return SemiJoin(names, keys, is_exact)
     if isinstance(keys, KeyRangeSource | GivenRanges):
         if len(names) > 1 or is_exact:
-            raise OptionError("ranges are for prefilter() on one column: they do not tell single keys")
+            raise OptionError("ranges are for prefilter() on one column: they do not identify single keys")
         return SemiJoin(names, keys, is_exact)
     return SemiJoin(names, key_table(keys, names), is_exact)
 

@@ -42,7 +42,7 @@ def compact(
         typer.Option(
             "--sort",
             metavar="A,B",
-            help="Rewrite all files with rows sorted by these columns, or with zorder(A,B) along a curve, on which all count alike.",
+            help="Rewrite all files with rows sorted by these columns, or with zorder(A,B) along a curve that treats all of them alike.",
             show_default=False,
         ),
     ] = None,

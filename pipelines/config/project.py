@@ -362,7 +362,7 @@ class TableConfig(AssetConfig):
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
-        max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, nothing of the batch is applied.
+        max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, none of the batch is applied.
         properties: Iceberg table properties of the mirror; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
         checks: what must hold in addition: [expectations, freshness, volume](checks.md#your-own-checks).
     """

@@ -280,10 +280,10 @@ DATE_STYLE_HINT = (
     "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
 )
 UNDECIDED = (
-    " whose encoding is known: no schema tells whether text is a number or base64 of its digits; add "
+    " whose encoding is known: no schema states whether text is a number or base64 of its digits; add "
     "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
 )
-UNTYPED = " has no element that tells the type of the column; add types: {{{0}.element: string}} or another type"
+UNTYPED = " has no element that shows the type of the column; add types: {{{0}.element: string}} or another type"
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
 

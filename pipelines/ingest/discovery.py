@@ -395,9 +395,9 @@ def _table(scanned: ScannedFeed, feed: FeedConfig, name: str, source_table: str 
         return FoundTable(name, {**settings, "key": ["id"]}, (), (fact,), (why,), is_ready=False)
     guess = _likely_key(whole, name.rpartition(".")[2])
     if guess is None:
-        why = "the events do not tell which columns identify a row: set key"
+        why = "the events do not state which columns identify a row: set key"
         return FoundTable(name, {**settings, "key": ["?"]}, _columns(whole), (fact,), (why,), is_ready=False)
-    why = f"the events do not tell the key; {guess} is a guess from its name: check it"
+    why = f"the events do not state the key; {guess} is a guess from its name: check it"
     return FoundTable(name, {**settings, "key": [guess]}, _columns(whole), (fact,), (why,))
 
 

@@ -437,7 +437,7 @@ def snapshot_batches(
             first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
             raise SourceError(
                 f"{first['source_file']}:{first['source_offset']}: {first['reason']}; a full load with a gap would delete "
-                "the rows it lacks, so nothing of it was taken"
+                "the rows that it lacks, so none of it was read"
             )
         batch = decoded.tables[table.name]
         types |= {c.name: c.type for c in batch.row_type if not pa.types.is_null(c.type)}

@@ -50,7 +50,7 @@ def check_schema_change(
             log.set_properties({PENDING: json.dumps(refused)})
     raise SchemaConflictError(
         f"{name}: events change its columns: {seen}. schema_changes: {config.schema_changes} stops the table before them, and "
-        f"nothing of the batch was applied; {do}"
+        f"none of the batch was applied; {do}"
     )
 
 

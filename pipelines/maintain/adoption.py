@@ -120,7 +120,7 @@ def _key(table: "Table", name: str, settings: TableConfig) -> tuple[str, ...]:
     declared = [f.name for f in schema.fields if f.field_id in schema.identifier_field_ids]
     key = settings.key or tuple(declared)
     if not key:
-        raise ConfigError(f"{name}: neither config nor table tells what identifies a row; declare it: key: [...]")
+        raise ConfigError(f"{name}: neither config nor table states what identifies a row; declare it: key: [...]")
     check_key(schema, key)
     return tuple(key)
 

@@ -249,7 +249,7 @@ class Debt:
             return "only tables of format versions 2 and 3 are compacted"
         if not self.compact_files and not self.dropped_deletes:
             return "nothing to compact"
-        when = "; begins on its own after the next commit of `nevermore run`" if self.is_due else ""
+        when = "; starts automatically after the next commit of `nevermore run`" if self.is_due else ""
         return (
             f"would rewrite {counted(self.compact_files, 'file')} of {size_text(self.compact_bytes)}, drop "
             f"{counted(self.dropped_deletes, 'delete file')} and save about {self.saved_seconds:.3g} s of each scan{when}"

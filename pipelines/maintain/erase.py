@@ -564,8 +564,8 @@ class _Run:
         applied = int(newest_property(self._main.handle, LOG_ORDINAL) or 0)
         if logged > applied:
             raise SourceError(
-                f"{self._name}: {counted(logged - applied, 'change')} of its change log not applied yet, and the snapshots "
-                f"that tell how must stay until then: run nevermore ingest {self._name}, then erase again"
+                f"{self._name}: {counted(logged - applied, 'change')} of its change log not applied yet, and applying them needs "
+                f"snapshots that an erasure removes: run nevermore ingest {self._name}, then erase again"
             )
 
     def _rewrite(self, place: _Place) -> None:

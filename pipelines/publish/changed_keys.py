@@ -113,7 +113,7 @@ class ChangedKeys:
             return f"{self.rows.num_rows:,} keys changed, too many for {rows:,} rows"
         deletes = max((sum(len(group.files) for group in task.equality_deletes) for task in tasks), default=0)
         if deletes >= MAX_DELETE_FILES:
-            return f"{deletes} delete files lie over rows that were made earlier"
+            return f"{deletes} delete files already apply to earlier rows"
         return None
 
     def narrowed(self, query: PublishedQuery, scans: Mapping[str, Scan]) -> dict[str, Scan]:

@@ -189,7 +189,7 @@ class _Tracer:
         left, right = query.left.unnest(), query.right.unnest()
         kinds = [[select.type for select in side.selects] for side in (left, right) if isinstance(side, exp.Query)]
         if len(kinds) != 2 or len(kinds[0]) != len(kinds[1]) or len(set(outputs)) != len(outputs):
-            wanted = wanted.without("the sides of a union are not alike")
+            wanted = wanted.without("the sides of a union differ")
         for side in (query.left, query.right):
             inner = wanted
             if wanted.expressions is not None:

@@ -115,13 +115,13 @@ def base_of(table: "ReadableTable | None", mode: Mode = "replace") -> Base:
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
         if STATE in summary:
             state = PublishedState.from_json(summary[STATE])
-            why = "" if state is not None else "the last state is of another version"
+            why = "" if state is not None else "the last state has another version"
             return Base(current, state, frozenset(made), why)
         if PARTITIONS in summary:
             made.update(json.loads(summary[PARTITIONS]))
         elif not _is_rewrite(snapshot):
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made by something else")
-    return Base(current, None, why_unknown="no snapshot tells what all of the table was made from")
+    return Base(current, None, why_unknown="no snapshot records what the whole table was made from")
 
 
 def partitions_json(keys: Collection[str]) -> str:

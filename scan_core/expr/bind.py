@@ -172,7 +172,7 @@ def bind(
         bound = binder.bind(expression)
         if name_of(bound.type) not in {"boolean", "unknown"}:
             raise PredicateError(
-                point_at(sql, span_of(expression), f"a filter must be true or false, but this is of type {bound.type}")
+                point_at(sql, span_of(expression), f"a filter must be true or false, but this has type {bound.type}")
             )
         return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound, normalization))
     except RecursionError as error:

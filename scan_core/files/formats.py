@@ -63,7 +63,7 @@ def open_file(
 
             return open_avro(path, io)
         case FileFormat.PUFFIN:
-            raise MalformedTableError(f"{path}: a Puffin file holds no rows of a table (size {size})")
+            raise MalformedTableError(f"{path}: a Puffin file contains no rows of a table (size {size})")
         case _:
             assert_never(file_format)
 

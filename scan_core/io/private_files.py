@@ -235,7 +235,7 @@ def _shared_folder(purpose: str) -> tuple[PrivateFolder | None, str]:
             refused.append(str(error))
         else:
             return held, "; ".join(refused)
-    return None, "; ".join(refused) or "this user has neither a home of its own nor TMPDIR"
+    return None, "; ".join(refused) or "this user has neither a home directory nor TMPDIR"
 
 
 @cache

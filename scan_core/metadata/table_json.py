@@ -178,7 +178,7 @@ def _newest(folder: str, io: FileIOConfig) -> str:
         if found:
             return f"{candidate}/{found}"
     raise TableNotFoundError(
-        f"{folder or '/'} holds no table: no *.metadata.json in {folder}/metadata{_tables_in(folder, io)}"
+        f"{folder or '/'} contains no table: there is no *.metadata.json in {folder}/metadata{_tables_in(folder, io)}"
     )
 
 

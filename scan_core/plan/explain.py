@@ -332,7 +332,7 @@ def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]
             yield f"      {text}, by row position ({_shares(parts[conjuncts[index]], group)})"
         elif parts:
             known = "; ".join(f"{bound_text(node)} ({_shares(answer, group)})" for node, answer in parts.items())
-            yield f"      {text}, by row position first where bitmaps tell: {known}"
+            yield f"      {text}, by row position first where bitmaps give it: {known}"
         else:
             yield f"      {text}"
     for choice in stages.declined:

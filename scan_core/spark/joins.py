@@ -376,7 +376,7 @@ class DimensionRequest:
         # combinations of several columns may remove much even if every value of each column occurs
         is_plain = filters_fact and not more and self._are_comparable(dimension, name, other)
         if is_plain and may_cover(dimension, other, self.fact, name, plans=plans):
-            return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
+            return BuildSide(None, "according to statistics, the dimension may contain all keys of the fact table")
         found = keys_of_scan(dimension, list(self.pairs.values()), self.limits)
         return found if filters_fact else BuildSide(None, None, found.rows)
 
@@ -577,7 +577,7 @@ def _keys_of_partners(
     plans = keys.plan(), scan.plan()
     is_one = len(columns) == 1 and _are_keys_alike(scan, columns[0], keys, key_columns[0])
     if is_one and may_cover(keys, key_columns[0], scan, columns[0], plans=plans):
-        return "the keys may be all that there are, as statistics tell"
+        return "according to statistics, these may be all keys"
     side = keys_of_scan(keys.select(*key_columns), key_columns, limits)
     if side.keys is None:
         return str(side.why_not)

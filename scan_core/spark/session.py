@@ -56,7 +56,7 @@ def find_java() -> tuple[Path, str]:
         raise MissingRuntimeError(f"{java} does not start ({error}); {_HINT}") from error
     version = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if version is None:
-        raise MissingRuntimeError(f"{java} tells no version; {_HINT}")
+        raise MissingRuntimeError(f"{java} does not report its version; {_HINT}")
     major = int(version[2] or 0) if version[1] == "1" else int(version[1])
     if major < MINIMUM_JAVA:
         raise MissingRuntimeError(f"{java} is Java {major}; {_HINT}")

@@ -34,5 +34,5 @@ def test_message_is_a_tombstone_only_by_its_own_value() -> None:
 def test_lists_without_elements_name_the_option_that_types_them() -> None:
     for value in ([], [[]], [None]):
         (reason,) = reasons(read("rows", {"op": "c", "id": 1, "tags": value}))
-        assert "has no element that tells the type of the column; add types: {tags.element: string}" in reason
+        assert "has no element that shows the type of the column; add types: {tags.element: string}" in reason
     assert reasons(read("rows", {"op": "c", "id": 1, "tags": []}, {"op": "c", "id": 2, "tags": ["x"]})) == []

@@ -78,7 +78,7 @@ def test_late_events_of_the_feed_bring_nothing_back_from_before_the_load(tmp_pat
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([event("r", product(1)), "{broken"], "load.jsonl:2: .*nothing of it was taken"),
+        ([event("r", product(1)), "{broken"], "load.jsonl:2: .*none of it was read"),
         ([event("d", product(1))], "a delete in a full load"),
         ([], "no rows"),
     ],

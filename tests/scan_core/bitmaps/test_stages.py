@@ -142,7 +142,7 @@ def test_explain_tells_the_stages_in_words(table: TableBuilder) -> None:
         in text
     )
     assert "stage 2, matched on values:" in text
-    assert "by row position first where bitmaps tell: n = 2 (1 of 4 values, 25 % of rows)" in text
+    assert "by row position first where bitmaps give it: n = 2 (1 of 4 values, 25 % of rows)" in text
     assert "bitmap" not in scan_of(table, "x < 100").explain()
 
 

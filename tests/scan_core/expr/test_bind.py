@@ -145,7 +145,7 @@ def test_objects_mean_what_the_text_means(built: Expr, sql: str) -> None:
         ("qyt > 5", "no column 'qyt'; did you mean qty"),
         ("address.cty = 'a'", "no member 'cty'; did you mean city?"),
         ("qty.a = 1", "'a' cannot be taken from a int"),
-        ("qty", "must be true or false, but this is of type int"),
+        ("qty", "must be true or false, but this has type int"),
         ("qty = 'many'", "'many' is not a valid long"),
         ("qty = day", "int and date cannot be compared"),
         ("address = 1", "cannot be compared"),

@@ -35,7 +35,7 @@ from tests.support.random_predicates import SCHEMA
         ("round(d, i) = 1", "round takes a constant number of digits", "i"),
         ("s & 1 = 1", "& takes ints or longs, not string", "s"),
         ("st.z = 1", "no member 'z'; it has a, x", "st.z"),
-        ("i", "a filter must be true or false, but this is of type int", "i"),
+        ("i", "a filter must be true or false, but this has type int", "i"),
         ("i = 'x'", "'x' is not a valid long", "i = 'x'"),
         ("i = 1; i = 2", "one expression, no ';'", ""),
     ],

@@ -106,7 +106,7 @@ def test_an_empty_folder_is_a_table_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", "[]", '{"orders": {"format": 2}}', "no JSON"])
 def test_other_json_in_a_folder_is_no_metadata(tmp_path: Path, text: str) -> None:
     (tmp_path / "expected.json").write_text(text)
-    with pytest.raises(TableNotFoundError, match="holds no table"):
+    with pytest.raises(TableNotFoundError, match="contains no table"):
         find_metadata_file(str(tmp_path), IO)
 
 

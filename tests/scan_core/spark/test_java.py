@@ -27,7 +27,7 @@ def test_a_new_enough_java_is_found_by_java_home(tmp_path: Path, monkeypatch: py
         ("echo 'java version \"1.8.0_202\"' >&2", "is Java 8; Spark needs Java 17 or newer"),
         ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
         ("exit 3", "does not start"),
-        ("echo hello", "tells no version"),
+        ("echo hello", "does not report its version"),
     ],
 )
 def test_an_unusable_java_is_told_in_one_sentence_with_what_to_do(
