@@ -122,6 +122,24 @@ def test_every_command_that_is_installed_exists() -> None:
     assert set(PROJECT["entry-points"]["nevermore.commands"].values()) <= there
 
 
+def required_packages() -> set[tuple[str, str]]:
+    """Modules that `require_package` imports on demand, each with what it says to install."""
+    calls = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    arguments = [[ast.unparse(call.func), *map(ast.unparse, call.args)] for call in calls]
+    found = [given[given.index("require_package") + 1 :] for given in arguments if "require_package" in given]
+    return {(ast.literal_eval(given[0]), ast.literal_eval(given[-1])) for given in found}
+
+
+def test_what_a_missing_package_says_to_install_has_it() -> None:
+    owners = packages_distributions()
+    assert len(required_packages()) >= 4
+    for module, install in required_packages():
+        extra = install.removeprefix("nevermore-iceberg[").rstrip("]")
+        lines = [install] if extra == install else PROJECT["optional-dependencies"][extra]
+        names = {canonicalize_name(Requirement(line).name) for line in lines}
+        assert names & {canonicalize_name(owner) for owner in owners[module.split(".")[0]]}, module
+
+
 def imported_distributions() -> set[str]:
     """Distributions of which the product imports a module."""
     modules = {
@@ -136,6 +154,7 @@ def imported_distributions() -> set[str]:
             else []
         )
     }
+    modules |= {name.split(".")[0] for name, _ in required_packages()}
     owners = packages_distributions()
     return {canonicalize_name(owner) for module in modules for owner in owners.get(module, ())}
 
