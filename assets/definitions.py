@@ -35,6 +35,7 @@ from pipelines.ingest.feed_run import apply_logs, run_once, sources
 from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.replay import replay
+from pipelines.maintain.status import slot_status
 
 
 def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:
@@ -88,9 +89,13 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
 
         with retry_if_transient(step):
             report = run_once(current, say, selected, log_only=True)
+        for warning in report.warnings:
+            context.log.warning(warning)
+        held = [slot.held_bytes for slot in slot_status(current, selected) if slot.held_bytes is not None]
+        log_held = {"bytes of log held by the server": sum(held)} if held else {}
         for table in report.tables:
             if table.error is None:
-                metadata = change_log_metadata(current, table)
+                metadata = change_log_metadata(current, table) | log_held
                 yield dg.MaterializeResult(asset_key=change_log_key(table.table), metadata=metadata)
         require_success(step, report)
 

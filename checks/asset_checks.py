@@ -30,7 +30,7 @@ _DESCRIPTIONS = {
 
 def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition:
     """The checks of one mirror, whose asset is `key`: one step, so that tables are read once for all of them."""
-    names, settings = all_checks_of(config, table), config.tables[table].checks
+    names, settings = all_checks_of(config, table), config.tables[table]
 
     @dg.multi_asset_check(
         name="check_" + "_".join(key.path),
@@ -56,8 +56,7 @@ def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.As
 
     New rows are checked before they become visible, in the step that makes them.
     """
-    settings = config.published[name].checks
-    added = configured(settings)
+    added = configured(config.published[name])
     if not added:
         return None
 

@@ -12,11 +12,18 @@ import pyarrow as pa
 
 from checks.comparison import CheckResult
 from checks.expectations import MUST, NAMES, SHOULD, RowsToCheck, Validation, expectations_of, shape_of, validate
-from checks.health import freshness, quarantine_is_small, scans_are_fast, schema_matches, volume
+from checks.health import (
+    freshness,
+    quarantine_is_small,
+    scans_are_fast,
+    schema_matches,
+    slot_holds_little_log,
+    volume,
+)
 from checks.kept_results import KeptResults, ResultStore
 from checks.subject import Subject
 from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
-from pipelines.config.project import Config, quarantine_name
+from pipelines.config.project import Config, PostgresSource, PublishedConfig, TableConfig, quarantine_name
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
@@ -28,6 +35,7 @@ VOLUME = "volume"
 SCHEMA = "schema_matches"
 QUARANTINE = "quarantine_is_small"
 DEBT = "scans_are_fast"
+SLOT = "slot_holds_little_log"
 DESCRIPTIONS: Mapping[str, str] = {
     MUST: "All rows meet the expectations of the config.",
     SHOULD: "All rows meet the expectations of the config that only warn.",
@@ -36,6 +44,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     SCHEMA: "Columns and types of the mirror are those of its change log.",
     QUARANTINE: "At most `max_share` of all events are in quarantine.",
     DEBT: "Scans lose at most `max_debt` of their time by small files and deletes.",
+    SLOT: "The database keeps at most `max_held_bytes` of its log for the replication slot.",
 }
 """Checks that a config can add, in the order of output."""
 KIND = "expectations-"
@@ -44,8 +53,9 @@ _ROWS = "rows"
 Severity = Literal["block", "warn"]
 
 
-def configured(checks: PublishedChecksConfig) -> dict[str, Severity]:
+def configured(settings: TableConfig | PublishedConfig) -> dict[str, Severity]:
     """The checks that a config adds to a table, and what a failure of each means; without those that are off."""
+    checks = settings.checks
     found: dict[str, Literal["block", "warn", "off"]] = {}
     severities = {checks.schema_severity, *(e.severity for e in checks.expectations)}
     found |= {name: severity for severity, name in NAMES.items() if severity in severities}
@@ -57,12 +67,14 @@ def configured(checks: PublishedChecksConfig) -> dict[str, Severity]:
         if checks.quarantine_is_small is not None:
             found[QUARANTINE] = checks.quarantine_is_small.severity
         found |= {SCHEMA: checks.schema_matches, DEBT: checks.scans_are_fast}
+    if isinstance(settings, TableConfig) and isinstance(settings.source, PostgresSource):
+        found[SLOT] = "warn"  # the rows are right, whatever the server keeps
     return {name: severity for name in DESCRIPTIONS if (severity := found.get(name, "off")) != "off"}
 
 
-def severity_of(checks: PublishedChecksConfig, name: str) -> Severity:
+def severity_of(settings: TableConfig | PublishedConfig, name: str) -> Severity:
     """What a failure of a check means; checks that no config adds always block."""
-    return configured(checks).get(name, "block")
+    return configured(settings).get(name, "block")
 
 
 def mirror_results(
@@ -80,8 +92,9 @@ def mirror_results(
     Raises:
         MissingPackageError: expectations are configured, but Great Expectations is not installed.
     """
-    checks, wanted = config.tables[table].checks, set(names)
-    for name, severity in configured(checks).items():
+    settings, wanted = config.tables[table], set(names)
+    checks = settings.checks
+    for name, severity in configured(settings).items():
         if name in wanted and name not in NAMES.values():
             yield replace(_health(config, table, subject, name), severity=severity)
     if wanted & set(NAMES.values()):
@@ -94,7 +107,7 @@ def published_results(
 ) -> Iterator[CheckResult]:
     """The results of checks that the config adds to a published table, in its present state; all of them by default."""
     entry = published_entry(config, name)
-    wanted = set(configured(entry.checks) if names is None else names)
+    wanted = set(configured(entry) if names is None else names)
     found = find_table(open_catalog(config), name)
     if found is None:
         yield from (CheckResult(n, passed=True, details=[f"{name} does not exist yet"]) for n in sorted(wanted))
@@ -102,7 +115,7 @@ def published_results(
     opened = open_table(found, options=config.scan_options)
     if FRESHNESS in wanted and entry.checks.freshness is not None:
         result = freshness(opened.metadata, entry.checks.freshness.max_age)
-        yield replace(result, severity=severity_of(entry.checks, FRESHNESS))
+        yield replace(result, severity=severity_of(entry, FRESHNESS))
     if wanted & set(NAMES.values()):
         target = _Target(config, name, opened, entry.key, entry.checks)
         yield from (r for n, r in _expected(target, None, full=full).items() if n in wanted)
@@ -258,5 +271,7 @@ def _health(config: Config, table: str, subject: Subject, name: str) -> CheckRes
             return quarantine_is_small(opened, subject.open(log), checks.quarantine_is_small.max_share)
         case "scans_are_fast":
             return scans_are_fast(config, table)
+        case "slot_holds_little_log":
+            return slot_holds_little_log(config, table)
         case _:
             return CheckResult(name, passed=True, details=[f"{table} has no change log: nothing to compare it with"])

@@ -9,7 +9,8 @@ import scan_core
 from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE
-from pipelines.config.project import Config
+from pipelines.config.project import Config, PostgresSource
+from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.maintain.debt import Debt, debt_of
 from scan_core import StructType, TableMetadata
@@ -56,6 +57,22 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
         compared["days until max_debt"] = round(debt.growth.days_left)
     details = list(debt.lines) if debt.is_too_much else []
     return CheckResult("scans_are_fast", not debt.is_too_much, compared, details=details)
+
+
+def slot_holds_little_log(config: Config, table: str) -> CheckResult:
+    """The server of a mirror's source keeps little log for its slot; a server that cannot be asked does not pass."""
+    from pipelines.sources.postgres.server import slot_of
+
+    name, source = "slot_holds_little_log", config.tables[table].source
+    if not isinstance(source, PostgresSource):
+        return CheckResult(name, passed=True, details=[f"{table} is not read from a replication slot"])
+    try:
+        slot = slot_of(source)
+    except PipelineError as error:
+        return CheckResult(name, passed=False, details=[str(error)])
+    complaint = slot.complaint(source)
+    compared = {"bytes of log held": slot.held_bytes, "bytes not confirmed": slot.lag_bytes}
+    return CheckResult(name, complaint is None, compared, details=[] if complaint is None else [complaint])
 
 
 def volume(change_log: scan_core.Table, days: int, factor: float, now: datetime | None = None) -> CheckResult:

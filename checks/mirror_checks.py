@@ -128,7 +128,7 @@ def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
 
 def all_checks_of(config: Config, table: str) -> list[str]:
     """The names of all checks of a mirror, with those that the config adds."""
-    return [*checks_of(config, table), *configured(config.tables[table].checks)]
+    return [*checks_of(config, table), *configured(config.tables[table])]
 
 
 def mirror_subject(config: Config, table: str, metadata: str | None = None) -> Subject | None:
@@ -210,7 +210,7 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
         return KeptResults(0, _results_without_log(config, table, names), None, time.time())
     if not subject.is_local:
         return KeptResults(0, _not_compared(names), None, time.time())
-    added = [name for name, severity in configured(config.tables[table].checks).items() if severity == "block"]
+    added = [name for name, severity in configured(config.tables[table]).items() if severity == "block"]
     made = _snapshot_results(config, table, subject, names)
     of_config = {result.name: result for result in mirror_results(config, table, subject, added)}
     return replace(made, results={**made.results, **of_config})
@@ -306,7 +306,7 @@ def _results_without_log(config: Config, table: str, names: Iterable[str]) -> di
             f"{table} exists, but is not a mirror: another program created it, and no change log is applied to it, so there "
             f"is nothing to compare; nevermore adopt {table} turns it into a mirror, or says why it cannot"
         )
-    checks = config.tables[table].checks
+    settings = config.tables[table]
     return {
-        name: CheckResult(name, passed=passed, details=[reason], severity=severity_of(checks, name)) for name in names
+        name: CheckResult(name, passed=passed, details=[reason], severity=severity_of(settings, name)) for name in names
     }

@@ -173,6 +173,8 @@ def _print(report: "IngestReport", settings: "Config") -> None:
             typer.echo(f"skipped: {counted(number, 'event')} of other tables: {names}")
         else:
             typer.echo(f"skipped: {counted_reason(number, reason)}")
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     for name in report.unmatched_patterns:
         pattern = settings.patterns[name]
         options = {"include_tables": pattern.include_tables, "exclude_tables": pattern.exclude_tables}
@@ -342,7 +344,7 @@ class _JsonLines:
 
     def report_round(self, report: "IngestReport") -> None:
         self._rounds += 1
-        if not report.found_nothing_new:
+        if not report.found_nothing_new or report.warnings:
             self._write(report.as_dict())
             self._news.set()
 
@@ -374,7 +376,7 @@ def _print_maintenance(done: "Maintained") -> None:
 
 
 def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
-    """Updates one line on a terminal; elsewhere prints a line for each round that applied events or failed differently."""
+    """Updates one line on a terminal; elsewhere prints a line for each round that applied events, or failed or warns differently."""
     total = 0
     known: list[str] = []
 
@@ -390,6 +392,7 @@ def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
         parts += [f"{name} deletes were not converted: {c.warning}" for name, c in conversions if c.warning]
         applied = any(t.error is None and t.status != "nothing new" for t in report.tables)
         failures = [f"{t.table} failed: {t.error.removeprefix(f'{t.table}: ')}" for t in report.tables if t.error]
+        failures += [f"warning: {warning}" for warning in report.warnings]
         show(", ".join(parts + failures))
         if not sys.stderr.isatty() and (applied or failures != known):
             typer.echo(", ".join(parts + (failures or ["no more failures"] if known else failures)), err=True)

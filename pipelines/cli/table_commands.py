@@ -388,12 +388,13 @@ def status(
 ) -> None:
     """Show the state of each mirror: changes logged and applied, position in the source, deletes, quarantine, last commits.
 
-    For published tables: when they were published, and which of their mirrors have changed since.
+    For published tables: when they were published, and which of their mirrors have changed since. For replication slots of
+    PostgreSQL: how much log the server keeps.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import open_to_look
     from pipelines.ingest.table_patterns import expanded
-    from pipelines.maintain.status import published_status
+    from pipelines.maintain.status import published_status, slot_status
     from pipelines.maintain.status import status as status_of
 
     settings = load(config)
@@ -402,8 +403,10 @@ def status(
     mirrors = [name for name in tables or () if name not in known.published]
     found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)
     published = published_status(catalog, known, tables or None)
+    slots = slot_status(known, tables or None)
     if as_json:
-        print_json([*map(_mirror_document, found), *({"kind": "published", **asdict(table)} for table in published)])
+        others = [*({"kind": "published", **asdict(table)} for table in published)]
+        print_json([*map(_mirror_document, found), *others, *({"kind": "slot", **asdict(slot)} for slot in slots)])
         return
     if not found and not published:
         typer.echo(f"the feeds of {config} have not been read yet: run nevermore ingest")
@@ -411,6 +414,14 @@ def status(
         typer.echo("\n".join(_lines(mirror)))
     for table in published:
         typer.echo("\n".join(_published_lines(table)))
+    for slot in slots:
+        if slot.held_bytes is not None:
+            typer.echo(
+                f"slot {slot.slot}: {slot.status}, {slot.held_bytes:,} bytes of log held by the server, "
+                f"{slot.lag_bytes:,} bytes not confirmed"
+            )
+        if slot.warning is not None:
+            typer.echo(f"slot {slot.slot}: warning: {slot.warning}", err=True)
 
 
 def _mirror_document(table: "TableStatus") -> dict[str, Any]:

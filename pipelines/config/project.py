@@ -100,6 +100,7 @@ class FilesSource(Section):
 
 DEFAULT_SLOT = "nevermore"
 """Name of the replication slot and of the publication, if the config names none."""
+DEFAULT_HELD_BYTES = 10 * 1024**3
 DEFAULT_CHUNK_BYTES = 64 * 1024**2
 """A load of a large table takes hundreds of commits; an interruption costs seconds."""
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -115,6 +116,7 @@ class PostgresSource(Section):
         slot: name of the replication slot; created when the tables are loaded for the first time.
         publication: name of the publication, which decides which tables, columns, rows and operations are sent.
         chunk_bytes: size of the rows of a table that a load reads and commits at once, as an estimate: what an interruption costs.
+        max_held_bytes: size of the log that the server may keep for the slot: beyond it `ingest`, `status` and the check `slot_holds_little_log` warn.
     """
 
     type: Literal["postgres"]
@@ -122,6 +124,7 @@ class PostgresSource(Section):
     slot: str = DEFAULT_SLOT
     publication: str = DEFAULT_SLOT
     chunk_bytes: Bytes = DEFAULT_CHUNK_BYTES
+    max_held_bytes: Bytes = DEFAULT_HELD_BYTES
 
     @field_validator("slot")
     @classmethod

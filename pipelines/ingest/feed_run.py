@@ -72,6 +72,7 @@ class FeedRun:
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
     untaken: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
 
     def read(self, feed: Feed) -> None:
         """Bring the wanted tables of a feed up to date."""
@@ -277,6 +278,7 @@ class LiveRound:
             if stopped is None:
                 self._record_moment(reading)
                 self._acknowledge(reading.feed)
+                self._run.warnings += self._live.warnings()
         except Exception as error:  # noqa: BLE001 - what is committed is safe; the next round does it again
             has_failed = True
             _log.warning("%s could not be acknowledged", self._feed.source.title, exc_info=error)
@@ -304,8 +306,10 @@ class LiveRound:
         reading.decided = feed.claims(source_tables, reading.decided, self._started)
         running = []
         for table in self._started:
-            if reading.decided.claims.get(table.name) in source_tables:
-                running.append(table)
+            source_table = reading.decided.claims.get(table.name)
+            if source_table in source_tables:
+                if table.position is None or _survives(table, self._live.check_table, source_table, table.position):
+                    running.append(table)
             else:
                 wanted = feed.tables[table.name].source_table or table.name
                 _fail(
@@ -565,6 +569,7 @@ def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -
         run.unassigned,
         tuple(sorted(run.untaken)[:SHOWN_TABLES]),
         tuple(p for p in chosen if p in config.patterns and not any(_covers([p], name) for name in run.reports)),
+        tuple(run.warnings),
     )
 
 

@@ -219,7 +219,11 @@ class Feed:
         tables = self.config(running, decided).tables
         every = range(len(source_tables))
         codes, claims = route_tables(source_tables, tables, decided.claims, codes=every, is_open=bool(self.patterns))
-        taken = {tables[int(code)].name: name for name, code in zip(source_tables, codes, strict=False) if code >= 0}
+        taken: dict[str, str] = {}
+        for name, code in zip(source_tables, codes, strict=False):
+            if code >= 0 and (first := taken.setdefault(tables[int(code)].name, name)) != name:
+                target = tables[int(code)].name
+                raise SourceError(f"{target} fits {first} and {name}: choose one of them with source_table, in full")
         return replace(decided, claims={**claims, **taken})
 
     def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:

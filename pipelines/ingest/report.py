@@ -178,6 +178,7 @@ class IngestReport:
         unassigned: events newly quarantined that belong to none of the tables of their feed.
         untaken_tables: the first tables with changes in the feeds that no table or pattern of the config selects.
         unmatched_patterns: patterns of the config without a table so far.
+        warnings: what someone should see to at the sources, one statement each.
     """
 
     tables: tuple[TableReport, ...]
@@ -186,6 +187,7 @@ class IngestReport:
     unassigned: int = 0
     untaken_tables: tuple[str, ...] = ()
     unmatched_patterns: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -209,5 +211,6 @@ class IngestReport:
             "unassigned": self.unassigned,
             "untaken_tables": list(self.untaken_tables),
             "unmatched_patterns": list(self.unmatched_patterns),
+            "warnings": list(self.warnings),
             "tables": [t.as_dict() for t in self.tables],
         }

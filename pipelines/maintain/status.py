@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
-from pipelines.errors import ConfigError, PositionLostError
+from pipelines.config.project import Config, PostgresSource, TableConfig, change_log_name, quarantine_name
+from pipelines.errors import ConfigError, PipelineError, PositionLostError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import LightCatalog, find_table
 from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.loaded_table import open_current, storage_of
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
+from pipelines.sources.postgres.position import PostgresPosition
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -165,8 +166,50 @@ def status(
     return [_status(catalog, name, config.tables[name]) for name in config.tables if not tables or name in tables]
 
 
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """The replication slot of a source.
+
+    Attributes:
+        slot: its name.
+        held_bytes: size of the log that the server keeps for it; None if the server could not be asked.
+        lag_bytes: size of the log after what is confirmed; likewise.
+        status: whether that log is kept: `reserved`, `extended`, `unreserved` or `lost`.
+        warning: what is wrong, or why the server could not be asked; None if nothing is.
+    """
+
+    slot: str
+    held_bytes: int | None = None
+    lag_bytes: int | None = None
+    status: str | None = None
+    warning: str | None = None
+
+
+def slot_status(config: Config, tables: Sequence[str] | None = None) -> list[SlotStatus]:
+    """The replication slots that tables of a config are read from, all by default, as their servers have them now."""
+    entries = {**config.tables, **config.patterns}
+    sources = {
+        source.model_dump_json(): source
+        for name, entry in entries.items()
+        if (not tables or name in tables) and isinstance(source := entry.source, PostgresSource)
+    }
+    return [_slot_status(source) for source in sources.values()]
+
+
+def _slot_status(source: PostgresSource) -> SlotStatus:
+    from pipelines.sources.postgres.server import slot_of
+
+    try:
+        slot = slot_of(source)
+    except PipelineError as error:
+        return SlotStatus(source.slot, warning=str(error))
+    return SlotStatus(source.slot, slot.held_bytes, slot.lag_bytes, slot.status, slot.complaint(source))
+
+
 def describe_position(text: str) -> str:
     """Describe a position; one of an unknown source is shown unchanged."""
+    if text.startswith('{"source":"postgres"'):
+        return PostgresPosition.from_json(text).words
     try:
         position = FilePosition.from_json(text)
     except PositionLostError:

@@ -109,6 +109,14 @@ class LiveSource(Protocol):
         """
         ...
 
+    def check_table(self, source_table: str, position: str) -> None:
+        """Refuse a table of which changes after a position were not recorded.
+
+        Raises:
+            SourceError: it is another table than the one that was read, or was not recorded for some time.
+        """
+        ...
+
     def is_loaded(self, position: str | None) -> bool:
         """Whether a table with this position contains what existed before the stream."""
         ...
@@ -134,6 +142,10 @@ class LiveSource(Protocol):
 
     def acknowledge(self, positions: Sequence[str]) -> None:
         """Allow the source to forget what precedes all of these positions of change logs."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """What someone should see to, one statement each."""
         ...
 
     def restart(self) -> str:

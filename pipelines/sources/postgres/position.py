@@ -114,6 +114,7 @@ class PostgresPosition:
         lsn: all transactions whose commit is in the log before this position are contained.
         load: state of the load, as long as it matters.
         claims: tables of the source by the target that takes them.
+        member: what identifies the table and its membership in the publication; None if it is not known.
     """
 
     system: str
@@ -121,6 +122,15 @@ class PostgresPosition:
     lsn: int
     load: Load | None = None
     claims: Mapping[str, str] = field(default_factory=dict)
+    member: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Describe the position."""
+        text = f"{lsn_text(self.lsn)} of slot {self.slot}"
+        if self.load is None or self.load.is_complete:
+            return text
+        return f"{text}; being loaded, {len(self.load.chunks):,} chunk{'s' * (len(self.load.chunks) != 1)} so far"
 
     def reaching(self, lsn: int, claims: Mapping[str, str]) -> "PostgresPosition":
         """The position after reading the log up to `lsn`."""
@@ -137,6 +147,7 @@ class PostgresPosition:
             "lsn": lsn_text(self.lsn),
             **({} if self.load is None else {"load": self.load.to_json()}),
             **({"claims": dict(self.claims)} if self.claims else {}),
+            **({} if self.member is None else {"member": self.member}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -160,6 +171,7 @@ class PostgresPosition:
                 lsn=lsn_of(document["lsn"]),
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),
+                member=document.get("member"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PositionLostError(f"unreadable position of PostgreSQL {text[:80]!r}: {error}") from error

@@ -59,6 +59,7 @@ class PostgresBatch:
         slot: name of the slot.
         transactions: transactions of the changes; None for rows of a load.
         load: state of the load after the batch, for rows of a load.
+        member: see `PublishedTable`, for rows of a load.
     """
 
     raw: RawEvents
@@ -69,11 +70,12 @@ class PostgresBatch:
     slot: str
     transactions: Transactions | None = None
     load: Load | None = None
+    member: str | None = None
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
         if self.load is not None or before is None:
-            return PostgresPosition(self.system, self.slot, self.lsn, self.load, decided.claims).to_json()
+            return PostgresPosition(self.system, self.slot, self.lsn, self.load, decided.claims, self.member).to_json()
         return PostgresPosition.from_json(before).reaching(self.lsn, decided.claims).to_json()
 
     def is_due(self, before: str | None) -> bool:
@@ -190,6 +192,18 @@ class PostgresReader:
             raise lost(f"slot {name} was read up to {lsn_text(slot.confirmed)} by someone else", oldest)
         return slot.confirmed
 
+    def check_table(self, source_table: str, position: str) -> None:
+        """See `LiveSource`."""
+        known = PostgresPosition.from_json(position)
+        publication = self._publication or self._server.require_publication()
+        published = next(table for table in publication.tables if table.name == source_table)
+        if known.member is not None and known.member != published.member:
+            raise lost(
+                f"{source_table} was dropped and created again, or was out of publication {self.source.publication} for some "
+                "time",
+                known.lsn,
+            )
+
     def is_loaded(self, position: str | None) -> bool:
         """See `LiveSource`."""
         if position is None:
@@ -208,7 +222,14 @@ class PostgresReader:
         start = self._start if known is None else known.lsn
         for part in TableLoad(self._server, publication, published, table, limit_bytes).parts(known):
             yield PostgresBatch(
-                part.raw, part.end, part.continues, start, self._system, self.source.slot, load=part.load
+                part.raw,
+                part.end,
+                part.continues,
+                start,
+                self._system,
+                self.source.slot,
+                load=part.load,
+                member=published.member,
             )
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[PostgresBatch]:
@@ -256,6 +277,12 @@ class PostgresReader:
             self._server.advance_slot(self._safe)
             self._start = self._safe
         self._confirmed_at = time.monotonic()
+
+    def warnings(self) -> Sequence[str]:
+        """See `LiveSource`."""
+        slot = self._server.slot()
+        complaint = None if slot is None else slot.complaint(self.source)
+        return [] if complaint is None else [complaint]
 
     def restart(self) -> str:
         """See `LiveSource`. Replaces a slot whose log is lost."""

@@ -113,16 +113,40 @@ class Slot:
     held_bytes: int
     lag_bytes: int
 
+    def complaint(self, source: PostgresSource) -> str | None:
+        """What is wrong with the log that the server keeps for the slot; None if it is little."""
+        if self.status == "lost":
+            return f"the server has removed log that slot {source.slot} needs: nevermore resync TABLE --from-source"
+        if self.held_bytes <= source.max_held_bytes:
+            return None
+        by = f", which process {self.active_pid} reads" if self.active_pid is not None else ", which nobody reads now"
+        return (
+            f"the server keeps {self.held_bytes:,} bytes of its log for slot {source.slot}{by}, more than max_held_bytes: "
+            f"{source.max_held_bytes:,}. Its disk may fill up: run nevermore ingest; if that does not help, a change log "
+            "that fails, or a transaction that has been open for long, holds the slot back"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table of a publication; `columns` and `condition` restrict what is sent, if they are set."""
+    """A table of a publication.
+
+    Attributes:
+        name: `schema.table`.
+        schema: its schema.
+        table: its name in the schema.
+        columns: the only columns that are sent; None for all.
+        condition: of the only rows that are sent; None for all.
+        member: identifiers of the table, the publication, and the entry by which it is in it. They change if the table is
+            created again, or if it was out of the publication, when its changes were not sent.
+    """
 
     name: str
     schema: str
     table: str
     columns: tuple[str, ...] | None
     condition: str | None
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +268,16 @@ class Server:
             int(lag or 0),
         )
 
+    def require_slot(self) -> Slot:
+        """The replication slot.
+
+        Raises:
+            SourceError: there is none.
+        """
+        if (slot := self.slot()) is None:
+            raise SourceError(f"there is no replication slot {self.source.slot}; the first nevermore ingest creates it")
+        return slot
+
     def create_slot(self) -> None:
         """Create the replication slot; waits for transactions that are running.
 
@@ -287,13 +321,24 @@ class Server:
         names = ("insert", "update", "delete", "truncate")
         operations = frozenset(name for name, is_sent in zip(names, found[0], strict=True) if is_sent)
         restrictions = "attnames::text[], rowfilter" if self.version >= 15 else "NULL, NULL"
+        of_schema = (
+            "SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"
+        )
+        of_table = "SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid"
+        entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
         rows = self.query(
-            f"SELECT schemaname, tablename, {restrictions} FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2",
+            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}) "
+            "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "
+            "JOIN pg_namespace n ON n.nspname = t.schemaname "
+            "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "
+            "WHERE pubname = %s ORDER BY 1, 2",
             self.source.publication,
         )
         tables = (
-            PublishedTable(f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), condition)
-            for schema, table, columns, condition in rows
+            PublishedTable(
+                f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), where, member
+            )
+            for schema, table, columns, where, member in rows
         )
         return Publication(operations, tuple(tables))
 
@@ -398,6 +443,19 @@ class Server:
             time.sleep(0.05)
 
 
+def slot_of(source: PostgresSource) -> Slot:
+    """The replication slot of a source, with a connection for this question alone.
+
+    Raises:
+        SourceError: the server cannot be reached, or has no such slot.
+    """
+    server = Server(source)
+    try:
+        return server.require_slot()
+    finally:
+        server.close()
+
+
 def lost(why: str, at: int) -> SourceError:
     """The error for changes that the server no longer has."""
     return SourceError(
@@ -414,4 +472,5 @@ __all__ = [
     "connect",
     "lost",
     "reported",
+    "slot_of",
 ]

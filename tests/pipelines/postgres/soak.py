@@ -3,6 +3,8 @@
 Each writer owns a range of keys, and a row that counts its transactions. It remembers a digest of its rows after each of them.
 So of every snapshot of a mirror one can tell, for each writer, after which transaction it was, and whether it has exactly the
 rows of that moment. At the end the mirrors equal the tables row by row.
+
+Money moves between two more tables in transactions, so that what a published table reads of both, at any time, sums to zero.
 """
 
 import argparse
@@ -24,10 +26,14 @@ from typing import Any
 import yaml
 
 from pipelines.config.project import Config, load
+from pipelines.errors import PublishError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.loaded_table import open_current, storage_of
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.compact import compact_mirror
+from pipelines.publish.mirror_reads import mirror_scans
+from pipelines.publish.query import published_query
 from scan_core import open_table
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 
@@ -37,6 +43,7 @@ TABLES = {
     "accounts": "id bigint PRIMARY KEY, amount numeric(12,2), body text",
     "docs": "id text PRIMARY KEY, amount numeric(12,2), body text",
 }
+LEDGERS = ("debits", "credits")
 LARGE = 20_000
 FIRST = 20_000
 """Rows of a writer before anything is read: several chunks."""
@@ -206,6 +213,42 @@ class Writer(threading.Thread):
         )
 
 
+class Mover(threading.Thread):
+    """Moves money from one table to another, so that all amounts of both sum to zero after each transaction."""
+
+    def __init__(self, server: PostgresServer, seed: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.failure: BaseException | None = None
+        self._random = random.Random(seed)
+        self._connection = server.connect("soak")
+        self._connection.autocommit = False
+        self._stop_event = stop
+
+    def run(self) -> None:
+        try:
+            while not self._stop_event.is_set():
+                with self._connection.cursor() as cursor:
+                    for _ in range(self._random.choice((1, 1, 3, 500))):
+                        amount = self._random.randrange(1, 1000)
+                        for table, value in zip(LEDGERS, (-amount, amount), strict=True):
+                            key = self._random.randrange(1000)
+                            cursor.execute(
+                                f"INSERT INTO {table} VALUES ({key}, {value}) ON CONFLICT (id) DO UPDATE SET "
+                                f"amount = {table}.amount + excluded.amount"
+                            )
+                if self._random.random() < 0.1:
+                    self._connection.rollback()
+                else:
+                    self._connection.commit()
+                self.count += 1
+                time.sleep(self._random.random() * 0.02)
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            self.failure = error
+        finally:
+            self._connection.close()
+
+
 class Soak:
     """A run: a database, its writers, an ingester that is killed again and again."""
 
@@ -222,7 +265,10 @@ class Soak:
         self.admin = server.connect("soak")
         for table, columns in TABLES.items():
             self.sql(f"CREATE TABLE {table} ({columns})", f"ALTER TABLE {table} ALTER COLUMN body SET STORAGE EXTERNAL")
+        for table in LEDGERS:
+            self.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, amount bigint NOT NULL)")
         self.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+        self.mover = Mover(server, seed, self.stop)
         self.writers = [
             Writer(server, table, number, seed * 100 + number, self.stop, self.gates[table])
             for table in TABLES
@@ -252,9 +298,15 @@ class Soak:
             "publication": "pub",
             "chunk_bytes": "1MiB",
         }
-        tables = {f"shop.{table}": {"source": source, "memory_limit_bytes": "64MiB"} for table in TABLES}
+        tables = {f"shop.{table}": {"source": source, "memory_limit_bytes": "64MiB"} for table in (*TABLES, *LEDGERS)}
+        sql = "select d.amount, c.amount as other from shop.debits d cross join shop.credits c"
+        document = {
+            "tables": tables,
+            "published": {"shop.money": {"sql": sql}},
+            "maintenance": {"keep_snapshots": 100_000},
+        }
         path = self.folder / "nevermore.yaml"
-        path.write_text(yaml.safe_dump({"tables": tables, "maintenance": {"keep_snapshots": 100_000}}))
+        path.write_text(yaml.safe_dump(document))
         return load(path)
 
     def truncate(self) -> None:
@@ -285,6 +337,47 @@ class Soak:
             self.sql(f"ALTER TABLE {table} DROP COLUMN {name}")
         self.counts["columns"] += 1
 
+    def look(self) -> None:
+        """What a published table reads of several mirrors now is a state of the database."""
+        catalog = open_catalog(self.config)
+        if not all(catalog.table_exists(f"shop.{table}") for table in LEDGERS):
+            return
+        try:
+            scans = mirror_scans(catalog, self.config, published_query(self.config, "shop.money"))
+        except PublishError:
+            self.counts["looks without a moment"] += 1
+            return
+        amounts = {name: sum(scan.to_table().column("amount").to_pylist()) for name, scan in scans.items()}
+        assert sum(amounts.values()) == 0, (amounts, {name: scan.snapshot for name, scan in scans.items()})
+        self.counts["looks at several mirrors"] += 1
+        current = {name: catalog.load_table(name).metadata.current_snapshot_id for name in scans}
+        pinned = {name: scan.snapshot and scan.snapshot.snapshot_id for name, scan in scans.items()}
+        self.counts["of these at older snapshots"] += current != pinned
+
+    def compact(self) -> None:
+        table = self.random.choice((*TABLES, *LEDGERS))
+        if (
+            open_catalog(self.config).table_exists(f"shop.{table}")
+            and compact_mirror(self.config, f"shop.{table}") is not None
+        ):
+            self.counts["compactions"] += 1
+
+    def break_connections(self) -> None:
+        self.counts["broken connections"] += self.sql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'nevermore'"
+        )[0][0]
+
+    def disturb(self) -> None:
+        for chance, step in (
+            (0.3, self.look),
+            (0.03, self.compact),
+            (0.01, self.truncate),
+            (0.01, self.alter),
+            (0.05, self.break_connections),
+        ):
+            if self.random.random() < chance:
+                step()
+
     def ingester(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
@@ -306,6 +399,7 @@ class Soak:
     def run(self, seconds: float) -> dict[str, Any]:
         for writer in self.writers:
             writer.start()
+        self.mover.start()
         ends = time.monotonic() + seconds
         process = self.ingester()
         try:
@@ -313,14 +407,8 @@ class Soak:
             while time.monotonic() < ends:
                 time.sleep(0.3)
                 assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
-                if self.random.random() < 0.01:
-                    self.truncate()
-                if self.random.random() < 0.01:
-                    self.alter()
-                if self.random.random() < 0.05:
-                    self.counts["broken connections"] += self.sql(
-                        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'nevermore'"
-                    )[0][0]
+                assert self.mover.failure is None, self.mover.failure
+                self.disturb()
                 if process.poll() is not None:
                     self.counts["ingester ended by itself"] += 1
                     process = self.ingester()
@@ -334,6 +422,7 @@ class Soak:
             self.stop.set()
             for writer in self.writers:
                 writer.join()
+            self.mover.join()
             process.send_signal(signal.SIGTERM)
             process.wait(120)
         assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
@@ -347,7 +436,11 @@ class Soak:
             if not errors:
                 break
         assert not errors, errors
+        self.look()
         catalog = open_catalog(self.config)
+        for table in LEDGERS:
+            rows = open_current(catalog.load_table(f"shop.{table}")).scan().to_table().to_pylist()
+            assert {(row["id"], row["amount"]) for row in rows} == set(self.sql(f"SELECT id, amount FROM {table}"))
         checked = 0
         for table in TABLES:
             assert not catalog.table_exists(f"quarantine.shop_{table}"), (
@@ -365,7 +458,8 @@ class Soak:
             assert {tuple(str(v) for v in row.values()) for row in rows} == source
             checked += self.check_snapshots(catalog, table, mirror)
         writers = {f"{w.table}/{w.number}": len(w.states) for w in self.writers}
-        return {**self.counts, "transactions": sum(writers.values()), "snapshots checked": checked}
+        transactions = sum(writers.values()) + self.mover.count
+        return {**self.counts, "transactions": transactions, "snapshots checked": checked}
 
     def check_snapshots(self, catalog: Any, table: str, mirror: Any) -> int:
         log = catalog.load_table(f"change_log.shop_{table}")

@@ -234,3 +234,76 @@ def test_a_missing_publication_is_an_error_with_a_way_out(shop: Any) -> None:
     shop.sql("CREATE TABLE items (id int PRIMARY KEY)")
     (table,) = run_once(shop.config("items")).tables
     assert "CREATE PUBLICATION pub FOR TABLE" in str(table.error)
+
+
+GAPS = {
+    "out of the publication": (
+        "ALTER PUBLICATION pub DROP TABLE items",
+        "UPDATE items SET name = 'unseen' WHERE id = 1",
+        "ALTER PUBLICATION pub ADD TABLE items",
+    ),
+    "created again": (
+        "DROP TABLE items",
+        "CREATE TABLE items (id int PRIMARY KEY, name text, big text)",
+        "INSERT INTO items VALUES (500, 'unseen', NULL)",
+        "ALTER PUBLICATION pub ADD TABLE items",
+    ),
+    "publication created again": (
+        "DROP PUBLICATION pub",
+        "UPDATE items SET name = 'unseen' WHERE id = 1",
+        "CREATE PUBLICATION pub FOR TABLE items",
+    ),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_changes_that_were_not_sent_are_an_error_with_a_way_out(shop: Any, gap: str) -> None:
+    config = created(shop)
+    shop.sql(*GAPS[gap], "INSERT INTO items VALUES (501, 'seen', NULL)")
+    (table,) = run_once(config).tables
+    assert "public.items was dropped and created again, or was out of publication pub" in str(table.error)
+    resync_from_source(open_catalog(config), config, "shop.items")
+    same(shop, config)
+    shop.sql("UPDATE items SET name = 'found' WHERE id = 501")
+    shop.ingest(config)
+    same(shop, config)
+
+
+def test_other_changes_of_a_publication_are_no_gap(shop: Any) -> None:
+    config = created(shop)
+    shop.sql(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "ALTER PUBLICATION pub ADD TABLE orders",
+        "ALTER PUBLICATION pub SET TABLE items",
+        "ALTER TABLE items RENAME TO things",
+        "UPDATE things SET name = 'x' WHERE id = 3",
+        "ALTER TABLE things RENAME TO items",
+        "VACUUM FULL items",
+    )
+    shop.ingest(config)
+    same(shop, config)
+
+
+def test_a_name_that_fits_two_tables_is_refused(shop: Any) -> None:
+    for schema in ("a", "b"):
+        shop.sql(f"CREATE SCHEMA {schema}", f"CREATE TABLE {schema}.items (id int PRIMARY KEY)")
+        shop.sql(f"INSERT INTO {schema}.items VALUES (1)")
+    shop.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+    (table,) = run_once(shop.config("x", source_table="items")).tables
+    assert "shop.x fits a.items and b.items" in str(table.error)
+    shop.ingest(shop.config("x", source_table="b.items"))
+
+
+def test_names_that_need_quotes(shop: Any) -> None:
+    name = '"Weird Schema"."Order ""x"" é"'
+    shop.sql(
+        'CREATE SCHEMA "Weird Schema"',
+        f'CREATE TABLE {name} ("Id" int PRIMARY KEY, "a b" text, "select" int, "q""uote" text, "x.y" int, "Ünï" text)',
+        f"INSERT INTO {name} VALUES (1, 'a', 2, 'q', 3, 'u'), (2)",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    )
+    config = shop.config("odd", source_table='Weird Schema.Order "x" é')
+    shop.ingest(config)
+    shop.sql(f"""UPDATE {name} SET "a b" = 'b' WHERE "Id" = 1""", f'UPDATE {name} SET "Id" = 7 WHERE "Id" = 2')
+    shop.ingest(config)
+    assert shop.rows(config, "odd") == [(1, "b", 2, "q", 3, "u"), (7, None, None, None, None, None)]
