@@ -145,6 +145,7 @@ class PostgresReader:
         self._versions: list[SourceTable] = []
         self._current: dict[int, int] = {}
         self._publication: Publication | None = None
+        self._name_of: dict[int, str] = {}
         self._system = ""
         self._start = 0
         self._safe = 0
@@ -155,6 +156,7 @@ class PostgresReader:
     def tables(self) -> tuple[str, ...]:
         """See `LiveSource`."""
         self._publication = self._server.require_publication()
+        self._name_of = {table.oid: table.name for table in self._publication.tables}
         return tuple(table.name for table in self._publication.tables)
 
     def begin(self, positions: Mapping[str, str | None]) -> None:
@@ -380,7 +382,9 @@ class PostgresReader:
         if identity == b"f":
             key = tuple(name for name in self._server.key_of(oid) if name in key)
         described_columns = tuple(SourceColumn(name, names[kind], in_key) for name, in_key, kind in columns)
-        return SourceTable(oid, f"{(schema or b'pg_catalog').decode()}.{table.decode()}", described_columns, key)
+        # a table that had another name for some time is the same table
+        name = self._name_of.get(oid, f"{(schema or b'pg_catalog').decode()}.{table.decode()}")
+        return SourceTable(oid, name, described_columns, key)
 
     def _batch(self, payloads: list[bytes], lsn: int, end: BatchEnd, place: "_Place") -> PostgresBatch:
         """A batch of messages; `place` is that of the first one in its transaction."""

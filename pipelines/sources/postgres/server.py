@@ -148,6 +148,11 @@ class PublishedTable:
     condition: str | None
     member: str
 
+    @property
+    def oid(self) -> int:
+        """Identifier of the table in its database."""
+        return int(self.member.partition("/")[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Publication:
