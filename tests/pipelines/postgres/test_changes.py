@@ -299,7 +299,7 @@ def test_names_that_need_quotes(shop: Any) -> None:
     shop.sql(
         'CREATE SCHEMA "Weird Schema"',
         f'CREATE TABLE {name} ("Id" int PRIMARY KEY, "a b" text, "select" int, "q""uote" text, "x.y" int, "Ünï" text)',
-        f"INSERT INTO {name} VALUES (1, 'a', 2, 'q', 3, 'u'), (2)",
+        f"INSERT INTO {name} VALUES (1, 'a', 2, 'q', 3, 'u'), (2, NULL, NULL, NULL, NULL, NULL)",
         "CREATE PUBLICATION pub FOR ALL TABLES",
     )
     config = shop.config("odd", source_table='Weird Schema.Order "x" é')
