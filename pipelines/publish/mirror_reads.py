@@ -112,7 +112,10 @@ class MirrorView:
 
 @contextmanager
 def views_of(
-    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None, reader: Reader
+    spark: SparkSession,
+    scans: Mapping[str, Scan],
+    reports_folder: str | None,
+    reader: Reader,
 ) -> Iterator[dict[str, MirrorView]]:
     """Temporary views of the scans, by table, for a query that repeats their conditions.
 
@@ -131,6 +134,19 @@ def views_of(
         for table, frame in frames.items():
             frame.createTempView(names[table])
         yield {t: MirrorView(names[t], str(choice_of(frame)), reports_of(frame)) for t, frame in frames.items()}
+    finally:
+        for view in names.values():
+            spark.catalog.dropTempView(view)
+
+
+@contextmanager
+def columns_of(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[dict[str, str]]:
+    """Names of temporary views without rows, by table, which tell the columns of a query and cost Spark next to nothing."""
+    names = {table: f"nevermore_{uuid4().hex[:12]}" for table in scans}
+    try:
+        for table, scan in scans.items():
+            spark.createDataFrame([], spark_schema(scan.schema)).createTempView(names[table])
+        yield names
     finally:
         for view in names.values():
             spark.catalog.dropTempView(view)

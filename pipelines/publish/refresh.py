@@ -43,6 +43,7 @@ from pipelines.publish.audit import (
     summarize_checks,
 )
 from pipelines.publish.mirror_reads import (
+    columns_of,
     mirror_scans,
     names_of,
     reads_of,
@@ -467,10 +468,14 @@ class _Run:
     def _make_in(
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], wanted: PublishedState, *, is_dry: bool
     ) -> PublishReport:
-        # the python reader reads nothing before a query asks for rows, which most plans do not
-        with views_of(spark, self.scans, self.config.spark.reports, "python") as views:
-            work, shape = self._work(spark, plan, keys, names_of(views))
-            asked = reads_of(self.scans, views)
+        asked: Mapping[str, TableRead] = {}
+        if isinstance(plan, MakeAll) or keys:
+            with columns_of(spark, self.scans) as columns:
+                work, shape = self._work(spark, plan, keys, columns)
+        else:  # the python reader reads nothing before a query asks for rows, which few plans do
+            with views_of(spark, self.scans, self.config.spark.reports, "python") as views:
+                work, shape = self._work(spark, plan, keys, names_of(views))
+                asked = reads_of(self.scans, views)
         writer = self._writer(spark, work, shape)
         if is_dry:
             writer.plan_reads()

@@ -18,6 +18,7 @@ from scan_core.joins.key_set import KeySet
 from scan_core.joins.request import ROW_COST
 from scan_core.model.errors import OptionError
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import FileFormat
 from scan_core.plan.file_pruner import FilePruner, file_statistics
 from scan_core.read.split_reader import count_split
 from scan_core.spark.types import quoted_name
@@ -122,8 +123,11 @@ def share_that_fulfils(plan: "ScanPlan") -> float:
     """The share of rows that fulfil the predicate of a plan, estimated by some from the middle of row groups of a few files."""
     context = replace(plan.context, runtime_filters=())
     counted = [0, 0]
-    step = max(1, len(plan.tasks) // _SAMPLED_FILES)
-    for task in plan.tasks[step // 2 :: step][:_SAMPLED_FILES]:
+    tasks = [
+        task for task in plan.tasks if task.data_file.format is FileFormat.PARQUET
+    ]  # Spark's reader reads no others
+    step = max(1, len(tasks) // _SAMPLED_FILES)
+    for task in tasks[step // 2 :: step][:_SAMPLED_FILES]:
         parts = max(1, task.data_file.record_count // _SAMPLED_ROWS)
         # a task of some bytes has the first row group; equal parts of this are at most as large as those of the file
         first = replace(task.with_deletes(), start=0, length=_FIRST_ROW_GROUP, row_share=(parts // 2, parts))

@@ -113,7 +113,7 @@ def test_mirrors_of_a_project_are_read_with_its_options(run: Run, tmp_path: Path
     assert ingested[0] == 0, ingested[2]
     config = load(project.path).with_scan({"prune_pages": "false"})
     expected = {"memory_limit_bytes": 64 * 1024**2, "index_folder": str(tmp_path / "indexes"), "prune_pages": False}
-    scans = mirror_scans(open_catalog(config), published_query(config, "shop.daily"), config.scan_options)
+    scans = mirror_scans(open_catalog(config), config, published_query(config, "shop.daily"))
     assert scans["shop.orders"].options.changed() == expected
     subject = mirror_subject(config, "shop.orders")
     assert subject is not None

@@ -74,7 +74,7 @@ def pushed(config: Config, key: str | None = None) -> PushedScans:
     query = published_query(config, NAME)
     return push_down(
         query,
-        mirror_scans(open_catalog(config), query, config.scan_options),
+        mirror_scans(open_catalog(config), config, query),
         arguments(query, published_entry(config, NAME), key),
     )
 
