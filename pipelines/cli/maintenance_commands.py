@@ -62,6 +62,9 @@ def compact(
             show_default=False,
         ),
     ] = None,
+    manifests: Annotated[
+        bool, typer.Option("--manifests", help="Rewrite manifests, sorted by partition, and no data files.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be rewritten; change nothing.")] = False,
     config: OptionalConfig = None,
     as_json: AsJson = False,
@@ -77,7 +80,10 @@ def compact(
     from pipelines.changes.row_order import Order
     from pipelines.maintain.compact import CompactSettings
     from pipelines.maintain.compact import compact as rewrite
+    from pipelines.maintain.manifest_order import arrange_manifests
 
+    if manifests and (everything or (sort, where, target_size) != (None, None, None)):
+        raise ConfigError("--manifests rewrites no data files: leave out --sort, --all, --where and --target-size")
     settings = _config(tables, config)
     asked: dict[str, Any] = {
         "order": None if sort is None else Order.parse(sort, split_names),
@@ -93,6 +99,12 @@ def compact(
             raise ConfigError(
                 f"{name} is a path: name the table as in its catalog, because a rewrite is committed there"
             )
+        if manifests:
+            arranged = arrange_manifests(table, is_dry=dry_run)
+            done.append(arranged.as_dict())
+            if not as_json:
+                print_result(None, arranged.lines, as_json=False)
+            continue
         with byte_progress(f"Compacting {name}") as show:
             report = rewrite(table, CompactSettings.of(table, settings, **asked), show)
         if report.commits and (indexes := _keep_indexes(name, table, settings)) is not None:

@@ -21,8 +21,10 @@ from pipelines.iceberg import storage
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
 from pipelines.iceberg.manifests import (
+    Arrangement,
     ManifestEntry,
     NamedFiles,
+    Pays,
     Selection,
     SnapshotManifests,
     manifest_list_bytes,
@@ -37,6 +39,7 @@ from scan_core import PartitionSpec, Schema
 if TYPE_CHECKING:
     from pyiceberg.table import CommitTableRequest, Table
     from pyiceberg.table.metadata import TableMetadataV2
+    from pyiceberg.table.snapshots import Snapshot
 
 ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
@@ -387,6 +390,20 @@ class RowDelta:
         storage.reached("after-commit")
         return committed
 
+    def arrangement(self, target_bytes: int, pays: Pays) -> Arrangement:
+        """The manifests of the table sorted by partition, where that pays, for `arrange`; nothing is written."""
+        manifests = SnapshotManifests(
+            self.table, self.storage, self.schema, self.specs, 0, 0, self.table.format_version
+        )
+        return manifests.arrangement(self._base(), target_bytes, pays)
+
+    def arrange(self, arrangement: Arrangement, properties: Mapping[str, str]) -> Committed:
+        """Commit an arrangement of the manifests as a `replace` snapshot with the same files; see `commit`."""
+        snapshot, committed = self._snapshot([], properties, None, "replace", arrangement=arrangement)
+        self._swap(snapshot)
+        storage.reached("after-commit")
+        return committed
+
     def stage(
         self,
         added: Sequence[WrittenFile],
@@ -424,18 +441,22 @@ class RowDelta:
         operation: Operation | None,
         *,
         forgets: bool = False,
+        arrangement: Arrangement | None = None,
     ) -> tuple[dict[str, Any], Committed]:
         """Write the manifests; return the snapshot in the form of table metadata."""
         storage.reached("after-files")
         metadata = cast("TableMetadataV2", self.table.metadata)
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
-        base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
+        base = self._base()
         manifests = SnapshotManifests(
             *(self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number),
             *(self.table.format_version, self._written),
         )
-        carried = manifests.carried(base, remove, forgets=forgets)
+        if arrangement is None:
+            carried = manifests.carried(base, remove, forgets=forgets)
+        else:
+            carried = manifests.arranged(base, arrangement)
         # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
         if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
             self.storage.remove(self._written)
@@ -467,6 +488,10 @@ class RowDelta:
             **row_ids,
         }
         return snapshot, Committed(snapshot_id, sequence_number, named, summary)
+
+    def _base(self) -> "Snapshot | None":
+        snapshots = reversed(self.table.metadata.snapshots)
+        return next((s for s in snapshots if s.snapshot_id == self.base_snapshot_id), None)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Remove files written for this commit, unless the commit happened or may have happened."""

@@ -9,10 +9,12 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import fastavro
+import numpy as np
 import orjson
 
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
@@ -20,7 +22,7 @@ from pipelines.iceberg.loaded_table import metadata_location, source_types
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type
+from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type, decode_bound
 from scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
 
 if TYPE_CHECKING:
@@ -564,6 +566,54 @@ def _tier(entries: int) -> int:
     return tier
 
 
+def partition_order(entry: ManifestEntry) -> tuple[Any, ...]:
+    """Sorts files by partition, NULL first, then by age."""
+    values = entry.data_file["partition"].values()
+    return (*(_ranked(v) for v in values), entry.sequence_number or 0, entry.path)
+
+
+def _ranked(value: Any) -> tuple[Any, ...]:
+    """NULL below and NaN above all other values."""
+    if value is None:
+        return (0,)
+    return (1, value) if value == value else (2,)  # noqa: PLR0124 - NaN has no order
+
+
+def bytes_per_partition(manifests: Sequence[Record], layout: PartitionLayout) -> float:
+    """Stored bytes of the manifests that a scan of one partition reads, on average over the files.
+
+    Args:
+        manifests: manifest-list entries of one content and spec.
+        layout: the spec.
+    """
+    lengths = np.array([m["manifest_length"] for m in manifests], np.int64)
+    ends = []
+    for place, kind in enumerate(layout.types):
+        ranges = [_range(m["partitions"], place, kind) for m in manifests]
+        ranks = {end: rank for rank, end in enumerate(sorted({end for pair in ranges for end in pair}))}
+        ends.append(np.array([[ranks[low], ranks[high]] for low, high in ranges]))
+    read = np.zeros(len(manifests), np.int64)
+    for index in range(len(manifests)):
+        overlaps = np.ones(len(manifests), np.bool_)
+        for pairs in ends:
+            overlaps &= (pairs[:, 0] <= pairs[index, 1]) & (pairs[:, 1] >= pairs[index, 0])
+        read[index] = lengths[overlaps].sum()
+    return float(np.average(read, weights=[max(_entries(m), 1) for m in manifests]))
+
+
+def _range(summaries: Sequence[Record] | None, place: int, kind: PrimitiveType) -> tuple[tuple[Any, ...], ...]:
+    """The lowest and highest value of a partition field in a manifest; all values if that is not known."""
+    if summaries is None or place >= len(summaries):
+        return (0,), (2,)
+    summary = summaries[place]
+    bounds = [decode_bound(summary[f"{end}_bound"], kind) for end in ("lower", "upper")]
+    if None in bounds:  # only NULL or NaN, unless the writer left it out
+        has_null, has_nan = summary["contains_null"], summary["contains_nan"]
+        return (2,) if has_nan and not has_null else (0,), (0,) if has_null and not has_nan else (2,)
+    low, high = ((1, bound) for bound in bounds)
+    return (0,) if summary["contains_null"] else low, (2,) if summary["contains_nan"] else high
+
+
 Selection = Callable[[ManifestEntry, PartitionSpec], bool]
 """Selects live files to remove, by manifest entry and spec."""
 
@@ -585,6 +635,41 @@ class Carried:
 
     records: tuple[Record, ...] = ()
     removed: tuple[tuple[int, ManifestEntry], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewManifest:
+    """A manifest that is encoded, and not written yet."""
+
+    entries: tuple[ManifestEntry, ...]
+    content: ManifestContent
+    layout: PartitionLayout
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Manifests of a snapshot sorted by partition, not written yet.
+
+    Attributes:
+        replaced: paths of the manifests whose place the new ones take.
+        new: the new ones.
+        replaced_bytes: stored bytes of the replaced manifests.
+        bytes_before: stored bytes that a scan of one partition read of the replaced manifests.
+        bytes_after: the same of the new ones.
+    """
+
+    replaced: frozenset[str] = frozenset()
+    new: tuple[NewManifest, ...] = ()
+    replaced_bytes: int = 0
+    bytes_before: float = 0.0
+    bytes_after: float = 0.0
+
+
+Pays = Callable[[float, int, float | None], bool]
+"""Whether manifests of one content and spec are written again: by the bytes that a scan of one partition reads of them, all
+their bytes, and what such a scan will read of the new ones, None before that is known.
+"""
 
 
 @dataclass(slots=True)
@@ -647,6 +732,45 @@ class SnapshotManifests:
                 rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
         return Carried((*rewritten, *kept), tuple(removed))
 
+    def arrangement(self, base: "Snapshot | None", target_bytes: int, pays: Pays) -> Arrangement:
+        """Sort the files of a snapshot by partition into manifests of about `target_bytes`, where that pays.
+
+        A manifest ends between two partitions if it can, so that a scan of one partition reads few of them.
+        """
+        listed = [] if base is None else read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
+        groups: dict[tuple[int, int], list[Record]] = {}
+        for manifest in filter(_has_live_files, listed):
+            groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
+        types = self._types() if groups else {}
+        done = Arrangement()
+        for (content, spec_id), group in groups.items():
+            layout = self._layout(spec_id, types)
+            total = sum(m["manifest_length"] for m in group)
+            before = bytes_per_partition(group, layout)
+            if len(group) < 2 or not pays(before, total, None):
+                continue
+            entries = sorted((e for m in group for e in self._live_entries(m, layout)), key=partition_order)
+            most = max(1, target_bytes * len(entries) // total)
+            new = [self._encoded(part, ManifestContent(content), layout) for part in _parts(entries, most)]
+            after = bytes_per_partition([self._record(m, "") for m in new], layout)
+            if pays(before, total, after):
+                done = Arrangement(
+                    done.replaced | {m["manifest_path"] for m in group},
+                    (*done.new, *new),
+                    done.replaced_bytes + total,
+                    done.bytes_before + before,
+                    done.bytes_after + after,
+                )
+        return done
+
+    def arranged(self, base: "Snapshot | None", arrangement: Arrangement) -> Carried:
+        """Carry over the parent's manifests in this arrangement, which was made of the same parent."""
+        if base is None:
+            return Carried()
+        listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
+        kept = [m for m in listed if _has_live_files(m) and m["manifest_path"] not in arrangement.replaced]
+        return Carried((*map(self._put, arrangement.new), *kept))
+
     def write(self, name: str, data: bytes) -> str:
         """Write a file to the table's metadata folder; return its path."""
         path = f"{metadata_location(self.table)}/{name}"
@@ -674,14 +798,24 @@ class SnapshotManifests:
         return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
 
     def _manifest(self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout) -> Record:
+        return self._put(self._encoded(entries, content, layout))
+
+    def _encoded(
+        self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout
+    ) -> NewManifest:
         data = manifest_bytes(entries, content, layout, self.schema, self.version)
-        path = self.write(f"{uuid.uuid4()}-m0.avro", data)
+        return NewManifest(tuple(entries), content, layout, data)
+
+    def _put(self, manifest: NewManifest) -> Record:
+        return self._record(manifest, self.write(f"{uuid.uuid4()}-m0.avro", manifest.data))
+
+    def _record(self, manifest: NewManifest, path: str) -> Record:
         return manifest_record(
-            entries,
-            content,
-            layout,
+            manifest.entries,
+            manifest.content,
+            manifest.layout,
             path=path,
-            length=len(data),
+            length=len(manifest.data),
             snapshot_id=self.snapshot_id,
             sequence_number=self.sequence_number,
         )
@@ -694,6 +828,22 @@ class SnapshotManifests:
         types = source_types(self.table)
         types.update({i: self.schema.field(i).type for i in self.schema.field_ids})
         return types
+
+
+def _parts(entries: Sequence[ManifestEntry], most: int) -> Iterator[Sequence[ManifestEntry]]:
+    """Cut entries that are sorted by partition into parts of at most `most`, between two partitions if they can be."""
+    held: list[ManifestEntry] = []
+    for _, files in groupby(entries, lambda e: partition_order(e)[:-2]):
+        members = list(files)
+        if held and len(held) + len(members) > most:
+            yield held
+            held = []
+        while len(members) > most:
+            yield members[:most]
+            members = members[most:]
+        held += members
+    if held:
+        yield held
 
 
 def _has_live_files(manifest: Record) -> bool:

@@ -39,6 +39,7 @@ from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROU
 from pipelines.iceberg.positions import ancestors, carried_positions
 from pipelines.iceberg.row_shape import check_order, parquet_schema
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter
+from pipelines.maintain.manifest_order import arrange_manifests
 from pipelines.mirrors.table_shape import ADOPTED, KEY
 from scan_core import (
     ROW_LINEAGE,
@@ -179,6 +180,7 @@ class CompactReport:
         dead_rows_removed: deleted rows of the old files.
         delete_files_dropped: delete files that no data file needs any more.
         deletes_converted: delete files that were replaced by the positions of deleted rows, because scans lost much by them.
+        manifests_rewritten: manifests that were sorted by partition, because plans of scans read too many of them.
         replanned: files that another writer changed meanwhile, and that were planned again.
         given_up: files that other writers kept changing.
         debt_seconds: seconds that a scan loses by estimate, before; on one core.
@@ -199,6 +201,7 @@ class CompactReport:
     dead_rows_removed: int = 0
     delete_files_dropped: int = 0
     deletes_converted: int = 0
+    manifests_rewritten: int = 0
     replanned: int = 0
     given_up: int = 0
     debt_seconds: float = 0.0
@@ -210,7 +213,8 @@ class CompactReport:
     @property
     def has_changed(self) -> bool:
         """Whether anything was, or in a dry run would be, changed."""
-        return bool(self.files_before or self.delete_files_dropped or self.deletes_converted)
+        changes = self.files_before, self.delete_files_dropped, self.deletes_converted, self.manifests_rewritten
+        return any(changes)
 
     @property
     def lines(self) -> Iterator[str]:
@@ -229,6 +233,8 @@ class CompactReport:
             commits = f"{self.commits:,} commit{'s' * (self.commits != 1)}"
             if self.deletes_converted:
                 yield f"  {self.deletes_converted:,} delete files converted to the positions of deleted rows"
+            if self.manifests_rewritten:
+                yield f"  {self.manifests_rewritten:,} manifests sorted by partition"
             yield f"  before: {loses}; {commits} in {self.seconds:.1f} s, snapshot {self.snapshot_id}"
         if self.replanned:
             yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
@@ -342,6 +348,11 @@ def compact_mirror(config: Config, name: str, max_seconds: float | None = None) 
     report = compact(table, settings)
     if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:
         report.indexes = (*update.lines, *update.warnings)
+    arranged = arrange_manifests(table, is_automatic=True)
+    if arranged.snapshot_id is not None:
+        report.commits += 1
+        report.manifests_rewritten = arranged.manifests_before
+        report.snapshot_id = arranged.snapshot_id
     return report
 
 

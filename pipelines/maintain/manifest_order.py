@@ -1,0 +1,126 @@
+"""Manifests sorted by partition, so that the plan of a scan with a filter on the partition reads few of them.
+
+Every commit writes a manifest of the partitions that it touches. Commits merge small manifests in the order of their age, so
+manifests of a table whose commits touch many partitions name files of all of them, and every plan reads every one.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import ConfigError
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.loaded_table import check_writable, refresh
+from pipelines.iceberg.manifests import TARGET_BYTES, Arrangement
+from pipelines.iceberg.positions import carried_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pipelines.iceberg.interfaces import Table
+
+_TARGET_PROPERTY = "commit.manifest.target-size-bytes"
+MIN_GAIN = 0.1
+"""Manifests that a scan of one partition reads must become smaller by this part."""
+AUTO_TARGETS = 4
+"""Unasked, such a scan must read more than this many full manifests."""
+AUTO_SHARE = 3
+"""Unasked, it must also read more than one in so many bytes of all manifests: a byte is then rewritten about as often."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReport:
+    """What became of the manifests of a table.
+
+    Attributes:
+        table: name of the table.
+        snapshot_id: the new snapshot; None if nothing was changed.
+        manifests_before: manifests that were replaced, or would be.
+        manifests_after: the new ones.
+        bytes_before: stored bytes of the replaced ones.
+        bytes_after: stored bytes of the new ones.
+        read_before: stored bytes of these manifests that a scan of one partition read, on average over the files.
+        read_after: the same of the new ones.
+        is_dry: whether nothing was to be changed.
+    """
+
+    table: str
+    snapshot_id: int | None
+    manifests_before: int
+    manifests_after: int
+    bytes_before: int
+    bytes_after: int
+    read_before: int
+    read_after: int
+    is_dry: bool
+
+    @property
+    def lines(self) -> "Iterator[str]":
+        """The report as text."""
+        if not self.manifests_before:
+            yield f"{self.table}: no manifests to rewrite"
+            return
+        verb = "would rewrite" if self.is_dry else "rewrote"
+        yield (
+            f"{self.table}: {verb} {self.manifests_before:,} manifests of {self.bytes_before:,} bytes as "
+            f"{self.manifests_after:,} of {self.bytes_after:,}"
+        )
+        yield f"  a scan of one partition reads {self.read_after:,} bytes of them, {self.read_before:,} before"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dictionary for JSON."""
+        return asdict(self)
+
+
+def arrange_manifests(table: "Table", *, is_automatic: bool = False, is_dry: bool = False) -> ManifestReport:
+    """Sort the manifests of a table by partition, and merge small ones, in a `replace` snapshot with the same files.
+
+    Args:
+        table: table of a catalog; updated to show the snapshot.
+        is_automatic: only if scans read many full manifests for one partition, and a good part of all.
+        is_dry: report what would be done, and change nothing.
+
+    Raises:
+        SourceError: the table has a format version that is not written.
+        ConfigError: the table's property of the size of manifests is no size.
+        CommitConflictError: other writers kept changing the table.
+        CommitUnknownError: it is unknown whether the commit has happened.
+        MalformedTableError: a manifest is damaged.
+    """
+    check_writable(table)
+    name = ".".join(table.name())
+    target = _target_bytes(table, name)
+
+    def pays(before: float, total: int, after: float | None) -> bool:
+        if is_automatic and before <= max(AUTO_TARGETS * target, total / AUTO_SHARE):
+            return False
+        return after is None or after <= (1 - MIN_GAIN) * before
+
+    def attempt() -> tuple[Arrangement, int | None]:
+        refresh(table)
+        delta = RowDelta(table)
+        found = delta.arrangement(target, pays)
+        if is_dry or not found.replaced:
+            return found, None
+        counts = {"manifests-created": len(found.new), "manifests-replaced": len(found.replaced)}
+        properties = {key: str(count) for key, count in counts.items()}
+        return found, delta.arrange(found, {**carried_positions(table), **properties}).snapshot_id
+
+    done, snapshot_id = retry_conflicts(attempt)
+    return ManifestReport(
+        name,
+        snapshot_id,
+        len(done.replaced),
+        len(done.new),
+        done.replaced_bytes,
+        sum(len(m.data) for m in done.new),
+        round(done.bytes_before),
+        round(done.bytes_after),
+        is_dry,
+    )
+
+
+def _target_bytes(table: "Table", name: str) -> int:
+    text = str(table.properties.get(_TARGET_PROPERTY, TARGET_BYTES))
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise ConfigError(f"{name}: the table property {_TARGET_PROPERTY} is {text!r}, not a number of bytes above 0")
+    return int(text)
