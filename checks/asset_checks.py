@@ -95,17 +95,19 @@ def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
         passed=found.passed,
         severity=SEVERITIES[found.severity],
         description=found.summary(),
-        metadata=check_metadata(found.compared, found.offending_keys),
+        metadata=check_metadata(found.compared, found.offending_keys, found.reproduce),
     )
 
 
 def check_metadata(
-    compared: Mapping[str, int], offending_keys: Sequence[Mapping[str, Any]]
+    compared: Mapping[str, int], offending_keys: Sequence[Mapping[str, Any]], reproduce: Sequence[str] = ()
 ) -> dict[str, dg.MetadataValue]:
-    """Counts of a check, and the keys that are wrong."""
+    """Counts of a check, the keys that are wrong, and the commands that show more."""
     metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in compared.items()}
     if offending_keys:
         metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in offending_keys])
+    if reproduce:
+        metadata["to see more"] = dg.MarkdownMetadataValue("```bash\n" + "\n".join(reproduce) + "\n```")
     return metadata
 
 

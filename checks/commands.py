@@ -24,6 +24,7 @@ from pipelines.cli.arguments import (
 from pipelines.cli.terminal import byte_progress, counted, describe_publication, print_json, progress
 
 if TYPE_CHECKING:
+    from checks.comparison import CheckResult
     from checks.damage import Verification
 
 
@@ -84,20 +85,23 @@ def check(
                 document = {"table": name, "check": document.pop("name"), **document}
                 typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
                 continue
-            outcome = (
-                "FAILED"
-                if result.blocks
-                else "WARNING"
-                if not result.passed
-                else "passed"
-                if result.compared
-                else "nothing"
-            )
-            compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
-            typer.echo(f"{outcome}  {name}  {result.name}  {compared}")
-            for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
-                typer.echo(f"        {line}")
+            _print_result(name, result)
     raise typer.Exit(0 if passed else 1)
+
+
+def _print_result(name: str, result: "CheckResult") -> None:
+    if result.passed:
+        outcome = "passed" if result.compared else "nothing"
+    else:
+        outcome = "FAILED" if result.blocks else "WARNING"
+    compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
+    typer.echo(f"{outcome}  {name}  {result.name}  {compared}")
+    for line in [
+        *result.details,
+        *(f"key {key}" for key in result.offending_keys),
+        *(f"to see more: {command}" for command in result.reproduce),
+    ]:
+        typer.echo(f"        {line}")
 
 
 def publish(

@@ -26,6 +26,7 @@ class CheckResult:
         offending_keys: up to 20 keys or rows that are wrong, as Python values by column.
         details: what is wrong, one statement each; notes when passed.
         severity: whether a failure stops what is published from the table, or is only reported.
+        reproduce: commands that show what became of some of the keys.
     """
 
     name: str
@@ -34,6 +35,7 @@ class CheckResult:
     offending_keys: Sequence[Mapping[str, Any]] = ()
     details: Sequence[str] = ()
     severity: Literal["block", "warn"] = "block"
+    reproduce: Sequence[str] = ()
 
     @property
     def blocks(self) -> bool:

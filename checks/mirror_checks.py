@@ -19,6 +19,7 @@ from checks.equality import (
     no_deleted_row_reappears,
     removals_find_rows,
 )
+from checks.evidence import with_evidence
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
@@ -177,11 +178,16 @@ def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool =
         return
     for name in names:
         if name in MIRROR_CHECKS:
-            found[name] = MIRROR_CHECKS[name](subject)
+            found[name] = with_evidence(MIRROR_CHECKS[name](subject), subject, _command(config, table))
             yield found[name]
     if found:
         _keep(config, table, subject, found, began)
     yield from mirror_results(config, table, subject, names, full=full)
+
+
+def _command(config: Config, table: str) -> list[str]:
+    """How commands name a mirror."""
+    return [table, "--config", str(config.path)]
 
 
 def _keep(config: Config, table: str, subject: Subject, found: Mapping[str, CheckResult], began: float) -> None:
@@ -231,6 +237,8 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
     made = _check_since_green(subject, store, names) or KeptResults(
         snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
     )
+    told = {n: with_evidence(result, subject, _command(config, table)) for n, result in made.results.items()}
+    made = replace(made, results=told)
     store.keep(made)
     return made
 

@@ -25,17 +25,19 @@ Row = tuple[int | None, str, int]
 class MirrorTables:
     """Two tables to which batches are applied: the log gets the changes, the mirror data files and deletes."""
 
-    def __init__(self, folder: Path, *, partitioned: bool = False) -> None:
+    def __init__(self, folder: Path, *, partitioned: bool = False, version: int = 2) -> None:
         partitions = [Partition("region", 2)] if partitioned else []
         self.partitioned = partitioned
-        self.mirror = TableBuilder(folder / "mirror", COLUMNS, partitions=partitions)
+        self.mirror = TableBuilder(folder / "mirror", COLUMNS, partitions=partitions, version=version)
         self.log = TableBuilder(folder / "log", _LOG_COLUMNS)
         self.ordinal = 0
+        self.logged: list[BuiltFile] = []
 
     def apply(self, upserts: Sequence[Row], deletes: Sequence[tuple[int | None, str]] = ()) -> list[BuiltFile]:
         """One batch, as one snapshot of each table; the mirror's files."""
         events = [("d", key, None) for key in deletes] + [("c", (row[0], row[1]), row) for row in upserts]
-        self.log.commit(self.log.data(self._changes(events)))
+        self.logged.append(self.log.data(self._changes(events)))
+        self.log.commit(self.logged[-1])
         gone = [*deletes, *((row[0], row[1]) for row in upserts)]
         files = []
         for region in sorted({key[1] for key in gone}) if self.partitioned else [None]:
@@ -70,9 +72,9 @@ class MirrorTables:
         }
 
 
-def shop(folder: Path, *, partitioned: bool = False) -> tuple[MirrorTables, list[list[BuiltFile]]]:
+def shop(folder: Path, *, partitioned: bool = False, version: int = 2) -> tuple[MirrorTables, list[list[BuiltFile]]]:
     """A mirror after inserts, updates, deletes and a re-insert, one of the keys being NULL; the files per batch."""
-    tables = MirrorTables(folder, partitioned=partitioned)
+    tables = MirrorTables(folder, partitioned=partitioned, version=version)
     batches = [
         tables.apply([(1, "eu", 10), (2, "eu", 20), (None, "eu", 30), (1, "us", 40), (3, "us", 50)]),
         tables.apply([(2, "eu", 21)], deletes=[(1, "eu"), (None, "eu")]),

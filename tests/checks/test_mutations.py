@@ -11,9 +11,11 @@ import scan_core
 from checks.comparison import CheckResult
 from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.health import quarantine_is_small, schema_matches
+from checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS
 from checks.subject import Subject
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner
+from tests.checks.faults import FAULTS, Fault
 from tests.checks.mirror_tables import MirrorTables, no_rows_lost, shop
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -169,3 +171,29 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
     assert quarantine_is_small(
         scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log), max_share=0.5
     ).passed
+
+
+# -- every fault of the list ---------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
+REAL_CHECKS = {name: check for name, check in MIRROR_CHECKS.items() if name in KEYED_CHECKS}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[f"{f.where}: {f.what}" for f in FAULTS])
+def test_a_seeded_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    tables, batches = shop(tmp_path, partitioned=fault.partitioned, version=fault.version)
+    if fault == FAULTS[0] or fault.partitioned or fault.version > 2:
+        assert all(check(tables.subject()).passed for check in REAL_CHECKS.values())
+    fault.seed(tables, batches, monkeypatch)
+    subject = tables.subject()
+    assert {name for name, check in REAL_CHECKS.items() if not check(subject).passed} == fault.found_by
+
+
+def test_the_docs_list_every_fault() -> None:
+    order = list(REAL_CHECKS)
+    rows = "".join(
+        f"| {f.where} | {f.what} | {', '.join(f'`{name}`' for name in sorted(f.found_by, key=order.index))} |\n"
+        for f in FAULTS
+    )
+    table = f"| where | fault | found by |\n|---|---|---|\n{rows}"
+    assert table in DOCS.read_text(encoding="utf-8"), f"docs/checks.md must have this table:\n{table}"
