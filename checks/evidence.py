@@ -36,8 +36,8 @@ def with_evidence(result: CheckResult, subject: Subject, command: Sequence[str])
         commands.append(shlex.join(["nevermore", "why", command[0], "--key", text, *at, *command[1:]]))
         try:
             details += _traces(text, key_report(subject.opened.scan(), key))
-        except ScanError as error:  # the table is damaged where the row is, which other checks report
-            details.append(f"{text}: its files cannot be read: {error}")
+        except ScanError as error:  # a damaged table, which other checks report, or a key without a text form
+            details.append(f"{text}: cannot be looked up: {error}")
     return replace(result, details=details, reproduce=commands)
 
 
