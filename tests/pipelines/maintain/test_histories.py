@@ -39,6 +39,7 @@ from pipelines.iceberg.loaded_table import upgrade
 from pipelines.ingest.feed_run import run_once
 from pipelines.maintain.compact import CompactSettings, compact
 from pipelines.maintain.erase import erase
+from pipelines.maintain.manifest_order import arrange_manifests
 from pipelines.maintain.orphans import orphans_of_all
 from pipelines.maintain.replay import replay, resync
 from pipelines.maintain.retention import expire_all
@@ -198,6 +199,13 @@ class MirrorHistory(RuleBasedStateMachine):
         wanted = CompactSettings(rewrite_all=rewrite_all, order=order, where=where, key=("id",))
         with self.disturbed(data):
             event("compacted" if compact(self.table, wanted).has_changed else "nothing to compact")
+
+    @precondition(lambda self: self.exists)
+    @rule(data=st.data())
+    def arrange(self, data: st.DataObject) -> None:
+        """Sort the manifests by partition."""
+        with self.disturbed(data):
+            event("arranged" if arrange_manifests(self.table).snapshot_id else "nothing to arrange")
 
     @precondition(lambda self: self.exists)
     @rule(transform=st.sampled_from(["bucket[3]", "identity", "truncate[2]", "void"]))

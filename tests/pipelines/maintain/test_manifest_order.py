@@ -1,6 +1,8 @@
 """Manifests sorted by partition: the same files and rows, and plans that read few manifests."""
 
 import json
+import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import scan_core
 from pipelines.config.project import load
 from pipelines.errors import CommitConflictError, ConfigError
+from pipelines.iceberg import storage
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.positions import POSITION
@@ -188,6 +191,27 @@ def test_a_conflict_that_does_not_end_leaves_no_manifest(made: Any, monkeypatch:
 
 def _conflict(self: RowDelta, _snapshot: Any) -> None:
     raise CommitConflictError("somebody else", may_retry=False)
+
+
+@pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
+def test_killed_anywhere_it_changes_no_row_and_the_next_one_finishes(catalog: Any, made: Any, point: str) -> None:
+    before, files = rows_of(made), files_of(made)
+    process = FORKS.Process(target=arrange_and_crash, args=(str(catalog.properties["uri"]), point))
+    process.start()
+    process.join()
+    assert process.exitcode == storage.EXIT_CODE
+    assert (rows_of(reloaded(catalog)), files_of(reloaded(catalog))) == (before, files)
+    assert (reloaded(catalog).metadata_location == made.metadata_location) == (point != "after-commit")
+    assert (arranged(catalog).manifests_before == 0) == (point == "after-commit")
+
+
+FORKS = multiprocessing.get_context("forkserver")
+
+
+def arrange_and_crash(uri: str, point: str) -> None:
+    """An arrangement that the system ends at a point."""
+    os.environ[storage.VARIABLE] = point
+    arrange_manifests(reloaded(catalog_in(Path(uri.removeprefix("sqlite:///")).parents[1])))
 
 
 def test_unasked_only_where_scans_read_many_full_manifests(catalog: Any, made: Any) -> None:
