@@ -93,7 +93,7 @@ bench-check: ## Compare the ratios of the last runs with those under git
 
 docs: $(READY) ## Build the documentation into build/docs, with search; a broken link fails
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	@$(BIN)/mkdocs build --strict --quiet --site-dir build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
 	@echo "build/docs/index.html"
 
 sbom: $(READY) ## Write build/sbom.json, the packages of the environment as CycloneDX

@@ -16,7 +16,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
-SLOW_PAGES = {"publishing", "runtime-filters", "spark"}
+SLOW_PAGES = {"publishing", "runtime-filters", "spark", "tutorial"}
 """Pages that start Spark again and again."""
 BLOCK = re.compile(
     r"^```(?P<language>python|bash|yaml|json|csv|text)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
