@@ -3,7 +3,7 @@
 Contains writing and reading of the log. The changes are applied to the mirror in `mirrors/`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -29,8 +29,8 @@ from pipelines.iceberg.loaded_table import (
 )
 from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, write_rows
-from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, col
+from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
+from scan_core import Constantish, Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -182,10 +182,64 @@ class LogBase:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldOrder:
+    """How changes that are elsewhere become files of a mirror.
+
+    Attributes:
+        target: schema and place of the files.
+        spec: partition spec of data files.
+        delete_spec: partition spec of deletes; None if the mirror has no rows to delete.
+        live: facts about the mirror's live files, of which keys that they may hold are deleted.
+        key: key columns.
+        trusts_inserts: whether the key of an insert is known not to be in the mirror.
+    """
+
+    target: WriteTarget
+    spec: PartitionSpec
+    delete_spec: PartitionSpec | None
+    live: Any
+    key: tuple[str, ...]
+    trusts_inserts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteChanges:
+    """Changes that the tasks of a cluster hold: they, not this process, write the files of the log and of the mirror.
+
+    Attributes:
+        num_rows: number of changes.
+        schema: their schema.
+        counts: the same by operation.
+        truncates: whether one of them is a truncate; the mirror then holds only what follows the last one.
+        why_local: why only this process can apply them to the mirror, from the log; None if tasks can.
+        write_log: writes files of the log; the first change has the given ordinal.
+        write_mirror: writes files of the mirror; returns them with the number of removals without a row.
+    """
+
+    num_rows: int
+    schema: pa.Schema
+    counts: Mapping[str, int]
+    truncates: bool
+    why_local: str | None
+    write_log: Callable[[WriteTarget, PartitionSpec, int], list[WrittenFile]]
+    write_mirror: Callable[[FoldOrder], tuple[list[WrittenFile], int]]
+
+    @property
+    def row_type(self) -> pa.StructType:
+        """Columns of the rows."""
+        return self.schema.field("after").type
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns."""
+        return tuple(f.name for f in self.schema.field("key").type)
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """Changes that were appended to the log; the first has the ordinal `first`."""
 
-    changes: Changes | None
+    changes: Changes | RemoteChanges | None
     first: int
     committed: Committed
 
@@ -295,7 +349,7 @@ class ChangeLog:
 
     def append(
         self,
-        changes: Changes | None,
+        changes: Changes | RemoteChanges | None,
         position: str,
         *,
         key_may_grow: bool = False,
@@ -316,7 +370,7 @@ class ChangeLog:
             SchemaConflictError: a column's type clashes with what is logged.
             CommitConflictError: another ingester appended in the meantime.
         """
-        key = () if changes is None else key_of(changes)
+        key = () if changes is None else changes.key if isinstance(changes, RemoteChanges) else key_of(changes)
         if key and self.key and not key_may_grow and set(key) != set(self.key):
             raise SchemaConflictError(
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
@@ -329,14 +383,20 @@ class ChangeLog:
         more |= {} if order_by is None else {positions.ORDER_BY: order_by}
         return retry_conflicts(lambda: self._attempt(changes, position, before, more))
 
-    def _attempt(self, changes: Changes | None, position: str, before: str | None, more: Mapping[str, str]) -> Appended:
+    def _attempt(
+        self, changes: Changes | RemoteChanges | None, position: str, before: str | None, more: Mapping[str, str]
+    ) -> Appended:
         table = self._moved_table(before)
         delta = RowDelta(table, self._options)
         files: list[WrittenFile] = []
         first = last = self.last_ordinal
         order = self.order_reached
         try:
-            for part in () if changes is None else changes.tables():
+            if isinstance(changes, RemoteChanges):
+                self._evolve(delta, changes.schema.insert(0, pa.field(ORDINAL, pa.int64())))
+                files += changes.write_log(delta.target, delta.default_spec, last + 1)
+                last += changes.num_rows
+            for part in () if changes is None or isinstance(changes, RemoteChanges) else changes.tables():
                 files += self._written(part, last + 1, delta)
                 last += part.num_rows
                 place = pc.max(part.column(ORDER)).as_py() if ORDER in part.column_names else None

@@ -127,8 +127,7 @@ def sql(
     """
     from pipelines.config.project import load
     from pipelines.publish.query import did_you_mean
-    from pipelines.publish.writer import SPARK_FAILURES, spark_message
-    from pipelines.spark.session import named_tables, project_session, query_tables
+    from pipelines.spark.session import SPARK_FAILURES, named_tables, project_session, query_tables, spark_message
     from scan_core.spark import parse_sql, reads_of_sql
 
     settings = load(config).with_scan(parse_scan_options(scan_option))

@@ -53,6 +53,7 @@ from pipelines.config.values import (
 from pipelines.errors import ConfigError
 from scan_core import OptionError, ScanOptions
 
+DEFAULT_SPARK_ABOVE_BYTES = 10 * 1024**3
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
 DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
@@ -320,6 +321,26 @@ class AssetConfig(Section):
     freshness: Annotated[Seconds, Field(ge=MIN_FRESHNESS_SECONDS)] | None = None
 
 
+class IngestConfig(Section):
+    """Which engine reads and decodes the events of a table.
+
+    Attributes:
+        engine: `local` works in this process. `spark` lets tasks read and decode pieces of files, write the change log, and
+            fold the changes by key; the session is that of `spark`. `auto` takes `spark` when at least
+            `spark_above_bytes` are new. All tables of a source have the same engine.
+        spark_above_bytes: size of new files, as they are stored, from which `auto` takes Spark.
+    """
+
+    engine: Literal["local", "spark", "auto"] = "local"
+    spark_above_bytes: Bytes = DEFAULT_SPARK_ABOVE_BYTES
+
+    @model_validator(mode="after")
+    def _is_read(self) -> "IngestConfig":
+        if "spark_above_bytes" in self.model_fields_set and self.engine != "auto":
+            raise placed(f"spark_above_bytes has no effect with engine: {self.engine}; remove it", "spark_above_bytes")
+        return self
+
+
 class TableConfig(AssetConfig):
     """One mirror: where its events come from and how they become rows.
 
@@ -362,6 +383,7 @@ class TableConfig(AssetConfig):
             at their end.
         compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
             and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
+        ingest: where events are read and decoded: in this process, or [by the tasks of Spark](ingesting.md#on-spark).
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
@@ -406,12 +428,26 @@ class TableConfig(AssetConfig):
     deletes: Literal["equality", "converted", "vectors"] = "equality"
     convert_after: Seconds = DEFAULT_CONVERT_AFTER_SECONDS
     compact_log: bool = True
+    ingest: IngestConfig = IngestConfig()
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
     properties: TableProperties = Field(default_factory=dict)
     checks: ChecksConfig = ChecksConfig()
+
+    @model_validator(mode="after")
+    def _is_for_its_engine(self) -> "TableConfig":
+        if self.ingest.engine != "local" and (reason := self._why_not_on_spark()) is not None:
+            raise placed(f"{reason}; leave ingest out, or set engine: local", "ingest")
+        return self
+
+    def _why_not_on_spark(self) -> str | None:
+        if not isinstance(self.source, FilesSource):
+            return "Spark ingests files, and this source is a connection"
+        if self.order_by != "position":
+            return "Spark ingests events in the order of their position, and order_by asks for another"
+        return None
 
     @field_validator("partition_by")
     @classmethod

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, TableConfig, change_log_name
+from pipelines.config.project import Config, SparkConfig, TableConfig, change_log_name
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
@@ -39,6 +40,7 @@ from scan_core.io import remove_leftovers
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
+    from pipelines.ingest.spark_run import SparkBatch
     from pipelines.sources.kafka import KafkaBatch
 
 RARELY = 1_000
@@ -68,6 +70,7 @@ class FeedRun:
     stopping: Callable[[], bool]
     parallel_tables: int = 1
     is_continuous: bool = False
+    spark: SparkConfig = field(default_factory=SparkConfig)
     reports: dict[str, TableReport] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
@@ -132,10 +135,13 @@ class FeedRun:
         reading = Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
-            for batch in feed.batches(position, tables, self._count_skipped):
-                self._take(reading, batch)
-                if (not reading.running and not feed.patterns) or self.stopping():
-                    break
+            if feed.is_for_spark(position):
+                self._read_on_spark(reading)
+            else:
+                for batch in feed.batches(position, tables, self._count_skipped):
+                    self._take(reading, batch)
+                    if (not reading.running and not feed.patterns) or self.stopping():
+                        break
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:
@@ -144,6 +150,29 @@ class FeedRun:
             for table in (*tables, *reading.running):
                 table.close()
         return reading.feed, reading.late
+
+    def _read_on_spark(self, reading: "Reading") -> None:
+        """Let tasks of Spark read what is new; each of their batches is one commit of every table."""
+        from pipelines.ingest.spark_run import SparkReading
+
+        feed, tables = reading.feed, list(reading.running)
+        source = SparkReading(feed, self.spark, reading.config, feed.applied_lines(tables), self._count_skipped)
+        for batch in source.batches(reading.position):
+            with closing(batch):
+                self.skipped.update(batch.skipped)
+                self.untaken.update(batch.untaken)
+                self._keep_unassigned(feed, feed.unassigned(batch.rejected), batch.num_read)
+
+                def add(table: TableIngest, batch: "SparkBatch" = batch) -> None:
+                    table.looks_like = batch.looks_like
+                    changes, sent = batch.tables[table.name]
+                    rejected = feed.rejected_of(table.name, batch.rejected)
+                    table.add_remote(changes, rejected, batch.position, sent, is_atomic=batch.of_transactions)
+
+                # One table after the other: each has the whole cluster.
+                reading.running = [table for table in reading.running if _survives(table, add, table)]
+            if not reading.running or self.stopping():
+                break
 
     def _take(self, reading: "Reading", batch: "FileBatch | KafkaBatch") -> None:
         """Add the changes of a batch to its tables."""
@@ -508,6 +537,7 @@ def run_once(
         stopping=stopping,
         parallel_tables=_threads(config),
         is_continuous=is_continuous,
+        spark=config.spark,
     )
     try:
         with span("nevermore.ingest"):

@@ -30,7 +30,7 @@ from pipelines.ingest.table_patterns import discovered, found_source
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import RE_DELIVERED, FileBatch, Listing, OnSkipped, discover, may_have_news
+from pipelines.sources.files import RE_DELIVERED, AppliedLines, FileBatch, Listing, OnSkipped, discover, may_have_news
 from pipelines.sources.live import LiveSource
 
 if TYPE_CHECKING:
@@ -146,6 +146,27 @@ class Feed:
         """Options of the source as the config has them."""
         return self.source.options if isinstance(self.source, FilesSource | KafkaSource) else {}
 
+    def is_for_spark(self, position: str | None) -> bool:
+        """Whether tasks of Spark read what is new since a position.
+
+        Raises:
+            SourceError: no such path.
+        """
+        ingest = self.settings[0].ingest
+        if ingest.engine != "auto":
+            return ingest.engine == "spark"
+        settled = -1 if position is None else FilePosition.from_json(position).settled_ns
+        return sum(f.size for f in self.listing.files if f.arrived_ns > settled) >= ingest.spark_above_bytes
+
+    def applied_lines(self, tables: Sequence[TableIngest]) -> AppliedLines:
+        """Looks up in the change logs of tables how far files were read."""
+
+        def applied(files: Sequence[str]) -> dict[str, int]:
+            logged = [table.lines_logged(files) for table in tables]
+            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
+
+        return applied
+
     @property
     def read_bytes(self) -> int:
         """Size of the raw events of a batch."""
@@ -176,6 +197,17 @@ class Feed:
 
     def check(self) -> None:
         """Refuse unknown formats and options, and two tables for one table of the feed, before anything is read."""
+        entries = {**self.tables, **self.patterns}
+        engines = {settings.ingest for settings in entries.values()}
+        if len(engines) > 1:
+            shown = "; ".join(f"{name}: {settings.ingest.engine}" for name, settings in entries.items())
+            raise ConfigError(f"tables of one source are read together, but their ingest settings differ: {shown}")
+        for name, settings in self.patterns.items():
+            if settings.ingest.engine != "local":
+                raise ConfigError(
+                    f"{name}: Spark ingests tables that the config names, and this is a pattern; name the tables, "
+                    "leave ingest out, or set engine: local"
+                )
         taken: dict[str, str] = {}
         for name, source in ((name, table.source_table) for name, table in self.tables.items()):
             if source is not None and (first := taken.setdefault(source, name)) != name:
@@ -267,11 +299,6 @@ class Feed:
             tables: tables whose change logs record how far files were read.
             on_skipped: called with the reason and number of skipped items.
         """
-
-        def applied_lines(files: Sequence[str]) -> dict[str, int]:
-            logged = [table.lines_logged(files) for table in tables]
-            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
-
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
@@ -280,7 +307,7 @@ class Feed:
             self.listing,
             start,
             self.file_options,
-            applied_lines=applied_lines,
+            applied_lines=self.applied_lines(tables),
             complete=complete_events_of(self.source.format or known_format, self.format_options),
             on_skipped=on_skipped,
         )

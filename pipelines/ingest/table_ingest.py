@@ -5,13 +5,13 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from pipelines.changes.change_log import Appended, ChangeLog, last_offsets
+from pipelines.changes.change_log import Appended, ChangeLog, RemoteChanges, last_offsets
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import check_order, order_text, with_later_changes
 from pipelines.changes.quarantine import check_ratio, quarantine
@@ -333,8 +333,51 @@ class TableIngest:
         num_changes = self._pending.run.num_rows
         check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
         changes = self._in_order(self._pending.uniform()) if num_changes else None
+        self._commit(changes, self._pending.key, self._pending.counts, rejected, position)
+        if changes is not None:
+            changes.close()
+        self._pending.clear()
+        storage.reached("before-acknowledgement")
+        if self._progress is not None:
+            self._progress(self.report)
+
+    def add_remote(
+        self,
+        changes: RemoteChanges | None,
+        rejected: Rejected,
+        position: str,
+        sent: Collection[str],
+        *,
+        is_atomic: bool,
+    ) -> None:
+        """Commit changes that tasks hold, as `flush` does it with those in this process.
+
+        Raises:
+            PipelineError: as `flush`.
+        """
+        self._sent |= set(sent)
+        self._end = BatchEnd.TRANSACTION if is_atomic else BatchEnd.ANYWHERE
+        named, num_changes = self.config.source.format, 0 if changes is None else changes.num_rows
+        hint = f"the files look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
+        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
+        if changes is None:
+            self._commit(None, (), {}, rejected, position)
+        else:
+            self._adopted_types |= {f.name: f.type for f in changes.row_type if not pa.types.is_null(f.type)}
+            self._commit(changes, changes.key, changes.counts, rejected, position)
+        if self._progress is not None:
+            self._progress(self.report)
+
+    def _commit(
+        self,
+        changes: ChangeRun | RemoteChanges | None,
+        key: tuple[str, ...],
+        counts: Mapping[str, int],
+        rejected: Rejected,
+        position: str,
+    ) -> None:
         if changes is not None and makes_rows(changes, self.config):
-            check_shape(self.name, self.config, self.key or self._pending.key, self.known_types)
+            check_shape(self.name, self.config, self.key or key, self.known_types)
         self._keep(rejected)
         appended = self._log.append(
             changes,
@@ -344,15 +387,10 @@ class TableIngest:
             order_by=order_text(self.config),
         )
         self._rejected, self._reached = [], None
-        self.report.add_appended(appended, self._pending.counts)
+        self.report.add_appended(appended, counts)
         self.report.position = position
         if changes is not None:
             self._catch_up(appended)
-            changes.close()
-        self._pending.clear()
-        storage.reached("before-acknowledgement")
-        if self._progress is not None:
-            self._progress(self.report)
 
     def _in_order(self, changes: ChangeRun) -> ChangeRun:
         """The changes in order; late ones together with those that belong after them."""

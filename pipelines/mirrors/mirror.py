@@ -1,5 +1,6 @@
 """A mirror table: writes folded changes as data files and delete files, with a key or as a multiset of rows."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import LOADED, Appended, ChangeLog, read_changes
+from pipelines.changes.change_log import LOADED, Appended, ChangeLog, FoldOrder, RemoteChanges, read_changes
 from pipelines.changes.change_run import (
     BATCH_SHARE,
     ChangeRun,
@@ -37,7 +38,7 @@ from pipelines.iceberg.manifests import Selection
 from pipelines.iceberg.row_shape import conform, single_array, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
+from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes, scope_without_look
 from pipelines.mirrors.fold import (
     DELETED,
     FoldResult,
@@ -55,6 +56,7 @@ from scan_core import Mask, Rows, ScanError, ScanOptions
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
 
+_log = logging.getLogger(__name__)
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
 """Counts the live rows that equal each of these distinct rows."""
@@ -353,6 +355,36 @@ def prepare(
         raise
 
 
+def prepare_remotely(
+    delta: RowDelta, changes: RemoteChanges, key: tuple[str, ...], *, trusts_inserts: bool
+) -> BatchFiles:
+    """Let tasks write the files that bring the table to the state after `changes`; see `prepare`."""
+    _evolve(delta, changes.row_type)
+    check_key(delta.schema, key)
+    live = live_keys(delta.table, delta.schema, key)
+    spec = scope_without_look(delta, key, live) if live.num_files and not changes.truncates else None
+    order = FoldOrder(delta.target, delta.default_spec, spec, live, key, trusts_inserts)
+    files, num_missed = changes.write_mirror(order)
+    return BatchFiles(tuple(files), Rejected.none(), changes.truncates, num_missed)
+
+
+def _why_local(table: "Table | None", changes: RemoteChanges, key: Sequence[str], config: TableConfig) -> str | None:
+    """Why tasks cannot apply changes to a mirror; None if they can."""
+    if changes.why_local is not None or config.identity == "full" or config.soft_delete:
+        return changes.why_local or "identity: full and soft_delete need the rows of the mirror"
+    if table is None or changes.truncates:
+        return None
+    delta = RowDelta(table)
+    if any(name not in delta.schema.names for name in key):
+        return None
+    live = live_keys(table, delta.schema, key)
+    spec = scope_without_look(delta, key, live) if live.num_files else delta.default_spec
+    if spec is None:
+        return "the partition of a row does not follow from its key, so rows to delete are looked up"
+    is_global = spec.is_unpartitioned and not delta.default_spec.is_unpartitioned
+    return "global_deletes: refuse" if is_global and config.global_deletes == "refuse" else None
+
+
 class _Writing:
     """Writes the files of a commit: rows immediately, keys to delete once there are enough for a file."""
 
@@ -599,6 +631,15 @@ class Mirror:
                 f"{self.name} holds changes up to {self.applied_ordinal}, but {log.name} has only the last change of each key "
                 f"up to {log.base.ordinal}; rebuild the mirror: nevermore resync {self.name}"
             )
+        if appended is not None and isinstance(appended.changes, RemoteChanges) and appended.first == done + 1:
+            given = appended.changes
+            reason = _why_local(self.table, given, self.key, self.config)
+            if reason is None:
+                done = log.last_ordinal
+                if self.table is not None or makes_rows(given, self.config):
+                    yield self._apply(given, done, log, reject)
+            else:
+                _log.info("%s: this process applies the changes to the mirror: %s", self.name, reason)
         while done < log.last_ordinal:
             before, end = done, log.end_of_batch(done, self.config.commit_rows)
             with closing(self._next_changes(log, appended, before, end)) as changes:
@@ -610,13 +651,16 @@ class Mirror:
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int, end: int) -> ChangeRun:
         limit = self.config.memory_limit_bytes // BATCH_SHARE
-        if appended is not None and appended.changes is not None and appended.first <= done + 1:
-            tables = sliced(appended.changes.tables(), done + 1 - appended.first, end - done)
+        given = None if appended is None or isinstance(appended.changes, RemoteChanges) else appended.changes
+        if appended is not None and given is not None and appended.first <= done + 1:
+            tables = sliced(given.tables(), done + 1 - appended.first, end - done)
         else:
             tables = _complete(log, done, end, read_changes(log.table, done, end, limit), self.name)
         return ChangeRun.of(up_to_truncate(tables) if self.config.soft_delete else tables, limit)
 
-    def _apply(self, changes: ChangeRun, reached: int, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:
+    def _apply(
+        self, changes: ChangeRun | RemoteChanges, reached: int, log: ChangeLog, reject: Callable[[Rejected], None]
+    ) -> Applied:
         if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
@@ -646,8 +690,9 @@ class Mirror:
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject, trusts_inserts=False))
 
-    def _create(self, changes: ChangeRun, log: ChangeLog) -> "Table":
-        after = next(changes.tables()).schema.field("after").type
+    def _create(self, changes: ChangeRun | RemoteChanges, log: ChangeLog) -> "Table":
+        first = changes if isinstance(changes, RemoteChanges) else next(changes.tables())
+        after = first.schema.field("after").type
         types = log.row_types | {f.name: f.type for f in after if not pa.types.is_null(f.type)}
         check_shape(self.name, self.config, self.key, types)
         return create_table(
@@ -660,7 +705,7 @@ class Mirror:
 
     def _attempt(
         self,
-        changes: ChangeRun,
+        changes: ChangeRun | RemoteChanges,
         log: ChangeLog,
         before: int,
         reached: int,
@@ -677,7 +722,10 @@ class Mirror:
         if table.format_version < self.config.format_version:
             upgrade(table, self.config.format_version)
         delta = RowDelta(table, self.options)
-        work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
+        if isinstance(changes, RemoteChanges):
+            work = prepare_remotely(delta, changes, self.key, trusts_inserts=trusts_inserts)
+        else:
+            work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
         files: Sequence[WrittenFile] = work.files
         removed: Selection | None = everything if work.replaces_all else None
@@ -698,8 +746,10 @@ class Mirror:
         return Applied(committed, tuple(files), work.rejected, changes.num_rows, reached, work.num_missed)
 
 
-def makes_rows(changes: Changes, config: TableConfig) -> bool:
+def makes_rows(changes: Changes | RemoteChanges, config: TableConfig) -> bool:
     """Whether changes to an empty table create rows; truncates and deletes do not even show its columns."""
+    if isinstance(changes, RemoteChanges):
+        return not set(changes.counts) <= set(removing_ops(config))
     removing = pa.array(removing_ops(config))
     return not all(pc.all(pc.is_in(t.column("op"), value_set=removing)).as_py() for t in changes.tables())
 

@@ -22,7 +22,8 @@ from pipelines.publish.mirror_reads import view_of_changes
 from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState, SourceState
-from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_field, require_columns, spark_message
+from pipelines.publish.writer import iceberg_columns, partition_field, require_columns
+from pipelines.spark.session import SPARK_FAILURES, spark_message
 from scan_core import Changes, FileScanTask, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
 from scan_core.spark import DIALECT
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -34,6 +33,7 @@ from pipelines.publish.task import (
     total_report,
     write_numbered,
 )
+from pipelines.spark.session import SPARK_FAILURES, spark_message
 from scan_core import NestedField, OptionError, PrimitiveType, Scan, Type, pack_splits
 from scan_core.spark import (
     arrow_schema_of,
@@ -43,29 +43,6 @@ from scan_core.spark import (
     require_names_apart,
     spark_schema,
 )
-
-SPARK_FAILURES = (PySparkException, Py4JError)
-"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
-_OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
-
-
-def spark_message(error: Exception) -> str:
-    """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, Py4JError):  # the first line only names the method that was called
-        lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
-    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
-
-
-def _without_class(line: str) -> str:
-    """Strip the exception class from `org.apache.spark.SparkException: [X] ...`."""
-    name, separator, rest = line.partition(": ")
-    return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
-
-
-def _is_python_error(line: str) -> bool:
-    name, _, rest = line.partition(":")
-    return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
 def date_literal(day: date) -> Column:

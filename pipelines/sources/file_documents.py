@@ -42,8 +42,10 @@ def after_last_newline(data: pa.Buffer) -> int:
 class Chunks:
     """Reads a stream in runs of whole lines. Seekable streams seek back to the start of a cut line, others keep its bytes."""
 
-    def __init__(self, stream: Any, *, seekable: bool) -> None:
+    def __init__(self, stream: Any, *, seekable: bool, stop: int | None = None) -> None:
+        """Of seekable streams, only the first `stop` bytes are read."""
         self._stream = stream
+        self._stop = stop
         self.seekable = seekable
         self._carried = b""
 
@@ -124,7 +126,8 @@ class Chunks:
 
     def _read(self, size: int) -> pa.Buffer:
         if self.seekable:
-            return self._stream.read_buffer(size)
+            left = size if self._stop is None else max(0, min(size, self._stop - self._stream.tell()))
+            return self._stream.read_buffer(left)
         parts = [self._carried]
         have = len(self._carried)
         while have < size:

@@ -382,9 +382,13 @@ _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 
 
 def read_file(
-    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None = None
+    file: ListedFile,
+    known: ReadFile,
+    options: FileOptions,
+    filesystem: FileSystem | None = None,
+    stop: int | None = None,
 ) -> Iterator[FilePiece]:
-    """Read the events of a file that are not read yet.
+    """Read the events of a file that are not read yet, up to the byte `stop` of an uncompressed text, or all.
 
     Raises:
         SourceError: it cannot be read, or is too large for its layout.
@@ -404,11 +408,69 @@ def read_file(
                 asked.check_for_columns(suffix.removeprefix(".").capitalize())
                 yield from _read_rows(content, known, suffix, options, file.size)
             else:
-                chunks = Chunks(content, seekable=compression is None)
+                chunks = Chunks(content, seekable=compression is None, stop=stop)
                 yield from read_text(chunks, known, options, suffix)
     except (OSError, pa.ArrowInvalid, SourceError) as error:
         shown = "" if file.path in str(error) else f"cannot read {file.path}: "
         raise SourceError(f"{shown}{error}") from error
+
+
+def line_layout(
+    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None = None
+) -> Layout | None:
+    """The layout of an uncompressed file that may be read from the beginning of any line; None of any other file.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    suffix, compression = _suffixes(file.name)
+    is_counted = known.lines > 0 and known.read_bytes == 0  # lines known from the change log are counted again
+    if compression is not None or is_counted or options.first_line > 1 or options.last_line:
+        return None
+    try:
+        with open_file(file, filesystem) as stream:
+            suffix, compression = _known_by_magic(stream, suffix)
+            if compression is not None or suffix in READERS:
+                return None
+            head: bytes = stream.read(SNIFFED_BYTES)
+    except OSError as error:
+        raise SourceError(f"cannot read {file.path}: {error}") from error
+    if _is_csv(head, known, options, suffix):
+        return None
+    begin, _ = comment_length(head)
+    layout = _layout(known, _without_comments(head[begin:], options), options)
+    return layout if isinstance(layout, Layout) and layout in _LINE_LAYOUTS else None
+
+
+_COUNTED_BYTES = 8 * 1024**2
+
+
+def whole_lines(file: ListedFile, start: int, stop: int, filesystem: FileSystem | None = None) -> tuple[int, int]:
+    """(where the first line begins at or after the byte `start`, number of newlines from there to the first line at or after `stop`).
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        with open_file(file, filesystem) as stream:
+            at, begin, count = max(start - 1, 0), -1 if start else 0, 0
+            stream.seek(at)
+            while at < file.size:
+                block = np.frombuffer(stream.read_buffer(min(_COUNTED_BYTES, file.size - at)), np.uint8)
+                if not len(block):
+                    break
+                ends = np.flatnonzero(block == ord("\n")) + at + 1
+                if begin < 0 and len(ends):
+                    begin = int(ends[0])
+                if begin >= 0:
+                    last = np.searchsorted(ends, stop)  # the line that reaches `stop` still belongs to this part
+                    count += int(np.count_nonzero(ends[: last + 1] > begin))
+                    if last < len(ends):
+                        break
+                at += len(block)
+    except OSError as error:
+        raise SourceError(f"cannot read {file.path}: {error}") from error
+    return (file.size if begin < 0 else begin), count
 
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:

@@ -402,13 +402,11 @@ def discover(
         # a folder that was emptied after reading is fine; one that never contained a file is a mistake
         raise SourceError(f"no file matches {', '.join(listing.patterns)}")
     # an unfinished sweep is finished first, over its original files: its position has only the last name
-    sweeps = [now.until_ns] if now.is_sweeping else []
-    for until in [*sweeps, listing.newest_ns]:
-        if until != now.until_ns or not now.is_sweeping:
-            now = now.sweeping(max(until, now.settled_ns))
-        todo = _in_order(list(_changed_files(listing, now, chosen, skip)), now, applied_lines)
+    for _ in range(2 if now.is_sweeping else 1):
+        sweep = begin_sweep(listing, now, chosen, applied_lines, skip)
+        now = sweep.position
         waiting: FileBatch | None = None
-        pieces = (piece for file, known in todo for piece in _pieces(file, known, chosen, filesystem))
+        pieces = (piece for file, known in sweep.files for piece in read_pieces(file, known, chosen, filesystem))
         try:
             for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
                 has_events = part.raw is not None and part.raw.num_read
@@ -416,16 +414,48 @@ def discover(
                 if waiting is not None and has_events:
                     yield waiting
                     waiting = None
-                now = _advanced(now, part, skip)
+                now = advanced(now, part, skip)
                 if part.raw is not None and has_events:
                     waiting = FileBatch(part.raw, now, part.end, part.continues)
         except SourceError:
             if waiting is not None:
                 yield waiting
             raise
-        now = now.settled(_recent(listed, max(now.until_ns, now.settled_ns)))
+        now = sweep.settled(now)
         if waiting is not None:
             yield replace(waiting, position_after=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The files to read in a sweep.
+
+    Attributes:
+        listing: all files of the source.
+        position: the position before them.
+        files: what to read, in order, with the state of reading each.
+    """
+
+    listing: Listing
+    position: FilePosition
+    files: Sequence[tuple[ListedFile, ReadFile]]
+
+    def settled(self, reached: FilePosition) -> FilePosition:
+        """The position once all of them are read, up to `reached`."""
+        return reached.settled(_recent(self.listing.files, max(reached.until_ns, reached.settled_ns)))
+
+
+def begin_sweep(
+    listing: Listing,
+    position: FilePosition,
+    options: FileOptions,
+    applied_lines: AppliedLines | None,
+    on_skipped: OnSkipped,
+) -> Sweep:
+    """Begin to read what has arrived since a position, or continue its sweep; see `discover`."""
+    now = position if position.is_sweeping else position.sweeping(max(listing.newest_ns, position.settled_ns))
+    changed = list(_changed_files(listing, now, options, on_skipped))
+    return Sweep(listing, now, _in_order(changed, now, applied_lines))
 
 
 def may_have_news(listing: Listing, position: FilePosition, options: FileOptions) -> bool:
@@ -506,13 +536,13 @@ def _in_order(
     return sorted(chosen, key=lambda entry: place(entry[0].name))
 
 
-def _pieces(
-    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None
+def read_pieces(
+    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None, stop: int | None = None
 ) -> Iterator[FilePiece]:
-    """Read the events of a file; with `unreadable: quarantine` an unreadable rest becomes a rejected event."""
+    """Read the events of a file, up to the byte `stop`; with `unreadable: quarantine` an unreadable rest becomes a rejected event."""
     at = known
     try:
-        for piece in read_file(file, known, options, filesystem):
+        for piece in read_file(file, known, options, filesystem, stop):
             at = piece.after
             yield piece
     except SourceError as error:
@@ -559,7 +589,7 @@ def _grown(own: ReadFile, earlier: ReadFile) -> ReadFile:
     return replace(own, read_bytes=earlier.read_bytes, lines=earlier.lines, layout=earlier.layout)
 
 
-def _advanced(position: FilePosition, part: Gathered, skip: OnSkipped) -> FilePosition:
+def advanced(position: FilePosition, part: Gathered, skip: OnSkipped) -> FilePosition:
     """The position after reading these parts of files."""
     for file in part.files:
         if file.waiting and file.finished:

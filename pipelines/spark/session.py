@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
@@ -25,6 +27,29 @@ from scan_core.spark import (
     require_session,
     sql,
 )
+
+SPARK_FAILURES = (PySparkException, Py4JError)
+"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
+_OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
+
+
+def spark_message(error: Exception) -> str:
+    """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, Py4JError):  # the first line only names the method that was called
+        lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
+    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
+
+
+def _without_class(line: str) -> str:
+    """Strip the exception class from `org.apache.spark.SparkException: [X] ...`."""
+    name, separator, rest = line.partition(": ")
+    return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
+
+
+def _is_python_error(line: str) -> bool:
+    name, _, rest = line.partition(":")
+    return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
 def project_session(spark: SparkConfig) -> Any:

@@ -17,7 +17,7 @@ from pipelines.iceberg.parquet_output import WriterOptions
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.publish.refresh import publish
-from pipelines.publish.writer import SPARK_FAILURES, spark_message
+from pipelines.spark.session import SPARK_FAILURES, spark_message
 from scan_core import ScanError, ScanOptions, open_table
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS

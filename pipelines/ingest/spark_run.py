@@ -1,0 +1,333 @@
+"""Reads a feed of files with the tasks of Spark: the driver cuts files into pieces, orders the results, and names the commits.
+
+A piece is decoded with all that earlier pieces have shown (types, keys, encodings), as if one process read everything:
+pieces are decoded together as long as none shows anything new, and those after one that does are decoded again.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.changes.change_log import FoldOrder, RemoteChanges
+from pipelines.changes.change_run import BATCH_SHARE
+from pipelines.config.project import SparkConfig
+from pipelines.decode.batches import Rejected, change_schema
+from pipelines.decode.feed import FeedConfig
+from pipelines.errors import SourceError
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.table_writer import WriteTarget
+from pipelines.ingest.feeds import Feed
+from pipelines.sources.file_listing import ListedFile
+from pipelines.sources.file_position import FilePosition, ReadFile
+from pipelines.sources.file_reader import is_quiet, line_layout
+from pipelines.sources.files import AppliedLines, Gathered, OnSkipped, Sweep, advanced, begin_sweep
+from pipelines.spark.ingest import (
+    DecodedChanges,
+    DecodePieces,
+    FoldBuckets,
+    IngestJobs,
+    Part,
+    PieceResult,
+    TablePart,
+    ToBuckets,
+    WriteLog,
+    united,
+    with_state,
+)
+from scan_core import PartitionSpec
+
+MAX_PIECES = 4_000
+"""A shuffle has a block for each pair of a piece and a bucket: more input makes larger pieces, not more of them."""
+_GROWTH = 8
+"""While pieces show nothing new, each round has this many times the pieces of the one before."""
+_NEVER_QUIET = 2**62
+"""Time of arrival of a file whose end may be unfinished: attempts of a task must agree on that, however late they run."""
+
+Piece = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkBatch:
+    """Decoded events that are committed together.
+
+    Attributes:
+        tables: changes of each table, None for none, and the columns of the feed that its events have.
+        rejected: events that could not be decoded.
+        num_read: number of events, including rejected ones.
+        position: position after them, as text.
+        skipped: number of events skipped on purpose, by reason.
+        untaken: tables with changes that no table of the config takes.
+        looks_like: the format that rejected events look like, if it is another than that of the config.
+        of_transactions: whether it ends at the end of a transaction.
+        frames: what Spark keeps until `close`.
+    """
+
+    tables: Mapping[str, tuple[RemoteChanges | None, frozenset[str]]]
+    rejected: Rejected
+    num_read: int
+    position: str
+    skipped: Mapping[str, int]
+    untaken: frozenset[str]
+    looks_like: str | None
+    of_transactions: bool
+    frames: Sequence[Any]
+
+    def close(self) -> None:
+        """Let Spark forget the changes."""
+        for frame in self.frames:
+            frame.unpersist()
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Results that will be one batch. Mutable."""
+
+    config: FeedConfig
+    results: list[PieceResult] = field(default_factory=list)
+    frames: list[tuple[Any, int, int]] = field(default_factory=list)
+
+    def takes(self, result: PieceResult) -> bool:
+        """Whether a piece can be committed together with these: same keys, compatible types."""
+        return all(
+            known.row_type is None
+            or part.row_type is None
+            or (known.key == part.key and united(known.row_type, part.row_type) is not None)
+            for known, part in zip(self.totals(), result.tables, strict=True)
+        )
+
+    def totals(self) -> list[TablePart]:
+        """What all pieces contribute to each table."""
+        totals = [TablePart() for _ in self.config.tables]
+        for result in self.results:
+            for total, part in zip(totals, result.tables, strict=True):
+                _add(total, part)
+        return totals
+
+
+def _add(total: TablePart, part: TablePart) -> None:
+    total.sent |= part.sent
+    if part.row_type is None:
+        return
+    total.row_type = part.row_type if total.row_type is None else united(total.row_type, part.row_type)
+    total.key = part.key
+    if part.rows_to_truncate:
+        total.rows_to_truncate = total.num_rows + part.rows_to_truncate
+        total.moves_rows = total.lacks_values = False
+    total.moves_rows |= part.moves_rows
+    total.lacks_values |= part.lacks_values
+    total.num_rows += part.num_rows
+    total.counts.update(part.counts)
+
+
+class SparkReading:
+    """Reads what is new in a feed of files with Spark."""
+
+    def __init__(
+        self, feed: Feed, spark: SparkConfig, config: FeedConfig, applied: AppliedLines, on_skipped: OnSkipped
+    ) -> None:
+        """`config` is the decoder's config before the first piece; `applied` and `on_skipped` are those of `discover`."""
+        from pipelines.spark.session import project_session
+
+        self._feed = feed
+        self._config = config
+        self._applied = applied
+        self._skip = on_skipped
+        self._options = feed.file_options
+        self._filesystem = feed.listing.filesystem
+        self._ingested_at = datetime.now(UTC)
+        self._jobs = IngestJobs(project_session(spark))
+
+    def batches(self, position: str | None) -> Iterator[SparkBatch]:
+        """Decode everything after a position; a batch ends where keys or types change in a way that needs a commit.
+
+        Raises:
+            SourceError: no such path, or a file that cannot be read; everything before it was yielded.
+            PipelineError: the same for events that cannot be decoded.
+        """
+        now = FilePosition() if position is None else FilePosition.from_json(position)
+        if not self._feed.listing.files and position is None:
+            raise SourceError(f"no file matches {', '.join(self._feed.listing.patterns)}")
+        for _ in range(2 if now.is_sweeping else 1):
+            sweep = begin_sweep(self._feed.listing, now, self._options, self._applied, self._skip)
+            now = sweep.position
+            for batch, now in self._of_sweep(sweep):  # noqa: B007 - the last one counts
+                if batch is not None:
+                    yield batch
+            now = sweep.settled(now)
+
+    def _of_sweep(self, sweep: Sweep) -> Iterator[tuple[SparkBatch | None, FilePosition]]:
+        pieces = self._pieces(sweep.files)
+        now, at = sweep.position, 0
+        size = len(pieces) if all(t.known_types for t in self._config.tables) else 1
+        gathering = _Gathering(self._config)
+        while at < len(pieces):
+            chosen = dict(enumerate(pieces[at : at + size], at))
+            frame, results = self._jobs.decode(chosen, self._task())
+            first = at
+            for result in results:
+                if result.waiting and result.error is None and result.number + 1 < len(pieces):
+                    # A group of events continues in the next piece: both are decoded as one.
+                    pieces[result.number : result.number + 2] = [(*pieces[result.number], *pieces[result.number + 1])]
+                    break
+                if not gathering.takes(result):
+                    if result.number > first:
+                        gathering.frames.append((frame, first, result.number - 1))
+                    now = self._reached(now, gathering)
+                    yield self._batch(gathering, now), now
+                    # The frame may have been released with that batch: what follows is decoded again.
+                    gathering = _Gathering(self._config)
+                    first = at
+                    break
+                gathering.results.append(result)
+                at = result.number + 1
+                after = with_state(self._config, result)
+                is_new, self._config = after != self._config, after
+                if result.error is not None:
+                    gathering.frames.append((frame, first, result.number))
+                    now = self._reached(now, gathering)
+                    yield self._batch(gathering, now), now
+                    raise result.error
+                if is_new:
+                    break
+            if at > first:
+                gathering.frames.append((frame, first, at - 1))
+            elif frame not in [kept for kept, _, _ in gathering.frames]:
+                frame.unpersist()
+            size = max(1, size * _GROWTH)
+        reached = self._reached(now, gathering)
+        yield self._batch(gathering, sweep.settled(reached)), reached
+
+    def _task(self) -> DecodePieces:
+        return DecodePieces(
+            config=self._config, options=self._options, filesystem=self._filesystem, ingested_at=self._ingested_at
+        )
+
+    def _reached(self, now: FilePosition, gathering: _Gathering) -> FilePosition:
+        files: dict[str, ReadFile] = {}
+        for result in gathering.results:
+            files |= result.files
+        waiting = gathering.results[-1].waiting if gathering.results else {}
+        return advanced(now, Gathered(None, list(files.values()), waiting=waiting), self._skip)
+
+    def _batch(self, gathering: _Gathering, reached: FilePosition) -> SparkBatch | None:
+        results, decided = gathering.results, self._config.decided
+        num_read = sum(result.num_read for result in results)
+        frames = [frame for frame, _, _ in gathering.frames]
+        if not num_read:
+            for frame in frames:
+                frame.unpersist()
+            return None
+        skipped: Counter[str] = Counter()
+        for result in results:
+            skipped.update(result.skipped)
+        after = replace(reached, claims=decided.claims, encodings=decided.encodings, format=decided.format)
+        return SparkBatch(
+            tables={
+                table.name: (self._changes(gathering, code, total), frozenset(total.sent))
+                for code, (table, total) in enumerate(zip(self._config.tables, gathering.totals(), strict=True))
+            },
+            rejected=Rejected.concat(result.rejected for result in results),
+            num_read=num_read,
+            position=after.to_json(),
+            skipped=skipped,
+            untaken=frozenset().union(*(result.untaken for result in results)),
+            looks_like=next((r.looks_like for r in reversed(results) if r.looks_like), None),
+            of_transactions=any(result.of_transactions for result in results),
+            frames=frames,
+        )
+
+    def _changes(self, gathering: _Gathering, code: int, total: TablePart) -> RemoteChanges | None:
+        if total.row_type is None:
+            return None
+        row_type, key = total.row_type, total.key
+        rows = {result.number: result.tables[code].num_rows for result in gathering.results}
+        changes = DecodedChanges(tuple(gathering.frames), code, {n: count for n, count in rows.items() if count})
+        limit = self._feed.memory_limit_bytes // BATCH_SHARE
+
+        def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
+            task = WriteLog(target, spec, row_type, key, changes.firsts(first), limit)
+            return self._jobs.write_log(changes, task)
+
+        def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
+            buckets = max(1, len(changes.rows))
+            spread = ToBuckets(row_type, key, changes.firsts(0), buckets, total.rows_to_truncate, limit)
+            task = FoldBuckets(
+                target=order.target,
+                spec=order.spec,
+                delete_spec=order.delete_spec,
+                live=order.live,
+                key=order.key,
+                trusts_inserts=order.trusts_inserts,
+                after_truncate=total.rows_to_truncate > 0,
+                limit_bytes=limit,
+            )
+            written = self._jobs.write_mirror(changes, spread, task)
+            return written.files, written.num_missed
+
+        return RemoteChanges(
+            num_rows=total.num_rows,
+            schema=change_schema(row_type, key),
+            counts=total.counts,
+            truncates=total.rows_to_truncate > 0,
+            why_local=_why_local(total),
+            write_log=write_log,
+            write_mirror=write_mirror,
+        )
+
+    def _pieces(self, files: Sequence[tuple[ListedFile, ReadFile]]) -> list[Piece]:
+        """Cut files into parts, where their format allows it, and gather small ones."""
+        total = sum(file.size for file, _ in files)
+        most = max(self._options.batch_bytes, total // MAX_PIECES)
+        pinned = [(file if is_quiet(file) else replace(file, arrived_ns=_NEVER_QUIET), known) for file, known in files]
+        parts = [[Part(file, known, file.size)] for file, known in pinned]
+        asked = [(n, start, min(start + most, file.size)) for n, file, start in self._cuts(pinned, most)]
+        if asked:
+            places = [(pinned[n][0], start, stop) for n, start, stop in asked]
+            found = self._jobs.counted_lines(places, self._filesystem)
+            for number in sorted({n for n, _, _ in asked}):
+                own = [answer for (n, _, _), answer in zip(asked, found, strict=True) if n == number]
+                parts[number] = self._lines_of(*pinned[number], own)
+        pieces: list[Piece] = []
+        held: list[Part] = []
+        size = 0
+        for part in (part for of_file in parts for part in of_file):
+            taken = (part.stop or part.file.size) - part.known.read_bytes
+            if held and size + taken > most:
+                pieces.append(tuple(held))
+                held, size = [], 0
+            held.append(part)
+            size += taken
+        return [*pieces, tuple(held)] if held else pieces
+
+    def _cuts(self, files: Sequence[tuple[ListedFile, ReadFile]], most: int) -> Iterator[tuple[int, ListedFile, int]]:
+        for number, (file, known) in enumerate(files):
+            if file.size - known.read_bytes <= most or self._layout(file, known) is None:
+                continue
+            yield from ((number, file, start) for start in range(known.read_bytes, file.size, most))
+
+    def _layout(self, file: ListedFile, known: ReadFile) -> str | None:
+        try:
+            layout = line_layout(file, known, self._options, self._filesystem)
+        except SourceError:
+            return None  # the task that reads the file reports it
+        return None if layout is None else layout.value
+
+    def _lines_of(self, file: ListedFile, known: ReadFile, found: Sequence[tuple[int, int]]) -> list[Part]:
+        layout, lines = self._layout(file, known) or "", known.lines
+        parts: list[Part] = []
+        begins = [begin for begin, _ in found[1:]] + [file.size]
+        start = known.read_bytes
+        for (_, count), stop in zip(found, begins, strict=True):
+            if stop > start:
+                state = replace(known, read_bytes=start, lines=lines, layout=layout) if parts else known
+                parts.append(Part(file, state, stop))
+            lines, start = lines + count, stop
+        return parts
+
+
+def _why_local(total: TablePart) -> str | None:
+    if total.lacks_values:
+        return "some changes lack values, which are in the rows of the mirror"
+    return "some changes give a row another key" if total.moves_rows else None

@@ -1,0 +1,586 @@
+"""The part of an ingest that runs in Spark: tasks read and decode pieces of files, write the change log, and fold by key.
+
+Tasks pass changes on as compressed Arrow streams, a few rows for Spark, so that a shuffle copies bytes and converts
+nothing. Files of tasks that fail or are overtaken are never named by a result, so no commit contains them. Tasks import
+neither pyspark nor what only the driver needs.
+"""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial, reduce
+from itertools import chain, groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.changes.change_log import ORDINAL
+from pipelines.changes.change_run import ChangeRun, hash_codes, parts_by_key
+from pipelines.changes.keys import same_rows, single_chunk
+from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
+from pipelines.decode.column_types import widened
+from pipelines.decode.feed import Decided, FeedConfig
+from pipelines.errors import PipelineError, SchemaConflictError, SourceError
+from pipelines.formats.registry import complete_events_of, decode, other_format
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.row_shape import conform
+from pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
+from pipelines.mirrors.delete_scope import LiveKeys
+from pipelines.mirrors.fold import fold, squash
+from pipelines.sources.file_documents import FilePiece
+from pipelines.sources.file_listing import FileSystem, ListedFile
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_position import ReadFile
+from pipelines.sources.file_reader import whole_lines
+from pipelines.sources.files import gather, read_pieces
+from scan_core import PartitionSpec
+
+_ROWS = "piece int, place int, number int, data binary"
+"""Rows between tasks: a piece, the place of the changes in it, a table or a bucket, and the changes."""
+_ROW_SCHEMA = pa.schema([("piece", pa.int32()), ("place", pa.int32()), ("number", pa.int32()), ("data", pa.binary())])
+_RESULT = -1
+"""Instead of the number of a table: the row holds the `PieceResult`."""
+_REPORT = "data binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file, or all that is new in it.
+
+    Attributes:
+        file: the file.
+        known: the state of reading it before this part.
+        stop: where the part ends, in bytes; None for the end of the file.
+    """
+
+    file: ListedFile
+    known: ReadFile
+    stop: int | None = None
+
+
+@dataclass(slots=True)
+class TablePart:
+    """What a piece contributes to one table. Mutable while the piece is decoded.
+
+    Attributes:
+        num_rows: number of changes.
+        counts: the same by operation.
+        row_type: columns of the rows; None without changes.
+        key: key columns; none without changes.
+        sent: columns of the feed that the events have.
+        rows_to_truncate: number of changes up to the last truncate, inclusive.
+        moves_rows: whether a change of a key follows that truncate.
+        lacks_values: whether a change does not have all values of its row.
+    """
+
+    num_rows: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    row_type: pa.StructType | None = None
+    key: tuple[str, ...] = ()
+    sent: set[str] = field(default_factory=set)
+    rows_to_truncate: int = 0
+    moves_rows: bool = False
+    lacks_values: bool = False
+
+    def add(self, batch: ChangeBatch) -> None:
+        """Add a batch.
+
+        Raises:
+            SchemaConflictError: it has another key, or types that do not fit those before.
+        """
+        self.sent |= batch.sent
+        if not batch.num_rows:
+            return
+        row_type = batch.row_type if self.row_type is None else united(self.row_type, batch.row_type)
+        if row_type is None or (self.key and self.key != batch.key):
+            raise SchemaConflictError(
+                f"the key or the types of columns change from ({', '.join(self.key)}) {self.row_type} to "
+                f"({', '.join(batch.key)}) {batch.row_type} within a piece of a file: ingest it with engine: local"
+            )
+        self.row_type, self.key = row_type, batch.key
+        truncates = np.flatnonzero(np.asarray(pc.equal(batch.table.column("op"), "t")))
+        rows = batch.table
+        if len(truncates):
+            self.rows_to_truncate = self.num_rows + int(truncates[-1]) + 1
+            self.moves_rows = self.lacks_values = False
+            rows = rows.slice(int(truncates[-1]) + 1)
+        self.num_rows += batch.num_rows
+        self.counts.update(batch.counts)
+        self.lacks_values |= bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
+        self.moves_rows |= _moves(rows, batch.key)
+
+
+def _moves(rows: pa.Table, key: Sequence[str]) -> bool:
+    after = single_chunk(rows.column("after"))
+    is_new = np.asarray(pc.is_valid(after))
+    given = dict(zip([f.name for f in after.type], after.flatten(), strict=True))
+    return bool((is_new & ~same_rows(_keys(rows), [given[name] for name in key])).any())
+
+
+def _keys(changes: pa.Table) -> list[pa.Array]:
+    return list(single_chunk(changes.column("key")).flatten())
+
+
+def united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
+    """The columns of both, in types that can represent the values of both; None if there is none."""
+    if first == second:
+        return first
+    both = widened(first, second)
+    return None if both is None else pa.struct(list(both))
+
+
+@dataclass(slots=True)
+class PieceResult:
+    """What decoding a piece has found. Mutable while it is decoded.
+
+    Attributes:
+        number: of the piece.
+        files: the state of reading its files after it.
+        tables: what it contributes to the tables of the feed, in their order.
+        decided: decisions for decoding after it.
+        num_read: number of its events, including rejected ones.
+        rejected: events that could not be decoded.
+        skipped: number of events skipped on purpose, by reason.
+        untaken: tables with changes that no table of the config takes.
+        looks_like: the format that a batch with rejected events looks like, if it is another than that of the config.
+        waiting: number of events at its end that wait for the rest of their group in the next piece, by reason.
+        of_transactions: whether it ends at the end of a transaction.
+        error: why the rest of the piece could not be decoded.
+    """
+
+    number: int
+    tables: list[TablePart]
+    decided: Decided
+    files: dict[str, ReadFile] = field(default_factory=dict)
+    num_read: int = 0
+    rejected: Rejected = field(default_factory=Rejected.none)
+    skipped: Counter[str] = field(default_factory=Counter)
+    untaken: set[str] = field(default_factory=set)
+    looks_like: str | None = None
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    of_transactions: bool = False
+    error: PipelineError | None = None
+
+
+def with_state(config: FeedConfig, result: PieceResult) -> FeedConfig:
+    """The decoder's config after a piece: what it has shown holds for all that follow."""
+    tables = []
+    for table, part in zip(config.tables, result.tables, strict=True):
+        known = dict(table.known_types)
+        known |= {f.name: f.type for f in part.row_type or () if not pa.types.is_null(f.type)}
+        encodings = result.decided.encodings.get(table.name, table.known_encodings)
+        known_key = table.known_key or part.key
+        tables.append(replace(table, known_types=known, known_key=known_key, known_encodings=encodings))
+    return replace(config, tables=tuple(tables), decided=result.decided)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePieces:
+    """Reads and decodes pieces; pickled to the workers. Every attempt reads the same bytes.
+
+    Attributes:
+        config: the decoder's config before each piece.
+        options: how files are read.
+        filesystem: file system of remote paths.
+        ingested_at: time of the run.
+    """
+
+    config: FeedConfig
+    options: FileOptions
+    filesystem: FileSystem | None
+    ingested_at: datetime
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode the pickled pieces in `batches`: yield their changes by table, and the result of each."""
+        _begin_task()
+        for number, packed in _values(batches, "number", "packed"):
+            yield from self._decoded(number, pickle.loads(packed))  # noqa: S301 - of our own driver
+
+    def _decoded(self, number: int, piece: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        config, place = self.config, 0
+        result = PieceResult(number, [TablePart() for _ in config.tables], config.decided)
+        pieces = chain.from_iterable(self._read(part) for part in piece)
+        try:
+            complete = complete_events_of(config.format or config.decided.format, config.options)
+            for part in gather(pieces, self.options.batch_rows, self.options.batch_bytes, complete):
+                result.waiting = part.waiting
+                result.of_transactions |= part.end is BatchEnd.TRANSACTION
+                if part.end is BatchEnd.WITHIN_TRANSACTION:
+                    raise SourceError(
+                        "a transaction is larger than a batch, which only engine: local reads; let batches be larger "
+                        "(batch_bytes among the options of the source, memory_limit_bytes)"
+                    )
+                if part.raw is not None and part.raw.num_read:
+                    raw = replace(part.raw, ingested_at=self.ingested_at)
+                    done = decode(raw, config)
+                    for own, batch in zip(result.tables, done.tables.values(), strict=True):
+                        own.add(batch)
+                    for code, batch in enumerate(done.tables.values()):
+                        if batch.num_rows:
+                            yield _row(number, place, code, packed_table(batch.table))
+                            place += 1
+                    result.num_read += raw.num_read
+                    result.rejected = Rejected.concat([result.rejected, done.rejected])
+                    result.skipped.update(done.skipped)
+                    result.untaken.update(done.untaken)
+                    result.decided = done.decided
+                    if done.rejected.num_rows:
+                        result.looks_like = other_format(raw, config.format)
+                    config = with_state(config, result)
+                result.files |= {file.name: file for file in part.files}
+        except PipelineError as error:
+            result.error = error
+        yield _row(number, place, _RESULT, pickle.dumps(result))
+
+    def _read(self, part: Part) -> Iterator[FilePiece]:
+        for piece in read_pieces(part.file, part.known, self.options, self.filesystem, part.stop):
+            is_end = part.stop is None or part.stop >= part.file.size
+            yield piece if is_end else replace(piece, after=replace(piece.after, finished=False))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLog:
+    """Writes the changes of pieces to files of the change log; pickled to the workers.
+
+    Attributes:
+        target: schema and place of the files.
+        spec: partition spec under which they are written.
+        row_type: columns of all rows.
+        key: key columns.
+        firsts: the ordinal of the first change of each piece.
+        most_bytes: changes that are held for a file.
+    """
+
+    target: WriteTarget
+    spec: PartitionSpec
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    firsts: Mapping[int, int]
+    most_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return a report of the files of the changes in `batches`."""
+        _begin_task()
+        written = Written()
+        held: list[pa.Table] = []
+        for _, first, changes in numbered(batches, self.row_type, self.key, self.firsts):
+            written.num_changes += changes.num_rows
+            ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
+            held.append(changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals))
+            if sum(table.nbytes for table in held) >= self.most_bytes:
+                written.files += write_rows(pa.concat_tables(held), self.target, self.spec)
+                held = []
+        if held:
+            written.files += write_rows(pa.concat_tables(held), self.target, self.spec)
+        yield written.batch()
+
+
+def numbered(
+    batches: Iterable[pa.RecordBatch], row_type: pa.StructType, key: tuple[str, ...], firsts: Mapping[int, int]
+) -> Iterator[tuple[tuple[int, int], int, pa.Table]]:
+    """((piece, place), first ordinal, changes) of all rows of a task."""
+    at: dict[int, int] = dict(firsts)
+    last = (-1, -1)
+    for piece, place, data in _values(batches, "piece", "place", "data"):
+        if piece == last[0] and place <= last[1]:
+            raise RuntimeError(f"changes of piece {piece} are out of order: {place} after {last[1]}")
+        last = (piece, place)
+        changes = unpacked_table(data)
+        own = ChangeBatch(changes, changes.schema.field("after").type, key).in_row_type(row_type).table
+        yield last, at[piece], own
+        at[piece] += own.num_rows
+
+
+@dataclass(slots=True)
+class Written:
+    """What tasks wrote.
+
+    Attributes:
+        files: new files.
+        num_changes: changes that they come from.
+        num_missed: removals of rows that do not exist, as far as known without reading the table.
+    """
+
+    files: list[WrittenFile] = field(default_factory=list)
+    num_changes: int = 0
+    num_missed: int = 0
+
+    def batch(self) -> pa.RecordBatch:
+        """As a batch, in the form in which a task yields it."""
+        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], names=["data"])
+
+
+@dataclass(frozen=True, slots=True)
+class ToBuckets:
+    """Distributes changes to buckets by key; pickled to the workers. Changes before `first` have no effect."""
+
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    firsts: Mapping[int, int]
+    num_buckets: int
+    first: int
+    most_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of `batches` by bucket, many at a time, as every row of Spark repeats their schema."""
+        _begin_task()
+        held: list[pa.Table] = []
+        at = (-1, -1)
+        for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts):
+            if held and (piece != at[0] or sum(table.nbytes for table in held) >= self.most_bytes):
+                yield from self._by_bucket(*at, pa.concat_tables(held))
+                held = []
+            at = (piece, place)
+            held.append(changes.slice(min(changes.num_rows, max(0, self.first - ordinal))))
+        if held:
+            yield from self._by_bucket(*at, pa.concat_tables(held))
+
+    def _by_bucket(self, piece: int, place: int, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        codes = hash_codes(_keys(rows), self.num_buckets)
+        order = np.argsort(codes, kind="stable")  # stable: changes of one key keep their order
+        starts = np.searchsorted(codes[order], np.arange(self.num_buckets + 1))
+        moved = rows.take(pa.array(order)).combine_chunks()
+        for number in np.flatnonzero(np.diff(starts)).tolist():
+            own = moved.slice(starts[number], starts[number + 1] - starts[number])
+            yield _row(piece, place, number, packed_table(own))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldBuckets:
+    """Folds the changes of each bucket, and writes data files and delete files; pickled to the workers.
+
+    Attributes:
+        target: schema and place of the files.
+        spec: partition spec of data files.
+        delete_spec: partition spec of deletes; None if the table has no rows to delete.
+        live: facts about the table's live files.
+        key: key columns.
+        trusts_inserts: whether the key of an insert is known not to be in the table.
+        after_truncate: whether the table is emptied before the changes.
+        limit_bytes: changes that are held in memory.
+    """
+
+    target: WriteTarget
+    spec: PartitionSpec
+    delete_spec: PartitionSpec | None
+    live: LiveKeys
+    key: tuple[str, ...]
+    trusts_inserts: bool
+    after_truncate: bool
+    limit_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return a report of the files of the buckets in `batches`, which are sorted by bucket, piece and place."""
+        _begin_task()
+        written, deletes = Written(), list[pa.Table]()
+        rows = _values(batches, "number", "data")
+        for _, bucket in groupby(rows, key=lambda row: row[0]):
+            with closing(ChangeRun.of((unpacked_table(data) for _, data in bucket), self.limit_bytes)) as run:
+                written.num_changes += run.num_rows
+                for part in parts_by_key(run, self.key, self.limit_bytes, partial(squash, key=self.key)):
+                    deletes.append(self._fold(part.changes, written))
+            if sum(held.nbytes for held in deletes) > self.limit_bytes:
+                self._write(deletes, written)
+                deletes = []
+        self._write(deletes, written)
+        yield written.batch()
+
+    def _fold(self, changes: pa.Table, written: Written) -> pa.Table:
+        """Write the rows of changes; return the keys to delete."""
+        key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
+        folded = fold(changes, self.key, after_truncate=self.after_truncate)
+        if folded.needs_lookup is not None or folded.unresolved.num_rows:
+            raise RuntimeError("changes that lack values of their rows are not folded in tasks")
+        written.num_missed += folded.num_missed
+        written.files += write_rows(folded.upserts, self.target, self.spec, key_ids=key_ids)
+        keys = conform(folded.deletes, self.target.schema.select(key_ids))
+        if self.after_truncate:
+            return keys.slice(0, 0)
+        wanted = self.live.may_hold(keys)
+        written.num_missed += int((folded.delete_removes & ~wanted).sum())
+        if self.trusts_inserts:
+            wanted &= ~folded.delete_is_insert
+        return keys.filter(pa.array(wanted))
+
+    def _write(self, deletes: Sequence[pa.Table], written: Written) -> None:
+        keys = pa.concat_tables(deletes) if deletes else None
+        if keys is not None and keys.num_rows and self.delete_spec is not None:
+            key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
+            written.files += write_deletes(keys, self.target, self.delete_spec, key_ids)
+
+
+def count_lines(filesystem: FileSystem | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Task: find the lines of parts of files given as (number, pickled (file, start, stop)); see `whole_lines`."""
+    _begin_task()
+    for number, packed in _values(batches, "number", "packed"):
+        file, start, stop = pickle.loads(packed)  # noqa: S301 - of our own driver
+        try:
+            found: Any = whole_lines(file, start, stop, filesystem)
+        except SourceError as error:
+            found = error
+        yield _row(number, 0, 0, pickle.dumps(found))
+
+
+def packed_table(table: pa.Table) -> bytes:
+    """A table as compressed bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table.combine_chunks())
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpacked_table(data: bytes) -> pa.Table:
+    """The table of `packed_table`."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _begin_task() -> None:
+    from scan_core.spark import keep_archives_of_spark
+
+    keep_archives_of_spark()
+
+
+def _values(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:
+    """The rows that Spark passes; each holds many changes."""
+    for batch in batches:
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+        for row in range(batch.num_rows):
+            yield tuple(column[row].as_py() for column in columns)
+
+
+def _row(piece: int, place: int, number: int, data: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"piece": piece, "place": place, "number": number, "data": data}], schema=_ROW_SCHEMA
+    )
+
+
+BATCH_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestJobs:
+    """The Spark jobs of an ingest."""
+
+    session: Any
+
+    def counted_lines(
+        self, parts: Sequence[tuple[ListedFile, int, int]], filesystem: FileSystem | None
+    ) -> list[tuple[int, int]]:
+        """`whole_lines` of parts of files.
+
+        Raises:
+            SourceError: a file cannot be read.
+        """
+        frame = self._spread(dict(enumerate(map(pickle.dumps, parts))))
+        rows = self._collected(frame.mapInArrow(partial(count_lines, filesystem), _ROWS))
+        found = {row["piece"]: pickle.loads(bytes(row["data"])) for row in rows}  # noqa: S301 - of our own tasks
+        for answer in found.values():
+            if isinstance(answer, SourceError):
+                raise answer
+        return [found[number] for number in range(len(parts))]
+
+    def decode(self, pieces: Mapping[int, Sequence[Part]], task: DecodePieces) -> tuple[Any, list[PieceResult]]:
+        """(changes, which Spark keeps until `unpersist`; the results of the pieces in order).
+
+        Raises:
+            SourceError: the job failed.
+        """
+        frame = self._spread({number: pickle.dumps(piece) for number, piece in pieces.items()})
+        decoded = frame.mapInArrow(task, _ROWS).persist()
+        rows = self._collected(decoded.where(f"number = {_RESULT}").select("data"))
+        results = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
+        return decoded, sorted(results, key=lambda result: result.number)
+
+    def write_log(self, changes: "DecodedChanges", task: WriteLog) -> list[WrittenFile]:
+        """Write the changes to files of the change log.
+
+        Raises:
+            SourceError: the job failed, or a file has changed since it was read.
+        """
+        return self._written(changes.frame().mapInArrow(task, _REPORT), changes.num_rows).files
+
+    def write_mirror(self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets) -> Written:
+        """Write the files of a mirror.
+
+        Raises:
+            SourceError: as `write_log`.
+        """
+        buckets = changes.frame().mapInArrow(spread, _ROWS).repartition(spread.num_buckets, "number")
+        ordered = buckets.sortWithinPartitions("number", "piece", "place")
+        first = min(spread.firsts.values())
+        left = changes.num_rows - max(0, spread.first - first)
+        return self._written(ordered.mapInArrow(task, _REPORT), left)
+
+    def _written(self, frame: Any, num_changes: int) -> Written:
+        parts = [pickle.loads(bytes(row["data"])) for row in self._collected(frame)]  # noqa: S301 - of our own tasks
+        files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
+        total = Written(files, sum(p.num_changes for p in parts), sum(p.num_missed for p in parts))
+        if total.num_changes != num_changes:
+            raise SourceError(
+                f"tasks found {total.num_changes} changes where {num_changes} were decoded before: a file of the source "
+                "has changed while it was read; nothing was committed, run again"
+            )
+        return total
+
+    def _spread(self, packed: Mapping[int, bytes]) -> Any:
+        """A frame with one row per task."""
+        rows = {"number": pa.array(list(packed), pa.int32()), "packed": pa.array(list(packed.values()), pa.binary())}
+        return self.session.createDataFrame(pa.table(rows)).coalesce(1).repartition(len(packed))
+
+    def _collected(self, frame: Any) -> list[Any]:
+        from pipelines.spark.session import SPARK_FAILURES, spark_message
+
+        try:
+            with self._few_rows():
+                rows: list[Any] = frame.collect()
+        except SPARK_FAILURES as error:
+            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
+        return rows
+
+    @contextmanager
+    def _few_rows(self) -> Iterator[None]:
+        """Let Spark pass few rows at a time to a task: each may take megabytes."""
+        before = self.session.conf.get(BATCH_ROWS_CONF)
+        self.session.conf.set(BATCH_ROWS_CONF, "4")
+        try:
+            yield
+        finally:
+            self.session.conf.set(BATCH_ROWS_CONF, before)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedChanges:
+    """The changes of one table in the kept results of jobs.
+
+    Attributes:
+        frames: results, each with the numbers of the first and last piece that count.
+        code: number of the table in the feed.
+        rows: number of changes by piece.
+    """
+
+    frames: Sequence[tuple[Any, int, int]]
+    code: int
+    rows: Mapping[int, int]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of changes."""
+        return sum(self.rows.values())
+
+    def firsts(self, first: int) -> dict[int, int]:
+        """The ordinal of the first change of each piece, if that of the first piece is `first`."""
+        numbers = sorted(self.rows)
+        starts = np.cumsum([first, *(self.rows[number] for number in numbers)]).tolist()
+        return dict(zip(numbers, starts, strict=False))
+
+    def frame(self) -> Any:
+        """The changes, in as many partitions as there are pieces."""
+        chosen = [f.where(f"number = {self.code} and piece between {a} and {b}") for f, a, b in self.frames]
+        union: Callable[[Any, Any], Any] = lambda one, other: one.union(other)  # noqa: E731 - a method of either engine
+        return reduce(union, chosen)

@@ -1,0 +1,238 @@
+"""What tasks of Spark ingest equals what one process ingests: rows, change log, quarantine, counts and errors."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
+from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.report import IngestReport
+from tests.pipelines.project import Project, event, product
+from tests.support.spark_session import SPARK_TEST
+
+pytestmark = [*SPARK_TEST, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+
+Landing = dict[str, bytes]
+
+
+def lines(*events: str) -> bytes:
+    return "".join(f"{one}\n" for one in events).encode()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Files that land one run after the other, and how they are read."""
+
+    runs: Sequence[Landing]
+    table: dict[str, Any] = field(default_factory=lambda: {"key": ["id"]})
+    source: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, Any] | None = None
+
+
+def _versions(first: int, count: int, version: str) -> list[str]:
+    return [event("u", product(i, f"{version}-{i}")) for i in range(first, first + count)]
+
+
+_SMALL = {"batch_bytes": 1024}
+"""Pieces of a few lines, so that small files are cut."""
+_ROW = {"format": "rows", "path": "landing/*"}
+
+CASES = {
+    "one file": Case([{"1.jsonl": lines(*(event("c", product(i)) for i in range(5)))}]),
+    "pieces of lines": Case(
+        [
+            {
+                "1.jsonl": lines(
+                    *_versions(0, 60, "a"), *_versions(20, 60, "b"), *(event("d", product(i)) for i in range(9))
+                )
+            }
+        ],
+        options=_SMALL,
+    ),
+    "later runs": Case(
+        [
+            {"1.jsonl": lines(*(event("c", product(i)) for i in range(80)))},
+            {"2.jsonl": lines(*_versions(10, 50, "b")), "3.jsonl": lines(*(event("d", product(i)) for i in range(15)))},
+            {"1.jsonl": lines(*(event("c", product(i)) for i in range(80)), *_versions(70, 40, "c"))},
+        ],
+        options=_SMALL,
+    ),
+    "trusted inserts": Case(
+        [
+            {"1.jsonl": lines(*(event("c", product(i)) for i in range(40)))},
+            {"2.jsonl": lines(*(event("c", product(i)) for i in range(40, 60)), *_versions(35, 10, "b"))},
+        ],
+        table={"key": ["id"], "inserts": "trusted"},
+        options=_SMALL,
+    ),
+    "truncate": Case(
+        [
+            {"1.jsonl": lines(*_versions(0, 60, "a"))},
+            {"2.jsonl": lines(*_versions(0, 40, "b"), event("t"), *_versions(30, 30, "c"), event("d", product(31)))},
+        ],
+        options=_SMALL,
+    ),
+    "a column appears": Case(
+        [
+            {
+                "1.jsonl": lines(*_versions(0, 40, "a")),
+                "2.jsonl": lines(*(event("u", {**product(i), "price": i + 0.5}) for i in range(20, 60))),
+                "3.jsonl": lines(*(event("u", {**product(i), "note": "n"}) for i in range(50, 90))),
+            }
+        ],
+        options=_SMALL,
+    ),
+    "a value that does not fit": Case(
+        [
+            {
+                "1.jsonl": lines(*(event("c", {"id": i, "n": i}) for i in range(60))),
+                "2.jsonl": lines(
+                    event("c", {"id": 99, "n": "many"}), *(event("c", {"id": i, "n": i}) for i in range(60, 99))
+                ),
+            }
+        ],
+        table={"key": ["id"], "max_quarantine_ratio": 0.5},
+        options=_SMALL,
+    ),
+    "broken events": Case(
+        [
+            {
+                "1.jsonl": lines(
+                    *_versions(0, 50, "a"), "{not json", event("c", {"name": "no key"}), *_versions(50, 20, "b")
+                )
+            }
+        ],
+        table={"key": ["id"], "max_quarantine_ratio": 0.2},
+        options=_SMALL,
+    ),
+    "too many broken events": Case([{"1.jsonl": lines(*_versions(0, 5, "a"), *["{not json"] * 50)}], options=_SMALL),
+    "an unreadable file": Case(
+        [{"1.jsonl": lines(*_versions(0, 30, "a")), "2.parquet": b"PAR1 no", "3.jsonl": lines(*_versions(0, 9, "b"))}],
+        source={"path": "landing/*"},
+        options=_SMALL,
+    ),
+    "a key changes": Case(
+        [
+            {"1.jsonl": lines(*_versions(0, 50, "a"))},
+            {
+                "2.jsonl": lines(
+                    *_versions(0, 30, "b"), event("u", product(100), before=product(7)), *_versions(100, 3, "c")
+                )
+            },
+        ],
+        options=_SMALL,
+    ),
+    "soft deletes": Case(
+        [{"1.jsonl": lines(*_versions(0, 50, "a"), *(event("d", product(i)) for i in range(5)))}],
+        table={"key": ["id"], "soft_delete": True},
+        options=_SMALL,
+    ),
+    "no key": Case(
+        [{"1.jsonl": lines(*(event("c", product(i % 7)) for i in range(60)), event("d", product(3)))}],
+        table={"identity": "full"},
+        options=_SMALL,
+    ),
+    "partitions": Case(
+        [
+            {"1.jsonl": lines(*(event("c", {"id": i, "day": f"2024-01-0{1 + i % 3}"}) for i in range(60)))},
+            {"2.jsonl": lines(*(event("u", {"id": i, "day": f"2024-01-0{1 + i % 2}"}) for i in range(0, 60, 2)))},
+        ],
+        table={"key": ["id"], "partition_by": ["day"], "types": {"day": "date"}},
+        options=_SMALL,
+    ),
+    "partitions by key": Case(
+        [{"1.jsonl": lines(*_versions(0, 60, "a"))}, {"2.jsonl": lines(*_versions(30, 60, "b"))}],
+        table={"key": ["id"], "partition_by": ["bucket(3, id)"]},
+        options=_SMALL,
+    ),
+    "vectors": Case(
+        [{"1.jsonl": lines(*_versions(0, 60, "a"))}, {"2.jsonl": lines(*_versions(30, 60, "b"))}],
+        table={"key": ["id"], "deletes": "vectors", "format_version": 3},
+        options=_SMALL,
+    ),
+    "csv": Case(
+        [{"1.csv": b"op,id,name\n" + b"".join(b'I,%d,"a\nb"\n' % i for i in range(200)) + b"D,3,\n"}],
+        source=_ROW,
+        options=_SMALL,
+    ),
+    "rows before and after": Case(
+        [
+            {
+                f"{n}.jsonl": lines(*(json.dumps({"op": o, "id": i, "v": n}) for i in range(9) for o in ("-U", "+U")))
+                for n in "12"
+            }
+        ],
+        source=_ROW,
+        options={"batch_rows": 3, **_SMALL},
+    ),
+    "several tables": Case(
+        [
+            {
+                "1.jsonl": lines(
+                    *(event("c", product(i), table=("products", "orders", "others")[i % 3]) for i in range(90)),
+                    "{broken",
+                )
+            }
+        ],
+        tables={
+            "shop.products": {"key": ["id"], "max_quarantine_ratio": 0.1},
+            "shop.orders": {"key": ["id"], "max_quarantine_ratio": 0.1},
+        },
+        options=_SMALL,
+    ),
+}
+
+
+def _write(project: Project, case: Case, engine: str) -> None:
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", **case.source}
+    source["options"] = {**case.source.get("options", {}), **case.options}
+    tables = case.tables or {"shop.products": case.table}
+    document = {"tables": {n: {"source": source, **t, "ingest": {"engine": engine}} for n, t in tables.items()}}
+    (project.folder / "nevermore.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def _seen(report: IngestReport) -> dict[str, Any]:
+    tables = {
+        t.table: (dict(t.events), t.quarantined, t.missed_removals, t.exit_code, (t.error or "").rpartition("/")[2])
+        for t in report.tables
+    }
+    return {
+        "tables": tables,
+        "skipped": report.skipped,
+        "unassigned": report.unassigned,
+        "untaken": report.untaken_tables,
+    }
+
+
+def _content(project: Project) -> dict[str, list[str]]:
+    """The rows of every table, of mirrors, logs and quarantines, without the times of the run; logs have their ordinals."""
+    found = {}
+    for name in project.snapshots():
+        rows = live_rows(project.table(name).metadata_location.removeprefix("file://")).to_pylist()
+        timeless = ({k: v for k, v in row.items() if k not in {"ingested_at", "quarantined_at"}} for row in rows)
+        found[name] = sorted(map(str, timeless))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_engines_agree(name: str, tmp_path: Path) -> None:
+    case, seen = CASES[name], {}
+    for engine in ("local", "spark"):
+        (tmp_path / engine).mkdir()
+        project = Project(tmp_path / engine)
+        _write(project, case, engine)
+        reports = []
+        for landing in case.runs:
+            for file, content in landing.items():
+                (project.landing / file).write_bytes(content)
+            reports.append(_seen(run_once(load(project.folder / "nevermore.yaml"))))
+        seen[engine] = (reports, _content(project))
+    assert seen["spark"][0] == seen["local"][0]
+    assert seen["spark"][1] == seen["local"][1]
