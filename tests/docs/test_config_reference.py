@@ -14,6 +14,7 @@ from pipelines.config.project import (
     AlertsConfig,
     FilesSource,
     IndexConfig,
+    IngestConfig,
     KafkaSource,
     MaintenanceConfig,
     PostgresSource,
@@ -27,6 +28,7 @@ from pipelines.config.project import (
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {
     "commit_interval": "60s",
+    "spark_above_bytes": "10GiB",
     "frame_bytes": "256MiB",
     "convert_after": "5m",
     "memory_limit_bytes": "1GiB",
@@ -68,6 +70,7 @@ def _default(name: str, field: Any) -> str:
         (PublishedChecksConfig, "checks.md"),
         (FilesSource, "ingesting.md"),
         (IndexConfig, "indexes.md"),
+        (IngestConfig, "ingesting.md"),
         (KafkaSource, "kafka.md"),
         (PostgresSource, "postgresql.md"),
         (MaintenanceConfig, "keep-a-mirror-fast.md"),
