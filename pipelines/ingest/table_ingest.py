@@ -363,6 +363,7 @@ class TableIngest:
         if changes is None:
             self._commit(None, (), {}, rejected, position)
         else:
+            check_schema_change(self.name, self.config, self._log, self.known_types, changes.row_type)
             self._adopted_types |= {f.name: f.type for f in changes.row_type if not pa.types.is_null(f.type)}
             self._commit(changes, changes.key, changes.counts, rejected, position)
         if self._progress is not None:

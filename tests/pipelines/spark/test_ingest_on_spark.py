@@ -182,8 +182,8 @@ CASES = {
             }
         ],
         tables={
-            "shop.products": {"key": ["id"], "max_quarantine_ratio": 0.1},
-            "shop.orders": {"key": ["id"], "max_quarantine_ratio": 0.1},
+            "shop.products": {"key": ["id"], "max_quarantine_ratio": 0.5},
+            "shop.orders": {"key": ["id"], "max_quarantine_ratio": 0.5},
         },
         options=_SMALL,
     ),
