@@ -221,7 +221,10 @@ def _content(project: Project) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+_QUICK = {"one file", "a key changes", "broken events", "rows before and after"}
+
+
+@pytest.mark.parametrize("name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_engines_agree(name: str, tmp_path: Path) -> None:
     case, seen = CASES[name], {}
     for engine in ("local", "spark"):
