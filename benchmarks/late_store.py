@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,4 +102,8 @@ def serve(root: Path, request_seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), float(sys.argv[2]))
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="what the bucket holds")
+    parser.add_argument("seconds", type=float, help="how long every request waits")
+    arguments = parser.parse_args()
+    serve(arguments.folder, arguments.seconds)
