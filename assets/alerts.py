@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 
 from assets.project import Project
-from pipelines.alerts import post, shown
 from pipelines.config.project import AlertsConfig
+from pipelines.watch.alerts import post, shown
 from scan_core import hide_secrets
 
 RUN_SENSOR = "alert_on_failed_runs"

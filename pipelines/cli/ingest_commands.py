@@ -284,7 +284,7 @@ def run(
     from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
     from pipelines.maintain.retention import RegularExpiry
-    from pipelines.telemetry import span
+    from pipelines.watch.telemetry import span
 
     settings = load(config)
     check_tables(settings)

@@ -16,13 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pipelines.alerts import post, shown
 from pipelines.config.project import Config
 from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.catalog import open_to_look
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.status import TableStatus, status
-from pipelines.telemetry import OTLP_VARIABLE, export_spans
+from pipelines.watch.alerts import post, shown
+from pipelines.watch.telemetry import OTLP_VARIABLE, export_spans
 from scan_core import ScanError
 
 if TYPE_CHECKING:

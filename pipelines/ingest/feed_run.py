@@ -33,7 +33,7 @@ from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.files import FileBatch
 from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
-from pipelines.telemetry import span
+from pipelines.watch.telemetry import span
 from scan_core import ScanError
 from scan_core.io import remove_leftovers
 

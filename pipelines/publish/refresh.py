@@ -93,7 +93,7 @@ from pipelines.publish.state import (
 from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
-from pipelines.telemetry import span
+from pipelines.watch.telemetry import span
 from scan_core import Scan
 from scan_core.spark import (
     PushedScans,
