@@ -456,7 +456,7 @@ def _files(address: str, folder: Path) -> list[FoundSource]:
         except PipelineError as error:
             failures.append(f"{path}: {error}")
             continue
-        facts = tuple(replace(t, facts=(*t.facts, f"{number:,} files")) for t in tables)
+        facts = tuple(replace(t, facts=(*t.facts, f"{number:,} file{'s' * (number != 1)}")) for t in tables)
         found.append(FoundSource({**settings, "format": kind}, facts, properties=catalog))
     if not found:
         raise SourceError("; ".join(failures))

@@ -130,4 +130,6 @@ def _files(feed: Feed) -> Iterator[Finding]:
     elif not files:
         yield Finding("files", "warning", "there are none yet: check `path` if there should be some")
     else:
-        yield Finding("files", "ok", f"{len(files):,} files, {sum(f.size for f in files):,} bytes")
+        yield Finding(
+            "files", "ok", f"{len(files):,} file{'s' * (len(files) != 1)}, {sum(f.size for f in files):,} bytes"
+        )
