@@ -102,7 +102,7 @@ def run_splits(
         yield from _one_by_one(splits, read, metrics, _Expected(splits, expect, num_expected))
         return
     num_threads = min(parallelism, len(splits))
-    expected = _Expected(splits, expect, num_threads - 1 + num_expected)
+    expected = _Expected(splits, expect, num_threads - 1 + num_expected, num_threads)
     pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expected, num_threads, queued)
     try:
         pool.start()
@@ -116,11 +116,11 @@ def run_splits(
 class _Expected(Generic[S]):
     """Announces each split once, in order, when one that is at most `distance` in front of it begins to be read."""
 
-    def __init__(self, splits: Sequence[S], expect: Callable[[S], None], distance: int) -> None:
+    def __init__(self, splits: Sequence[S], expect: Callable[[S], None], distance: int, num_threads: int = 1) -> None:
         self._splits = splits
         self._expect = expect
         self._distance = distance
-        self._next = 1  # the first split is read at once
+        self._next = num_threads  # the first splits are read at once
         self._lock = Lock()
 
     def begin(self, index: int) -> None:
