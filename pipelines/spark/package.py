@@ -28,7 +28,7 @@ from scan_core.native import machine_code_file
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (
     "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
-    "sqlglot", "xxhash",
+    "pyyaml", "sqlglot", "xxhash",
 )  # fmt: skip
 """Libraries that tasks import: pandas is required by Spark itself, pyiceberg opens object stores."""
 

@@ -3,6 +3,8 @@
 python -m tests.cluster.standalone [FOLDER]    until it is interrupted
 """
 
+import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -82,6 +84,18 @@ class StandaloneCluster:
             ]
         self._processes.append(ServerProcess(name, command, self._folder, self._environment))
         return self._processes[-1]
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors that run now: children of workers stay in their sessions."""
+        sessions = {process.pid for process in self._processes}
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):  # it has ended
+                    is_executor = b"CoarseGrainedExecutorBackend" in (folder / "cmdline").read_bytes()
+                    if is_executor and os.getsid(int(folder.name)) in sessions:
+                        found.append(int(folder.name))
+        return found
 
     def stop(self) -> None:
         """End workers first, then the master."""
