@@ -45,7 +45,7 @@ def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     assert done.stdout.startswith(str(archive))
 
 
-TASKS = "import pipelines.publish.task, scan_core.spark, scan_core.spark.source, scan_core.spark.native, scan_core.spark.joins, scan_core.spark.reports"
+TASKS = "import pipelines.publish.task, pipelines.spark.ingest, scan_core.spark, scan_core.spark.source, scan_core.spark.native, scan_core.spark.joins, scan_core.spark.reports"
 """The modules of what is pickled to the workers."""
 
 
@@ -59,9 +59,9 @@ def test_tasks_import_only_what_workers_are_asked_to_have(archive: Path, tmp_pat
     done = subprocess.run([python, "-c", TASKS], env=environment, cwd="/", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     without = subprocess.run(
-        [python, "-c", "import yaml"], env=environment, capture_output=True, text=True, check=False
+        [python, "-c", "import typer"], env=environment, capture_output=True, text=True, check=False
     )
-    assert "No module named 'yaml'" in without.stderr
+    assert "No module named 'typer'" in without.stderr
 
 
 def test_equal_code_makes_equal_bytes(archive: Path, tmp_path: Path) -> None:
