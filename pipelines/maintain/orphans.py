@@ -219,7 +219,7 @@ def _named(table: OpenedTable, limit: float) -> set[str]:
     names |= {file_name(path) for _, path, _ in live_files(list(manifests.values()), table.table)}
     log = table.document.get("metadata-log") or []
     ends = [*(entry["timestamp-ms"] for entry in log[1:]), table.document["last-updated-ms"]]
-    for entry, end in zip(log, ends, strict=True):
+    for entry, end in zip(log, ends[: len(log)], strict=True):  # the first version of a table has no log
         if end < limit * 1000:
             continue
         # What a version names may have been deleted by the expiry of its snapshots; what is still there, readers may use.

@@ -72,10 +72,10 @@ def test_the_config_of_an_object_store_runs_as_written(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     with serving() as endpoint:
         store = store_of(properties_of(endpoint))
-        store.create_dir("bucket/landing/feed")
-        with store.open_output_stream("bucket/landing/feed/1.jsonl") as file:
+        store.create_dir("bucket/discovered/feed")
+        with store.open_output_stream("bucket/discovered/feed/1.jsonl") as file:
             file.write(EVENTS.encode())
-        address = f"s3://bucket/landing?endpoint={endpoint}&region=us-east-1"
+        address = f"s3://bucket/discovered?endpoint={endpoint}&region=us-east-1"
         told = init(tmp_path, address, capsys)
         assert [t["name"] for t in told["tables"]] == ["shop.products", "shop.orders"]
         path = tmp_path / "nevermore.yaml"
