@@ -96,6 +96,15 @@ def test_what_a_killed_writer_leaves_is_found_and_deleted(table: Any, tmp_path: 
     assert reloaded(table.catalog).inspect.all_files().num_rows == 3
 
 
+def test_a_table_that_has_only_its_first_version_keeps_its_metadata(tmp_path: Path) -> None:
+    table = new_table(catalog_in(tmp_path), {"id": "long"})
+    assert table.metadata.metadata_log == []
+    age(tmp_path)
+    before = all_files(tmp_path)
+    assert find(table, delete=True).files == ()
+    assert all_files(tmp_path) == before
+
+
 def test_nothing_that_a_snapshot_tag_or_branch_reaches_is_an_orphan(table: Any, tmp_path: Path) -> None:
     first, second, _ = (s.snapshot_id for s in table.metadata.snapshots)
     with table.manage_snapshots() as change:
