@@ -9,7 +9,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -22,7 +22,7 @@ from scan_core.columns.conversion import ConversionContext, Convert, compile_con
 from scan_core.columns.file_reader import FileReader, RowGroup, apply_name_mapping, field_id_of
 from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.files.formats import open_file
-from scan_core.io.cache import BoundedCache
+from scan_core.io.cache import BoundedCache, SharedBuilds
 from scan_core.io.files import fingerprint
 from scan_core.io.location import FileIOConfig, relocate
 from scan_core.keys.equality_index import (
@@ -421,7 +421,7 @@ class DeleteCache:
         self._lock = threading.Lock()
         self._kept: BoundedCache[Hashable, Any] = BoundedCache(lambda entry: entry.num_bytes)
         self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        self._building: dict[Hashable, Future[Any]] = {}
+        self._building: SharedBuilds[Hashable, Any] = SharedBuilds()
 
     @property
     def num_bytes(self) -> int:
@@ -433,33 +433,25 @@ class DeleteCache:
 
         An error of `build` is raised to everybody who waits, and not remembered.
         """
-        with self._lock:
-            found: T | None = self._alive.get(key)
-            if found is not None:
-                self._keep(key, found, limit_bytes)
-                metrics.delete_index_hits += 1
-                return found
-            future = self._building.get(key)
-            mine = future is None
-            if future is None:
-                future = self._building[key] = Future()
-        if not mine:
-            built: T = future.result()
-            metrics.delete_index_hits += 1
-            return built
-        try:
-            built = build()
-        except BaseException as error:
+
+        def find() -> T | None:
             with self._lock:
-                del self._building[key]
-            future.set_exception(error)
-            raise
-        with self._lock:
-            del self._building[key]
-            self._alive[key] = built
-            self._keep(key, built, limit_bytes)
-        future.set_result(built)
-        return built
+                found: T | None = self._alive.get(key)
+                if found is not None:
+                    self._keep(key, found, limit_bytes)
+                return found
+
+        def build_and_keep() -> T:
+            built = build()
+            with self._lock:
+                self._alive[key] = built
+                self._keep(key, built, limit_bytes)
+            return built
+
+        entry: T
+        entry, is_new = self._building.get(key, find, build_and_keep)
+        metrics.delete_index_hits += not is_new
+        return entry
 
     def holds(self, key: Hashable) -> bool:
         """Whether an entry is there, and need not be built."""
@@ -476,7 +468,7 @@ class DeleteCache:
         """Reset the lock and pending builds in a forked process, which does not have the threads that held them."""
         self._lock = threading.Lock()
         self._kept.forget_threads()
-        self._building = {}
+        self._building.forget_threads()
 
     def _keep(self, key: Hashable, entry: Sized, limit_bytes: int) -> None:
         if limit_bytes > 0:

@@ -1,6 +1,6 @@
 """Caches of a process: bounded in bytes, least recently used values dropped first.
 
-`BoundedCache` is the one cache class; `cached` keeps decoded manifests, manifest lists and directories of
+`BoundedCache` is the one cache class, and `SharedBuilds` lets one thread make what several ask for; `cached` keeps decoded manifests, manifest lists and directories of
 bitmap indexes, whose sizes only their decoders know.
 
 """
@@ -8,6 +8,7 @@ bitmap indexes, whose sizes only their decoders know.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from operator import itemgetter
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -95,6 +96,49 @@ class BoundedCache(Generic[Key, Value]):
     def _forget(self) -> None:
         self._kept.clear()
         self._size = 0
+
+
+class SharedBuilds(Generic[Key, Value]):
+    """Values that are being made: one thread makes the value of a key, and those that ask meanwhile wait for it.
+
+    Safe for several threads; where processes fork, have `forget_threads` called in the new one.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Key, Future[Value]] = {}
+        self._lock = Lock()
+
+    def get(self, key: Key, find: Callable[[], Value | None], make: Callable[[], Value]) -> tuple[Value, bool]:
+        """(the value of `key`, whether this call made it).
+
+        Args:
+            key: of the value.
+            find: where it is kept; called with the lock held.
+            make: makes and keeps it. An error is raised to everybody who waits, and not remembered.
+        """
+        with self._lock:
+            if (found := find()) is not None:
+                return found, False
+            running = self._running.get(key)
+            if is_mine := running is None:
+                running = self._running[key] = Future()
+        if not is_mine:
+            return running.result(), False
+        try:
+            value = make()
+        except BaseException as error:
+            with self._lock:
+                del self._running[key]
+            running.set_exception(error)
+            raise
+        with self._lock:
+            del self._running[key]
+        running.set_result(value)
+        return value, True
+
+    def forget_threads(self) -> None:
+        """After a fork: forget what only threads of the other process were making."""
+        self._running, self._lock = {}, Lock()
 
 
 CACHE_LIMIT_BYTES = 256 * 1024**2

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from scan_core.columns.conversion import Way, leaf_ranges, members_of, type_of_l
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
 from scan_core.files.parquet.footer import MAGIC, MIN_TAIL_BYTES, Chunk, Footer, read_footer
 from scan_core.files.parquet.pages import PageFacts
-from scan_core.io.cache import BoundedCache
+from scan_core.io.cache import BoundedCache, SharedBuilds
 from scan_core.io.remote import ByteSource
 from scan_core.model.errors import MalformedTableError
 from scan_core.rows.buffers import numbers, validity
@@ -216,43 +215,26 @@ class FooterCache:
 
     def __init__(self) -> None:
         self._layouts: BoundedCache[Hashable, ParquetLayout] = BoundedCache(_num_chunks)
-        self._reading: dict[Hashable, Future[ParquetLayout]] = {}
-        self._lock = Lock()
+        self._reading: SharedBuilds[Hashable, ParquetLayout] = SharedBuilds()
         self.tail_bytes = MIN_TAIL_BYTES
 
     def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
         """The layout under `key`; if it is not known, one thread reads it while others that want it wait.
 
-        Parts of one file are opened at the same time, and on an object store a footer costs a request. An error is raised to
-        everybody who waits, and not remembered.
+        Parts of one file are opened at the same time, and on an object store a footer costs a request.
         """
-        if (known := self._layouts.find(key)) is not None:
-            return known
-        with self._lock:
-            reading = self._reading.get(key)
-            mine = reading is None
-            if reading is None:
-                reading = self._reading[key] = Future()
-        if not mine:
-            return reading.result()
-        try:
+
+        def read_and_keep() -> ParquetLayout:
             layout = read()
             self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MAX_TAIL_BYTES)
-            self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
-        except BaseException as error:
-            reading.set_exception(error)
-            raise
-        else:
-            reading.set_result(layout)
-            return layout
-        finally:
-            with self._lock:
-                del self._reading[key]
+            return self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
+
+        return self._reading.get(key, lambda: self._layouts.find(key), read_and_keep)[0]
 
     def forget_threads(self) -> None:
         """See `BoundedCache`."""
         self._layouts.forget_threads()
-        self._reading, self._lock = {}, Lock()
+        self._reading.forget_threads()
 
     def clear(self) -> None:
         """Forget everything."""

@@ -72,12 +72,12 @@ def test_kernels_are_loaded_after_a_fork_in_the_middle_of_loading(monkeypatch: p
 def test_caches_are_usable_after_a_fork_in_the_middle_of_building() -> None:
     cache = DeleteCache()
     os.register_at_fork(after_in_child=cache.forget_threads)
-    cache._building["key"] = Future()
+    cache._building._running["key"] = Future()
 
     class Entry:
         num_bytes = 1
 
-    with cache._lock, FOOTERS._layouts._lock:
+    with cache._lock, cache._building._lock, FOOTERS._layouts._lock, FOOTERS._reading._lock:
         assert ends_in_a_forked_process(lambda: (cache.get_or_build("key", Entry, 10, ScanMetrics()), FOOTERS.clear()))
 
 
