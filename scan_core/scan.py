@@ -43,7 +43,7 @@ from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
 from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.aggregate import Call, Function, Partial, combine
-from scan_core.read.read_ahead import FilesAhead
+from scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
 from scan_core.read.split_reader import aggregate_split, count_split, read_split
 from scan_core.rows.selection import RowSample, take_rows
 from scan_core.run import QUEUED_BATCHES, run_splits
@@ -627,7 +627,7 @@ class Scan(ScanRequest):
                 keep_order=keep_order,
                 queued=queued,
                 expect=ahead.expect,
-                num_expected=ahead.num_expected,
+                num_expected=OPENED_AT_A_TIME,
             )
             try:
                 yield from results

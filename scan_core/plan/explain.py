@@ -21,6 +21,7 @@ from scan_core.joins.column_keys import KeyRanges
 from scan_core.joins.key_set import KeyLookup, KeySet
 from scan_core.joins.request import FilterDecision, RuntimeFilter
 from scan_core.model.errors import ScanError
+from scan_core.model.html import size_text
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
 from scan_core.model.snapshot import PartitionSpec, Snapshot
@@ -106,7 +107,7 @@ def explain_plan(
     yield from _pruned(trace.manifests)
     size = int(index.tasks.data_files.sizes.sum())
     yield (
-        f"  data files: {len(index.tasks)} to read of {trace.data_files_seen} listed, {_bytes(size)}, "
+        f"  data files: {len(index.tasks)} to read of {trace.data_files_seen} listed, {size_text(size)}, "
         f"in {_count(num_splits, 'split')}"
     )
     yield from _pruned(trace.data_files)
@@ -207,15 +208,6 @@ def _count(number: int, what: str) -> str:
 
 def _short(path: str) -> str:
     return path.rpartition("/")[2] or path
-
-
-def _bytes(size: int) -> str:
-    number = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
 
 
 _MIN_ROWS = 10_000

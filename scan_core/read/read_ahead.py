@@ -20,7 +20,7 @@ _SHARE = 4
 """Bytes fetched ahead take at most one part in this many of the memory limit."""
 _FILES_PER_WORKER = 2
 """Files of which bytes are fetched per worker: the one being read, and the next one."""
-_OPENED_AT_A_TIME = 16
+OPENED_AT_A_TIME = 16
 """Files that are opened before their turn: each costs two round trips and keeps little more than its footer."""
 
 
@@ -44,11 +44,6 @@ class FilesAhead:
         """Whether anything may be read ahead."""
         return self._options.read_ahead_bytes > 0
 
-    @property
-    def num_expected(self) -> int:
-        """How many splits beyond those that are being read should be expected."""
-        return _OPENED_AT_A_TIME
-
     def reserved_bytes(self, split: Split) -> int:
         """The part of the memory limit reserved for bytes fetched ahead."""
         return self._total_bytes if any(self._is_remote(task, split.context) for task in split.tasks[:1]) else 0
@@ -66,7 +61,7 @@ class FilesAhead:
             if self._is_closed or _key(task) in self._opened:
                 return
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(max(self._options.parallelism, _OPENED_AT_A_TIME), "scan-ahead")
+                self._pool = ThreadPoolExecutor(max(self._options.parallelism, OPENED_AT_A_TIME), "scan-ahead")
             opened = self._opened[_key(task)] = self._pool.submit(_open, task, context)
             self._unread[_key(task)] = task
         opened.add_done_callback(self._fetch_next)

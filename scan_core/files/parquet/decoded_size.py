@@ -114,8 +114,6 @@ class DecodedSizes:
             MalformedTableError: pages that contradict the footer.
             MemoryLimitError: a single row or page that is too large.
         """
-        if self._is_small(row_group, leaves, limits):
-            return None
         if not self._is_remote:  # there each page might be a request: they are looked at once the chunk was fetched
             self.check(row_group, leaves, limits)
         per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
@@ -137,20 +135,6 @@ class DecodedSizes:
         if per_row > limits.max_bytes:
             self._refuse(row_group, leaves, rows.start, int(per_row), limits)
         return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
-
-    def _is_small(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> bool:
-        """Whether all values have a fixed size and fit, as in most small files: asked first, for it is quickly told."""
-        chunks, total = self._layout.footer.row_groups[row_group.index].chunks, 0
-        for leaf in leaves:
-            width = _width(self._types[leaf])
-            is_bytes = self._layout.footer.leaves[leaf].physical_type == BYTE_ARRAY  # of decimals, too
-            if width is None or is_bytes or self._layout.is_repeated(leaf):
-                return False
-            chunk = chunks[leaf]
-            if _max_plain_bytes(chunk) > limits.max_bytes:
-                return False
-            total += max(chunk.uncompressed_bytes, chunk.num_values * width)
-        return total <= _TOLERANCE * limits.target_bytes
 
     def _cut(
         self, row_group: RowGroup, leaves: Sequence[int], parts: Iterator[Costs], rows: range, limits: DecodingLimits
