@@ -82,11 +82,22 @@ class SparkBatch:
 
 @dataclass(slots=True)
 class _Gathering:
-    """Results that will be one batch. Mutable."""
+    """Results that will be one batch. Mutable.
 
-    config: FeedConfig
+    Attributes:
+        totals: what they contribute to each table.
+        results: the results.
+        frames: what Spark keeps of them, each with the numbers of the first and last piece that count.
+    """
+
+    totals: list[TablePart]
     results: list[PieceResult] = field(default_factory=list)
     frames: list[tuple[Any, int, int]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, config: FeedConfig) -> "_Gathering":
+        """Without results."""
+        return cls([TablePart() for _ in config.tables])
 
     def takes(self, result: PieceResult) -> bool:
         """Whether a piece can be committed together with these: same keys, compatible types."""
@@ -94,16 +105,14 @@ class _Gathering:
             known.row_type is None
             or part.row_type is None
             or (known.key == part.key and united(known.row_type, part.row_type) is not None)
-            for known, part in zip(self.totals(), result.tables, strict=True)
+            for known, part in zip(self.totals, result.tables, strict=True)
         )
 
-    def totals(self) -> list[TablePart]:
-        """What all pieces contribute to each table."""
-        totals = [TablePart() for _ in self.config.tables]
-        for result in self.results:
-            for total, part in zip(totals, result.tables, strict=True):
-                _add(total, part)
-        return totals
+    def take(self, result: PieceResult) -> None:
+        """Add a result."""
+        self.results.append(result)
+        for total, part in zip(self.totals, result.tables, strict=True):
+            _add(total, part)
 
 
 def _add(total: TablePart, part: TablePart) -> None:
@@ -161,7 +170,7 @@ class SparkReading:
         pieces = self._pieces(sweep.files)
         now, at = sweep.position, 0
         size = len(pieces) if all(t.known_types for t in self._config.tables) else 1
-        gathering = _Gathering(self._config)
+        gathering = _Gathering.begin(self._config)
         while at < len(pieces):
             chosen = dict(enumerate(pieces[at : at + size], at))
             frame, results = self._jobs.decode(chosen, self._task())
@@ -177,10 +186,10 @@ class SparkReading:
                     now = self._reached(now, gathering)
                     yield self._batch(gathering, now), now
                     # The frame may have been released with that batch: what follows is decoded again.
-                    gathering = _Gathering(self._config)
+                    gathering = _Gathering.begin(self._config)
                     first = at
                     break
-                gathering.results.append(result)
+                gathering.take(result)
                 at = result.number + 1
                 after = with_state(self._config, result)
                 is_new, self._config = after != self._config, after
@@ -226,7 +235,7 @@ class SparkReading:
         return SparkBatch(
             tables={
                 table.name: (self._changes(gathering, code, total), frozenset(total.sent))
-                for code, (table, total) in enumerate(zip(self._config.tables, gathering.totals(), strict=True))
+                for code, (table, total) in enumerate(zip(self._config.tables, gathering.totals, strict=True))
             },
             rejected=Rejected.concat(result.rejected for result in results),
             num_read=num_read,
@@ -282,13 +291,18 @@ class SparkReading:
         most = max(self._options.batch_bytes, total // MAX_PIECES)
         pinned = [(file if is_quiet(file) else replace(file, arrived_ns=_NEVER_QUIET), known) for file, known in files]
         parts = [[Part(file, known, file.size)] for file, known in pinned]
-        asked = [(n, start, min(start + most, file.size)) for n, file, start in self._cuts(pinned, most)]
+        layouts = self._layouts(pinned, most)
+        asked = [
+            (n, start, min(start + most, pinned[n][0].size))
+            for n in layouts
+            for start in range(pinned[n][1].read_bytes, pinned[n][0].size, most)
+        ]
         if asked:
             places = [(pinned[n][0], start, stop) for n, start, stop in asked]
             found = self._jobs.counted_lines(places, self._filesystem)
-            for number in sorted({n for n, _, _ in asked}):
+            for number, layout in layouts.items():
                 own = [answer for (n, _, _), answer in zip(asked, found, strict=True) if n == number]
-                parts[number] = self._lines_of(*pinned[number], own)
+                parts[number] = _lines_of(*pinned[number], layout, own)
         pieces: list[Piece] = []
         held: list[Part] = []
         size = 0
@@ -301,11 +315,13 @@ class SparkReading:
             size += taken
         return [*pieces, tuple(held)] if held else pieces
 
-    def _cuts(self, files: Sequence[tuple[ListedFile, ReadFile]], most: int) -> Iterator[tuple[int, ListedFile, int]]:
+    def _layouts(self, files: Sequence[tuple[ListedFile, ReadFile]], most: int) -> dict[int, str]:
+        """The layout of lines of each file that is to be cut, by its number."""
+        found = {}
         for number, (file, known) in enumerate(files):
-            if file.size - known.read_bytes <= most or self._layout(file, known) is None:
-                continue
-            yield from ((number, file, start) for start in range(known.read_bytes, file.size, most))
+            if file.size - known.read_bytes > most and (layout := self._layout(file, known)) is not None:
+                found[number] = layout
+        return found
 
     def _layout(self, file: ListedFile, known: ReadFile) -> str | None:
         try:
@@ -314,17 +330,18 @@ class SparkReading:
             return None  # the task that reads the file reports it
         return None if layout is None else layout.value
 
-    def _lines_of(self, file: ListedFile, known: ReadFile, found: Sequence[tuple[int, int]]) -> list[Part]:
-        layout, lines = self._layout(file, known) or "", known.lines
-        parts: list[Part] = []
-        begins = [begin for begin, _ in found[1:]] + [file.size]
-        start = known.read_bytes
-        for (_, count), stop in zip(found, begins, strict=True):
-            if stop > start:
-                state = replace(known, read_bytes=start, lines=lines, layout=layout) if parts else known
-                parts.append(Part(file, state, stop))
-            lines, start = lines + count, stop
-        return parts
+
+def _lines_of(file: ListedFile, known: ReadFile, layout: str, found: Sequence[tuple[int, int]]) -> list[Part]:
+    """The parts of a file, from the begin of the first line and the number of lines of each place that was looked at."""
+    lines, start = known.lines, known.read_bytes
+    parts: list[Part] = []
+    begins = [begin for begin, _ in found[1:]] + [file.size]
+    for (_, count), stop in zip(found, begins, strict=True):
+        if stop > start:
+            state = replace(known, read_bytes=start, lines=lines, layout=layout) if parts else known
+            parts.append(Part(file, state, stop))
+        lines, start = lines + count, stop
+    return parts
 
 
 def _why_local(total: TablePart) -> str | None:
