@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from checks.comparison import CheckResult
     from checks.damage import Verification
 
+MirrorsAndPublished = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="Mirrors and published tables of the config; all of them by default.",
+        show_default=False,
+    ),
+]
+
 
 def check(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE]...",
-            help="Mirrors and published tables of the config; all of them by default.",
-            show_default=False,
-        ),
-    ] = None,
+    tables: MirrorsAndPublished = None,
     full: Annotated[
         bool, typer.Option("--full", help="Check all rows against all expectations, also those that met them before.")
     ] = False,
@@ -190,14 +192,7 @@ def publish(
 
 
 def report(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE]...",
-            help="Mirrors and published tables of the config; all of them by default.",
-            show_default=False,
-        ),
-    ] = None,
+    tables: MirrorsAndPublished = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),

@@ -23,7 +23,7 @@ from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.status import TableStatus, status
 from pipelines.watch.alerts import post, shown
 from pipelines.watch.telemetry import OTLP_VARIABLE, export_spans
-from scan_core import ScanError
+from scan_core import ScanError, require_package
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Observation
@@ -188,7 +188,7 @@ def watching(config: Config, listen: str | None, interval: float) -> Iterator[Wa
 
     Raises:
         ConfigError: `listen` is not an address, or cannot be listened on.
-        ConfigError: a package of the extra `watch` is missing.
+        MissingPackageError: a package of the extra `watch` is missing.
     """
     watch = Watch(config, uuid4().hex[:12], interval)
     readers = list(_readers(is_served=listen is not None))
@@ -216,20 +216,21 @@ def watching(config: Config, listen: str | None, interval: float) -> Iterator[Wa
 
 
 def _readers(*, is_served: bool) -> Iterable[Any]:
-    try:
-        if is_served:
-            from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    if is_served:
+        require_package("opentelemetry.exporter.prometheus", "--listen", "nevermore-iceberg[watch]")
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
-            yield PrometheusMetricReader()
-        if os.environ.get(OTLP_VARIABLE):
-            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        yield PrometheusMetricReader()
+    if os.environ.get(OTLP_VARIABLE):
+        require_package(
+            "opentelemetry.exporter.otlp.proto.http",
+            f"an export to {OTLP_VARIABLE}",
+            "nevermore-iceberg[watch]",
+        )
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-            yield PeriodicExportingMetricReader(OTLPMetricExporter())
-    except ImportError as error:
-        raise ConfigError(
-            "metrics need OpenTelemetry, which is not installed: pip install 'nevermore-iceberg[watch]'"
-        ) from error
+        yield PeriodicExportingMetricReader(OTLPMetricExporter())
 
 
 def _serve(watch: Watch, listen: str) -> ThreadingHTTPServer:

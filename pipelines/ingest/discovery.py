@@ -33,7 +33,7 @@ LARGE_ROWS = 1_000_000
 MAX_TABLES = 1_000
 _EVENT_FILE = re.compile(r"(?P<kind>\.(jsonl?|ndjson|csv|tsv|parquet|avro)(\.(gz|zst|bz2))?)$", re.IGNORECASE)
 _PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{2,8}([-_]\d{2}){0,2}")
-"""Folders that are made anew for each day or value: their files belong to one table."""
+"""Folders that are created for each day or value: their files belong to one table."""
 _NOT_IN_NAMES = re.compile(r"[^0-9A-Za-z_-]+")
 _SECRET_OPTION = re.compile(r"password|secret|token|key$", re.IGNORECASE)
 _TIMES = ("created_at", "created", "inserted_at", "ordered_at", "event_time", "occurred_at", "ts", "timestamp", "date")

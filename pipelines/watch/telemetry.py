@@ -13,8 +13,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from pipelines.errors import ConfigError
-from scan_core import hide_secrets
+from scan_core import hide_secrets, require_package
 
 OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable with the address of a collector; setting it switches exports on."""
@@ -63,20 +62,19 @@ def export_spans() -> None:
     """Send spans to the collector that OpenTelemetry's variables name; nothing without them.
 
     Raises:
-        ConfigError: OpenTelemetry is not installed.
+        MissingPackageError: OpenTelemetry is not installed.
     """
     if not os.environ.get(OTLP_VARIABLE):
         return
-    try:
-        from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        raise ConfigError(
-            f"{OTLP_VARIABLE} is set, but OpenTelemetry is not installed: pip install 'nevermore-iceberg[watch]'"
-        ) from error
+    require_package(
+        "opentelemetry.exporter.otlp.proto.http", f"an export to {OTLP_VARIABLE}", "nevermore-iceberg[watch]"
+    )
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     provider = TracerProvider(resource=Resource.create({"service.name": "nevermore"}))  # flushes at exit
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
