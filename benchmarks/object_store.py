@@ -41,15 +41,15 @@ def measure(name: str) -> None:
         }
         for title, query in queries.items():
 
-            def anew(store: str, options: ScanOptions, query: Any = query) -> Any:
+            def from_nothing(store: str, options: ScanOptions, query: Any = query) -> Any:
                 FOOTERS.clear()
                 DELETE_CACHE.clear()
                 return query(scans[store].with_options(options))
 
             candidates = {
-                "ahead": lambda: anew("late", ScanOptions()),
-                "not ahead": lambda: anew("late", ScanOptions(read_ahead_bytes=0)),
-                "no wait (D)": lambda: anew("prompt", ScanOptions()),
+                "ahead": lambda: from_nothing("late", ScanOptions()),
+                "not ahead": lambda: from_nothing("late", ScanOptions(read_ahead_bytes=0)),
+                "no wait (D)": lambda: from_nothing("prompt", ScanOptions()),
             }
             goals = [Goal("ahead", "not ahead"), Goal("ahead", "no wait (D)")]
             report(f"object store, {name}: {title}", race(candidates, ROUNDS), "ahead", goals)
