@@ -37,6 +37,8 @@ FIRST_ROW_ID, REFERENCED, CONTENT_OFFSET = range(18, 21)
 STATISTICS = {LOWER: True, UPPER: True, VALUES: False, NULLS: False, NANS: False}
 """Slots of maps by field id, and whether they hold bytes."""
 FORMATS = tuple(FileFormat)
+EQUALITY_CONTENT = 2
+"""Of the values of CONTENT in delete manifests."""
 
 
 class Spans(NamedTuple):
@@ -54,6 +56,13 @@ class Spans(NamedTuple):
         places = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
         return [block[start : start + length] if length >= 0 else None for start, length in places]
 
+    def runs(self, block: bytes, kernels: Kernels) -> tuple[Numbers, Numbers]:
+        """Where spans begin that differ from the one before, and for each span which of these it is equal to."""
+        starts, lengths = (np.ascontiguousarray(part, np.int64) for part in self)
+        changed = np.zeros(len(starts), np.int64)
+        kernels["mark_changes"](np.frombuffer(block, np.uint8), len(block), starts, lengths, len(starts), changed)
+        return np.flatnonzero(changed), np.cumsum(changed) - 1
+
 
 class Longs(NamedTuple):
     """Concatenated lists of integers; that of row i ends at `ends[i]`."""
@@ -66,6 +75,13 @@ class Longs(NamedTuple):
         begin = self.ends.item(row - 1) if row else 0
         return tuple(self.values[begin : self.ends.item(row)].tolist())
 
+    def at(self, rows: Numbers) -> "Longs":
+        """The lists of some rows."""
+        begins = np.append(0, self.ends)[rows]
+        counts = self.ends[rows] - begins
+        ends = np.cumsum(counts)
+        return Longs(self.values[np.arange(ends[-1:].sum()) + np.repeat(begins - ends + counts, counts)], ends)
+
 
 class DeleteColumns(NamedTuple):
     """What only delete files have."""
@@ -76,15 +92,31 @@ class DeleteColumns(NamedTuple):
     content_offsets: Numbers
     content_sizes: Numbers
 
+    def at(self, rows: Numbers, moved: Numbers) -> "DeleteColumns":
+        """Those of some rows, whose bytes have moved so far."""
+        return DeleteColumns(
+            self.contents[rows],
+            self.equality_ids.at(rows),
+            _moved(self.referenced.at(rows), moved),
+            self.content_offsets[rows],
+            self.content_sizes[rows],
+        )
+
+
+def _moved(spans: Spans, moved: Numbers) -> Spans:
+    return Spans(np.where(spans.lengths < 0, 0, spans.starts + moved), spans.lengths)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryColumns:
     """Live entries of manifests of one schema and one partition spec, one value per entry in each column.
 
-    Spans point into `block`. Partitions are given by their index in `partitions`. `NULL` stands for numbers that are NULL.
+    Spans point into `block`, where `records` are the entries themselves. Partitions are given by their index in
+    `partitions`. `NULL` stands for numbers that are NULL.
     """
 
     block: bytes
+    records: Spans
     spec_id: int
     paths: Spans
     formats: Numbers
@@ -102,6 +134,31 @@ class EntryColumns:
 
     def __len__(self) -> int:
         return len(self.record_counts)
+
+    def only(self, rows: Numbers) -> "EntryColumns":
+        """These entries alone, without the bytes of the others."""
+        records = self.records.at(rows)
+        ends = np.cumsum(records.lengths, dtype=np.int64)
+        starts = ends - records.lengths
+        moved = starts - records.starts
+        return EntryColumns(
+            block=b"".join(text or b"" for text in records.texts(self.block)),
+            records=Spans(starts, records.lengths),
+            spec_id=self.spec_id,
+            paths=_moved(self.paths.at(rows), moved),
+            formats=self.formats[rows],
+            partitions=self.partitions,
+            partition_codes=self.partition_codes[rows],
+            record_counts=self.record_counts[rows],
+            file_sizes=self.file_sizes[rows],
+            sequence_numbers=self.sequence_numbers[rows],
+            file_sequence_numbers=self.file_sequence_numbers[rows],
+            first_row_ids=self.first_row_ids[rows],
+            is_encrypted=self.is_encrypted[rows],
+            split_offsets=self.split_offsets.at(rows),
+            statistics={slot: _moved(spans.at(rows), moved) for slot, spans in self.statistics.items()},
+            deletes=None if self.deletes is None else self.deletes.at(rows, moved),
+        )
 
 
 NULL = -(1 << 63)
@@ -124,7 +181,9 @@ class Program:
     width: int
 
     def columns(self, data: bytes, blocks: Sequence[tuple[int, int]], kernels: Kernels) -> npt.NDArray[np.int64] | None:
-        """One row per record; None if the data are not what they should be, or have something that steps do not know.
+        """Columns of one number per record; None if the data are not what they should be, or steps do not know something.
+
+        The last column is where each record ends.
 
         Args:
             data: all blocks, one after the other.
@@ -133,12 +192,12 @@ class Program:
         """
         counts, sizes = (np.array(part, np.int64) for part in zip(*blocks, strict=True))
         count = int(counts.sum())
-        out = np.zeros((count, self.width), np.int64)
+        out = np.zeros((self.width, count), np.int64)
         steps = self.steps, len(self.steps)
         walked = kernels["walk_records"](np.frombuffer(data, np.uint8), len(data), count, *steps, out, self.width)
         if walked < count or not counts.all():
             return None
-        ends = out[np.cumsum(counts) - 1, -1]
+        ends = out[-1, np.cumsum(counts) - 1]
         return out if (ends == np.cumsum(sizes)).all() else None
 
 
@@ -159,6 +218,7 @@ def compile_columns(schema: Any, wanted: Sequence[Wanted], marked: Sequence[int]
             return None
     except (AvroError, RecursionError):
         return None
+    compiler.steps.append((_MARK, compiler.width, 0, 0))  # where each record ends
     return Program(np.array(compiler.steps, np.uint64), compiler.column_of, compiler.width + 1)
 
 
@@ -268,22 +328,25 @@ def entry_columns(
     rows = layout.program.columns(data, [(count, len(block)) for count, block in blocks], kernels)
     if rows is None or STATUS not in layout.program.column_of:
         return None
-    status = rows[:, layout.program.column_of[STATUS]]
+    status = rows[layout.program.column_of[STATUS]]
     if not np.isin(status, (EXISTING, ADDED, DELETED)).all():
         return None
     is_live = status != DELETED
-    owners = np.repeat(np.arange(len(manifests)), [count for _, count in manifests])[is_live]
-    live = np.ascontiguousarray(rows[is_live].T)
-    found = _Builder(data, live, owners, [m for m, _ in manifests], layout.program, kernels).build(layout)
+    owners = np.repeat(np.arange(len(manifests)), [count for _, count in manifests])
+    begins = np.append(0, rows[-1, :-1])
+    if not is_live.all():
+        rows, owners, begins = rows[:, is_live], owners[is_live], begins[is_live]
+    found = _Builder(data, rows, begins, owners, [m for m, _ in manifests], layout.program, kernels).build(layout)
     return None if found is None else (found, np.bincount(owners, minlength=len(manifests)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Builder:
-    """Checks live entries and adds the values that they inherit; `rows` holds one row per column of the program."""
+    """Checks live entries and adds the values that they inherit; `rows` holds the columns of the program."""
 
     _block: bytes
     _rows: Numbers
+    _begins: Numbers
     _owners: Numbers
     _manifests: Sequence[ManifestFile]
     _program: Program
@@ -304,20 +367,21 @@ class _Builder:
         sequences = self._sequences(is_added, inherited)
         row_ids = self._row_ids(records)
         partitions = self._partitions(layout)
-        formats = [_FORMAT_CODES.get(text or b"", -1) for text in self._spans(FORMAT).texts(self._block)]
+        formats = self._formats()
         is_delete = self._manifests[0].content != DATA_MANIFEST
         deletes = self._deletes() if is_delete else None
         contents = self._numbers(CONTENT, 0)
         if is_delete != (deletes is not None) or (not is_delete and contents.any()):
             return None
-        if sequences is None or row_ids is None or partitions is None or -1 in formats or not self._is_text(PATH):
+        if sequences is None or row_ids is None or partitions is None or formats is None or not self._is_text(PATH):
             return None
         file_sequences = self._numbers(FILE_SEQUENCE)
         return EntryColumns(
             block=self._block,
+            records=Spans(self._narrow(self._begins), self._narrow(self._rows[-1] - self._begins)),
             spec_id=layout.spec.spec_id,
             paths=self._spans(PATH),
-            formats=np.array(formats, np.int8),
+            formats=formats,
             partitions=partitions[0],
             partition_codes=partitions[1],
             record_counts=records.copy(),
@@ -343,17 +407,31 @@ class _Builder:
         at = self._program.column_of.get(slot)
         if at is None:
             return Spans(np.zeros(self._count, np.int32), np.full(self._count, -1, np.int32))
-        dtype = np.int32 if len(self._block) <= _INT32 else np.int64
         starts, lengths = self._rows[at], self._rows[at + 1]
-        return Spans(np.where(lengths < 0, 0, starts).astype(dtype), lengths.astype(dtype))
+        return Spans(self._narrow(np.where(lengths < 0, 0, starts)), self._narrow(lengths))
+
+    def _narrow(self, places: Numbers) -> Numbers:
+        """Places in the block in as few bytes as hold them."""
+        return places.astype(np.int32 if len(self._block) <= _INT32 else np.int64)
 
     def _is_text(self, slot: int) -> bool:
         """Whether all spans are UTF-8. The separator would break a character that two spans share."""
+        spans = self._spans(slot)
+        starts, lengths = (np.ascontiguousarray(part, np.int64) for part in spans)
+        data = np.frombuffer(self._block, np.uint8)
+        first = int(self._kernels["count_ascii"](data, len(data), starts, lengths, len(starts)))
         try:
-            b"\n".join(text or b"" for text in self._spans(slot).texts(self._block)).decode()
+            b"\n".join(text or b"" for text in spans.at(slice(first, None)).texts(self._block)).decode()
         except UnicodeDecodeError:
             return False
         return True
+
+    def _formats(self) -> Numbers | None:
+        """Indices in `FORMATS`; None if one is unknown."""
+        spans = self._spans(FORMAT)
+        firsts, which = spans.runs(self._block, self._kernels)
+        codes = [_FORMAT_CODES.get(text or b"", -1) for text in spans.at(firsts).texts(self._block)]
+        return None if -1 in codes else np.array(codes, np.int8)[which]
 
     def _longs(self, slot: int) -> Longs:
         starts, counts = (part.astype(np.int64) for part in self._spans(slot))
@@ -400,13 +478,11 @@ class _Builder:
         at = self._program.column_of.get(PARTITION)
         if at is None:
             return None
-        block = self._block
+        spans = Spans(self._rows[at], self._rows[at + 1] - self._rows[at])
+        firsts, which = spans.runs(self._block, self._kernels)
         codes: dict[bytes, int] = {}
-        of_entry = [
-            codes.setdefault(block[start:end], len(codes))
-            for start, end in zip(self._rows[at].tolist(), self._rows[at + 1].tolist(), strict=True)
-        ]
-        return [layout.partition(stored, 0)[0] for stored in codes], np.array(of_entry, np.int32)
+        of_run = [codes.setdefault(text or b"", len(codes)) for text in spans.at(firsts).texts(self._block)]
+        return [layout.partition(stored, 0)[0] for stored in codes], np.array(of_run, np.int32)[which]
 
     def _deletes(self) -> DeleteColumns | None:
         contents = self._numbers(CONTENT, 0)
@@ -425,16 +501,36 @@ F = TypeVar("F", DataFile, DeleteFile)
 _NOTHING: Mapping[int, Any] = {}
 
 
+class MadeDeletes:
+    """The delete files of columns as objects, all made when the first is asked for: whoever wants one wants many."""
+
+    __slots__ = ("_columns", "_made")
+
+    def __init__(self, columns: EntryColumns) -> None:
+        self._columns = columns
+        self._made: list[DeleteFile] | None = None
+
+    def __getitem__(self, row: int) -> DeleteFile:
+        if self._made is None:
+            self._made = delete_files_of(self._columns)
+        return self._made[row]
+
+
+def made_deletes(columns: EntryColumns) -> MadeDeletes | None:
+    """For columns of delete files; data files are made one by one each time."""
+    return None if columns.deletes is None else MadeDeletes(columns)
+
+
 class ManifestFiles(Sequence[F], Generic[F]):
-    """The files in rows [first, last) of `columns`; `made` are the objects of all rows, if they exist."""
+    """The files in rows [first, last) of `columns`; `made` are the objects of all rows, of delete files."""
 
     __slots__ = ("columns", "first", "last", "made")
 
-    def __init__(self, columns: EntryColumns, first: int, last: int, made: Sequence[F] | None = None) -> None:
+    def __init__(self, columns: EntryColumns, first: int, last: int, made: MadeDeletes | None) -> None:
         self.columns = columns
         self.first = first
         self.last = last
-        self.made: Sequence[F] | None = made
+        self.made = made
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -451,7 +547,13 @@ class ManifestFiles(Sequence[F], Generic[F]):
         return map(self._file, range(self.first, self.last))
 
     def _file(self, row: int) -> F:
-        return data_file_at(self.columns, row) if self.made is None else self.made[row]  # type: ignore[return-value]
+        found: F = file_at(self.columns, row, self.made)
+        return found
+
+
+def file_at(columns: EntryColumns, row: int, made: MadeDeletes | None) -> Any:
+    """One data file, or with `made` one delete file."""
+    return data_file_at(columns, row) if made is None else made[row]
 
 
 def path_at(columns: EntryColumns, row: int) -> str:

@@ -23,8 +23,8 @@ from scan_core.metadata.bulk_manifests import (
     ManifestFiles,
     Program,
     compile_columns,
-    delete_files_of,
     entry_columns,
+    made_deletes,
 )
 from scan_core.metadata.manifest_entries import (
     ENTRY_FIELDS,
@@ -191,7 +191,7 @@ class _Reader:
         if decoded is None:
             return None
         columns, counts = decoded
-        made: Any = None if columns.deletes is None else delete_files_of(columns)
+        made = made_deletes(columns)
         return [ManifestFiles(columns, first, last, made) for first, last in pairwise([0, *counts.cumsum().tolist()])]
 
     def _one_by_one(self, indexed: tuple[int, _Read]) -> tuple[Any, ...]:

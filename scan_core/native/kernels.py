@@ -321,18 +321,23 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
 
 
 def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes; kernels take no objects
-    data: Any, size: Any, num_records: Any, program: Any, num_steps: Any, out: Any, width: Any
+    data: Any,
+    size: Any,
+    num_records: Any,
+    program: Any,
+    num_steps: Any,
+    out: Any,
+    width: Any,  # noqa: ARG001  bounds `out`
 ) -> Any:
-    """Where the fields of each record lie, in rows of `width` numbers; returns how many records were walked.
+    """Where the fields of each record lie, in `width` columns of a number per record; returns how many records were walked.
 
-    Steps are four numbers: kind, slot, whether null comes first (1) or second (2) in a union, and bytes. Stops at what
-    is damaged or unusual. The last number of the last row walked is where its record ends.
+    Steps are four numbers: kind, column, whether null comes first (1) or second (2) in a union, and bytes. Stops at what
+    is damaged or unusual.
     """
     at = u(0)
     for record in range(num_records):
-        row = record * width
         for step in range(num_steps):
-            kind, slot = program[step * u(4)], row + program[step * u(4) + u(1)]
+            kind, slot = program[step * u(4)], record + num_records * program[step * u(4) + u(1)]
             union = program[step * u(4) + u(2)]
             if kind == _MARK:
                 out[slot] = at
@@ -347,7 +352,7 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
                     out[slot] = _NULL
                     has_length = kind != _LONG
                     if has_length and kind != _FIXED:
-                        out[slot + u(1)] = -1
+                        out[slot + num_records] = -1
                     continue
                 if branch != u(2) - null_branch:
                     return record
@@ -368,7 +373,7 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
                 continue
             if number > size - at:  # negative ones included
                 return record
-            out[slot], out[slot + u(1)] = at, number
+            out[slot], out[slot + num_records] = at, number
             if kind == _SPAN:
                 at += number
                 continue
@@ -393,8 +398,44 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
                 if at >= size or data[at] != 0:
                     return record
                 at += u(1)
-        out[row + width - u(1)] = at
     return num_records
+
+
+def mark_changes(  # noqa: PLR0917  kernels take no objects
+    data: Any, size: Any, starts: Any, lengths: Any, num_rows: Any, changed: Any
+) -> Any:
+    """Mark the spans that are not equal to the one before them, the first one included; returns how many there are."""
+    found = u(0)
+    for row in range(num_rows):
+        start, length = u(starts[row]), u(lengths[row])
+        is_new = row == u(0) or lengths[row] != lengths[row - u(1)]
+        if not is_new and lengths[row] > 0:
+            before = u(starts[row - u(1)])
+            is_new = length > size or start > size - length or before > size - length
+            at = u(0)
+            while not is_new and at < length:
+                is_new = data[start + at] != data[before + at]
+                at += u(1)
+        changed[row] = is_new
+        if is_new:
+            found += u(1)
+    return found
+
+
+def count_ascii(data: Any, size: Any, starts: Any, lengths: Any, num_rows: Any) -> Any:
+    """How many spans have only ASCII characters before the first that has others or reaches beyond the data."""
+    for row in range(num_rows):
+        start, length = u(starts[row]), u(lengths[row])
+        if lengths[row] <= 0:
+            continue
+        if length > size or start > size - length:
+            return row
+        bits = u(0)
+        for at in range(start, start + length):
+            bits |= u(data[at])
+        if bits > u(127):
+            return row
+    return num_rows
 
 
 def find_in_pairs(  # noqa: PLR0917  kernels take no objects
@@ -654,6 +695,11 @@ def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kerne
 
 RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "walk_records": (walk_records, "u8*[size] u64 u64 u64*[4*num_steps] u64 i64*[num_records*width] u64"),
+    "mark_changes": (
+        mark_changes,
+        "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[num_rows]",
+    ),
+    "count_ascii": (count_ascii, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64"),
     "find_in_pairs": (
         find_in_pairs,
         "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 u64 u64 i64*[num_rows] i64*[num_rows]",

@@ -7,7 +7,7 @@ deletes and deletion vectors apply to single files.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 
 from scan_core.io.files import exists, refuse_moved
 from scan_core.io.location import FileIOConfig, parse_location, relocate
+from scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMATS, Longs, path_at
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import NestedField, PrimitiveType, StructType
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
-from scan_core.plan.file_set import FileSet, Indices, KeyBounds, disjoint
+from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
+from scan_core.plan.file_pruner import EXAMPLES, PlanTrace
+from scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
 from scan_core.plan.splits import MatchedDeletes, PlannedTasks
 from scan_core.rows.buffers import Mask
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
@@ -49,6 +51,8 @@ def _malformed(delete_file: DeleteFile, field_id: int, reason: str) -> Malformed
     return MalformedTableError(f"{delete_file.path}: equality_ids (135) names field {field_id}, {reason}")
 
 
+_BY_SCOPE, _BY_KEYS = "scope or sequence number", "key bounds"
+"""Why a delete file is not used."""
 MIN_FILES = 64
 """Delete files of a bundle: their keys are loaded in a few milliseconds, and a task that names them stays small."""
 
@@ -175,6 +179,76 @@ def assign_equality_deletes(
         _state_covers(result.groups, scopes)
     result.combinations = [tuple(result.groups[n] for n in numbers) for numbers in combinations.known]
     return result
+
+
+class DeleteReach:
+    """Tells by columns which delete files cannot touch any of some data files, before they become objects."""
+
+    def __init__(self, data: FileSet[DataFile], context: ScanContext) -> None:
+        self._data = data
+        self._specs = context.specs
+        self._field_paths = context.field_paths
+        self._may_compare_bounds = context.options.switches.prune_deletes
+        self._oldest = int(data.sequence_numbers.min(initial=np.iinfo(np.int64).max))
+        self._hulls: dict[int, KeyBounds | None] = {}
+
+    def prune(self, part: Part[DeleteFile], trace: PlanTrace) -> Part[DeleteFile]:
+        """The delete files that may touch a data file, and all that are not usual; the others are traced."""
+        if isinstance(part, ObjectPart) or part.columns.deletes is None:
+            return part
+        columns, deletes = part.columns, part.columns.deletes
+        is_vector = columns.formats[part.rows] == FORMATS.index(FileFormat.PUFFIN)
+        is_equality = (deletes.contents[part.rows] == EQUALITY_CONTENT) & ~is_vector
+        out_of_scope = columns.sequence_numbers[part.rows] <= self._oldest
+        if not self._specs[columns.spec_id].is_unpartitioned:
+            scopes = [(columns.spec_id, partition) in self._data.partitions for partition in columns.partitions]
+            out_of_scope |= ~np.array(scopes, np.bool_)[columns.partition_codes[part.rows]]
+        out_of_scope &= is_equality
+        out_of_bounds = np.zeros(len(part), np.bool_)
+        if self._may_compare_bounds:
+            left = np.flatnonzero(is_equality & ~out_of_scope)
+            for ids, chosen in _by_lists(deletes.equality_ids, part.rows[left]):
+                out_of_bounds[left[chosen]] = self._beyond(part, left[chosen], ids)
+        for reason, left_out in ((_BY_SCOPE, out_of_scope), (_BY_KEYS, out_of_bounds)):
+            if left_out.any():
+                names = [path_at(columns, row) for row in part.rows[left_out][:EXAMPLES].tolist()]
+                trace.delete_files[reason].add(*names, count=int(left_out.sum()))
+        return part.where(~(out_of_scope | out_of_bounds))
+
+    def _beyond(self, part: ColumnPart[DeleteFile], chosen: Indices, ids: tuple[int, ...]) -> Mask:
+        """Which of these files have no key within what all data files hold; none if their ids are not as they should be."""
+        found = np.zeros(len(chosen), np.bool_)
+        paths = [self._field_paths.get(i, ()) for i in ids]
+        if not all(path and isinstance(path[-1].type, PrimitiveType) for path in paths):
+            return found
+        for field_id, path in zip(ids, paths, strict=True):
+            kind = path[-1].type
+            assert isinstance(kind, PrimitiveType)  # noqa: S101  compared above
+            if (hull := self._hull(field_id, kind)) is not None:
+                found |= disjoint(part.bounds(chosen, field_id, kind, nan_matters=True), hull, 0)
+        return found
+
+    def _hull(self, field_id: int, kind: PrimitiveType) -> KeyBounds | None:
+        """The bounds of a column over all data files as those of one; None where a file lacks them."""
+        if field_id not in self._hulls:
+            indices = np.arange(len(self._data), dtype=np.int64)
+            found = self._data.bounds(indices, field_id, kind, nan_matters=False)
+            each = found.lower.min(keepdims=True), found.upper.max(keepdims=True)
+            has_null = np.array([found.may_have_null.any()])
+            self._hulls[field_id] = KeyBounds(*each, found.known[:1], has_null) if found.known.all() else None
+        return self._hulls[field_id]
+
+
+def _by_lists(lists: Longs, rows: Indices) -> Iterator[tuple[tuple[int, ...], Indices]]:
+    """The distinct lists in some rows, and which of the rows have each."""
+    found = lists.at(rows)
+    counts = np.diff(found.ends, prepend=0)
+    for count in np.unique(counts[counts > 0]).tolist():
+        chosen = np.flatnonzero(counts == count)
+        each = found.values[found.ends[chosen][:, None] - np.arange(count, 0, -1)]
+        distinct, which = np.unique(each, axis=0, return_inverse=True)
+        for number, ids in enumerate(distinct.tolist()):
+            yield tuple(ids), chosen[which.reshape(-1) == number]
 
 
 def _oldest_first(deletes: FileSet[DeleteFile], chosen: Indices) -> tuple[DeleteFile, ...]:
@@ -555,8 +629,8 @@ def build_delete_index(
     unmatched = {id(f) for f in by_position.unmatched}
     superseded = [f for f in positions if id(f) not in named and id(f) not in vectors and id(f) not in unmatched]
     pruned = {
-        "scope or sequence number": by_key.out_of_scope,
-        "key bounds": by_key.out_of_bounds,
+        _BY_SCOPE: by_key.out_of_scope,
+        _BY_KEYS: by_key.out_of_bounds,
         "no such data file": by_position.unmatched,
         "replaced by a deletion vector": superseded,
         "no rows and no file": [objects[i] for i in sorted(absent)],

@@ -159,7 +159,7 @@ class FilePruner:
                 if self.reason_to_skip(part.file(index)) is not None:
                     reasons[index] = 2
         _trace_pruned(reasons, part, trace)
-        return ColumnPart(columns, rows[reasons == 0], part.made)
+        return part.where(reasons == 0)
 
     def _domains_of(self, spec_id: int, partition: tuple[Any, ...], predicate: "BoundPredicate") -> "PartitionVerdict":
         """What a partition says about columns, or NEVER if no row of it can fulfil the filter."""

@@ -9,7 +9,15 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.metadata.bulk_manifests import EntryColumns, ManifestFiles, Numbers, data_file_at, path_at
+from scan_core.metadata.bulk_manifests import (
+    EntryColumns,
+    MadeDeletes,
+    ManifestFiles,
+    Numbers,
+    file_at,
+    made_deletes,
+    path_at,
+)
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
 from scan_core.model.statistics import decode_bound
@@ -185,22 +193,30 @@ class ObjectPart(Generic[F]):
 
 
 class ColumnPart(Generic[F]):
-    """Files of one manifest, or of several that were decoded together; `made` are the objects of all its rows."""
+    """Files of one manifest, or of several that were decoded together; `made` are the objects of delete files."""
 
     __slots__ = ("columns", "made", "rows")
 
-    def __init__(self, columns: EntryColumns, rows: Indices, made: Sequence[F] | None) -> None:
+    def __init__(self, columns: EntryColumns, rows: Indices, made: MadeDeletes | None) -> None:
         self.columns = columns
         self.rows = rows
-        self.made: Sequence[F] | None = made
+        self.made = made
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def file(self, index: int) -> F:
         """One of them."""
-        row = self.rows.item(index)
-        return data_file_at(self.columns, row) if self.made is None else self.made[row]  # type: ignore[return-value]
+        found: F = file_at(self.columns, self.rows.item(index), self.made)
+        return found
+
+    def where(self, kept: Mask) -> "ColumnPart[F]":
+        """Some of the files, without the bytes of the others if those are most: a manifest may have millions."""
+        rows = self.rows[kept]
+        if len(rows) > len(self.columns) // 2:
+            return ColumnPart(self.columns, rows, self.made)
+        columns = self.columns.only(rows)
+        return ColumnPart(columns, np.arange(len(rows)), made_deletes(columns))
 
     def sequence_numbers(self) -> Numbers:
         """Data sequence numbers."""
@@ -322,7 +338,7 @@ def parts_of(manifests: Iterable[Sequence[F]]) -> list[Part[F]]:
     objects: list[F] = []
     columns: EntryColumns | None = None
     begin = end = 0
-    made: Any = None
+    made: MadeDeletes | None = None
 
     def finish() -> None:
         nonlocal columns, objects

@@ -4,9 +4,11 @@ Reads manifests, never data: what cannot hold a row of the result is left out by
 deletes are matched to the remaining files.
 """
 
-from collections.abc import Container, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,9 +20,9 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.native.compiled import may_use_numba
-from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
+from scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
-from scan_core.plan.file_set import FileSet, parts_of
+from scan_core.plan.file_set import FileSet, Part, parts_of
 from scan_core.plan.splits import OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
 from scan_core.read.metadata_columns import names_delete_files
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
@@ -107,10 +109,13 @@ def plan_scan(
     if filters is not None:
         data_files = FileSet.of(filters.files_left(data_files, planner.trace))
         context = filters.decided(data_files)
-    delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
+    with_deletes = [m for m in manifests if m.content != DATA_MANIFEST]
+    delete_files = planner.delete_files(with_deletes, data_files)
+    live: Iterable[DeleteFile] = delete_files
+    if len(delete_files) < planner.trace.delete_files_seen:
+        live = planner.all_delete_files(with_deletes)
     if uncommitted:
         delete_files = FileSet.of([*delete_files, *uncommitted])
-    live = delete_files
     if filters is not None:
         delete_files = FileSet.of(filters.deletes_left(delete_files, planner.trace))
     index = build_delete_index(data_files, delete_files, context)
@@ -150,6 +155,18 @@ def plan_scan(
     return ScanPlan(context, snapshot, tasks, metrics, index, trace)
 
 
+F = TypeVar("F", DataFile, DeleteFile)
+_PIECE_FILES = 100_000
+"""Files of manifests that are read before most of them are dropped: some 50 MB."""
+_UNKNOWN_ENTRIES = 10_000
+"""Of a manifest of which the list does not tell: what fits into 8 MB."""
+_MOST_WORKERS = 4
+"""Of each manifest a third of the work is not in compiled code."""
+PRUNED_EARLY_FROM = 50_000
+"""Delete files that are compared with the scan before they become objects; fewer cost little, and then no index of dead
+rows has to be asked again which of its deletes still exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileFinder:
     """Collects the files of one plan from manifests, and in `trace` what it left out."""
@@ -168,10 +185,11 @@ class FileFinder:
             else:
                 self.trace.manifests[BY_SUMMARY].add(manifest.path)
         self.trace.manifests_read += len(wanted)
-        use_numba = may_use_numba(self.context.options)
-        parts = parts_of(read_data_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba))
-        self.trace.data_files_seen += sum(map(len, parts))
-        return FileSet([self.pruner.prune(part, self.trace) for part in parts] if self.pruner.is_active else parts)
+        kept: list[Part[DataFile]] = []
+        for parts in self._in_pieces(wanted, read_data_manifests):
+            self.trace.data_files_seen += sum(map(len, parts))
+            kept += [self.pruner.prune(part, self.trace) for part in parts] if self.pruner.is_active else parts
+        return FileSet(kept)
 
     def delete_files(self, manifests: Sequence[ManifestFile], data_files: Sequence[DataFile]) -> FileSet[DeleteFile]:
         """Delete files of the manifests that may hold one for these data files."""
@@ -186,10 +204,40 @@ class FileFinder:
             else:
                 self.trace.manifests[reason].add(manifest.path)
         self.trace.manifests_read += len(wanted)
+        kept: list[Part[DeleteFile]] = []
+        reach = DeleteReach(files, self.context) if sum(map(_num_entries, wanted)) > PRUNED_EARLY_FROM else None
+        for parts in self._in_pieces(wanted, read_delete_manifests):
+            self.trace.delete_files_seen += sum(map(len, parts))
+            kept += parts if reach is None else [reach.prune(part, self.trace) for part in parts]
+        return FileSet(kept)
+
+    def all_delete_files(self, manifests: Sequence[ManifestFile]) -> Iterator[DeleteFile]:
+        """Each delete file of the manifests, wherever it reaches; they are read again and not all held."""
+        for parts in self._in_pieces(manifests, read_delete_manifests):
+            yield from FileSet(parts)
+
+    def _in_pieces(
+        self, manifests: Sequence[ManifestFile], read: Callable[..., Iterable[Sequence[F]]]
+    ) -> Iterator[list[Part[F]]]:
+        """The files of manifests, in their order, some manifests at a time: of most files only few are kept."""
         use_numba = may_use_numba(self.context.options)
-        found = FileSet(parts_of(read_delete_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba)))
-        self.trace.delete_files_seen += len(found)
-        return found
+
+        def parts(piece: Sequence[ManifestFile]) -> list[Part[F]]:
+            return parts_of(read(piece, self.metadata, self.context.io, use_numba=use_numba))
+
+        pieces = _pieces(manifests)
+        if len(pieces) <= 1 or self.context.options.parallelism == 1:
+            yield from map(parts, pieces)
+            return
+        workers = min(self.context.options.parallelism, _MOST_WORKERS)
+        with ThreadPoolExecutor(workers, "planning") as pool:
+            waiting: deque[Future[list[Part[F]]]] = deque()
+            for piece in pieces:
+                waiting.append(pool.submit(parts, piece))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
     def _reason_to_skip(self, manifest: ManifestFile, oldest: int | None, specs_in_use: set[int]) -> str | None:
         """Why none of a manifest's deletes matters.
@@ -209,6 +257,23 @@ class FileFinder:
         if not self.pruner.may_hold_rows(manifest):
             return BY_SUMMARY
         return None
+
+
+def _num_entries(manifest: ManifestFile) -> int:
+    return _UNKNOWN_ENTRIES if manifest.live_files is None else manifest.live_files
+
+
+def _pieces(manifests: Sequence[ManifestFile]) -> list[list[ManifestFile]]:
+    """Manifests that are read together, as many as have about `_PIECE_FILES` files."""
+    pieces: list[list[ManifestFile]] = []
+    room = 0
+    for manifest in manifests:
+        if room <= 0:
+            pieces.append([])
+            room = _PIECE_FILES
+        pieces[-1].append(manifest)
+        room -= _num_entries(manifest)
+    return pieces
 
 
 def _may_use_dead_row_bits(context: ScanContext) -> bool:

@@ -209,7 +209,7 @@ def walk_records(random: Random) -> Arguments:
                     continue
             parts.append(_stored(random, kind))
     data = damaged(random, b"".join(parts))
-    out = np.zeros((records, width + 1), np.int64)
+    out = np.zeros((width + 1, records), np.int64)
     return [data, len(data), records, np.array(steps, np.uint64), len(steps), out, width + 1]
 
 
@@ -252,6 +252,19 @@ def find_in_pairs(random: Random) -> Arguments:
     data, starts, counts = arrays(random, 4 if (random.random() < 0.8) == bool(of_bytes) else 3)
     found, lengths = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     return [data, len(data), starts, counts, len(starts), int(random.integers(0, 5)), of_bytes, found, lengths]
+
+
+def spans(random: Random) -> Arguments:
+    """Spans of a few letters, many of them equal, some of them beyond the data."""
+    data = random.choice([65, 66, 200], int(random.integers(0, 40))).astype(np.uint8)
+    count = int(random.integers(0, 9))
+    starts = random.integers(0, len(data) + 1, count)
+    lengths = random.integers(-1, 3, count)
+    if count and random.random() < 0.3:
+        (starts if random.random() < 0.5 else lengths)[random.integers(0, count)] = random.choice(
+            [-9, 2**40, 2**63 - 1]
+        )
+    return [data, len(data), starts, lengths, count]
 
 
 def read_longs(random: Random) -> Arguments:
@@ -313,6 +326,8 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "mark_close_i64": lambda random: mark_close(random, np.int64),
     "mark_close_i32": lambda random: mark_close(random, np.int32),
     "walk_records": walk_records,
+    "mark_changes": lambda random: [*(found := spans(random)), np.zeros(found[-1], np.int64)],
+    "count_ascii": spans,
     "find_in_pairs": find_in_pairs,
     "read_longs": read_longs,
     "walk_row_groups": walk_row_groups,

@@ -26,8 +26,9 @@ def entry_columns(entries: Sequence[Entry], partitions: Sequence[tuple[Any, ...]
     """One row per entry; entries name their partition by its index."""
     block = bytearray()
     spans: dict[int, list[tuple[int, int]]] = {slot: [] for slot in (LOWER, UPPER, VALUES, NULLS, NANS)}
-    paths = []
+    paths, records = [], []
     for number, entry in enumerate(entries):
+        begin = len(block)
         paths.append((len(block), len(f"file-{number}")))
         block += f"file-{number}".encode()
         maps: dict[int, Mapping[int, Any]] = {LOWER: entry.lower, UPPER: entry.upper}
@@ -38,9 +39,11 @@ def entry_columns(entries: Sequence[Entry], partitions: Sequence[tuple[Any, ...]
                 block += _varint(key)
                 block += _varint(len(value)) + value if isinstance(value, bytes) else _varint(value)
             block += b"\0"
+        records.append((begin, len(block) - begin))
     count = len(entries)
     return EntryColumns(
         block=bytes(block),
+        records=_spans(records),
         spec_id=0,
         paths=_spans(paths),
         formats=np.zeros(count, np.int8),
