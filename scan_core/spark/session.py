@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pyspark
@@ -50,17 +51,28 @@ def find_java() -> tuple[Path, str]:
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None:
         raise MissingRuntimeError(f"no Java found; {_HINT}")
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - JAVA_HOME and PATH are the user's
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MissingRuntimeError(f"{java} does not start ({error}); {_HINT}") from error
-    version = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    answer = _version_of(Path(java))
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', answer)
     if version is None:
         raise MissingRuntimeError(f"{java} does not report its version; {_HINT}")
     major = int(version[2] or 0) if version[1] == "1" else int(version[1])
     if major < MINIMUM_JAVA:
         raise MissingRuntimeError(f"{java} is Java {major}; {_HINT}")
-    return Path(java), answer.stderr + answer.stdout
+    return Path(java), answer
+
+
+@cache
+def _version_of(java: Path) -> str:
+    """What `java -version` says; it is started once for all sessions of this process.
+
+    Raises:
+        MissingRuntimeError: it does not start.
+    """
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - JAVA_HOME and PATH are the user's
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingRuntimeError(f"{java} does not start ({error}); {_HINT}") from error
+    return answer.stderr + answer.stdout
 
 
 ARROW_BATCH_ROWS = 100_000

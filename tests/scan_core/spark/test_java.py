@@ -45,3 +45,11 @@ def test_no_java_at_all_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRuntimeError, match="no Java found"):
         find_java()
+
+
+def test_java_is_asked_for_its_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    _fake_java(tmp_path, f"echo asked >> {asked}; echo 'openjdk version \"17.0.15\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == find_java()
+    assert asked.read_text() == "asked\n"
