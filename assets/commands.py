@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +79,7 @@ def _document(report: "DemoReport") -> dict[str, Any]:
     return {
         "nothing_new": report.found_nothing_new,
         **{name: getattr(report, name) for name in counts},
+        "story": None if report.story is None else {**asdict(report.story), "why": report.story.why},
         "checks": [
             {"table": c.asset, "check": c.name, "passed": c.passed, "compared": c.compared}
             for c in report.checks.values()
@@ -122,7 +124,11 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
                 console.print(_grid(title, ["table", *columns.values()], rows, justify="right"))
     checks = [
         [
-            "[green]passed[/green]" if check.passed else "[red]FAILED[/red]",
+            "[green]passed[/green]"
+            if check.passed
+            else "[red]FAILED[/red]"
+            if check.blocks
+            else "[yellow]warns[/yellow]",
             check.asset,
             check.name,
             ", ".join(f"{count:,} {what}" for what, count in check.compared.items()),
@@ -130,6 +136,9 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
         for check in report.checks.values()
     ]
     console.print(_grid("Checks against DuckDB", ["", "table", "check", "compared"], checks, justify="left"))
+    if report.story is not None:
+        story = _STORY.format(failed=" and ".join(report.story.failed), why=report.story.why)
+        console.print(story, soft_wrap=True)
     console.print(_NEXT_STEPS.format(directory=directory, activate=_activation()), soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}[/dim]")
 
@@ -153,6 +162,13 @@ def _activation() -> str:
     activate = Path(sys.prefix) / "bin" / "activate"
     return "" if which("nevermore") is not None or not activate.is_file() else f"  source {activate}\n"
 
+
+_STORY = """
+[bold]What went wrong on the fifth day[/bold]
+  A script appended deleted customers to shop.customers; {failed} failed,
+  and the mirror was rolled back. In the project's folder, this explains where such a row came from:
+  {why}
+"""
 
 _NEXT_STEPS = """
 [bold]Where things are[/bold]

@@ -1,9 +1,15 @@
-"""The demo project, a small shop. It runs in this process, with the same Dagster jobs that the UI shows."""
+"""The demo project, a week of a small shop. It runs in this process, with the same Dagster jobs that the UI shows.
+
+On the fifth day a script of someone else appends rows of deleted customers to the mirror: a check fails, and the mirror is
+rolled back. The UI shows the failed run, and `nevermore why` still explains it. Scans of orders become slow, and a
+compaction mends that on the sixth day.
+"""
 
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,19 +17,36 @@ from typing import Any
 
 import dagster as dg
 import pyarrow.compute as pc
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.execution.job_execution_result import JobExecutionResult
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.utils import make_new_backfill_id
 
 import scan_core
-from assets.jobs import DAILY_JOB, INGEST_JOB
+from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
 from assets.materialized import OF_PARTITION
-from assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, published_key
+from assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
 from pipelines.config.document import WORKSPACE, dagster_home
 from pipelines.config.project import Config, load
+from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate
+from pipelines.maintain.rollback import roll_back
+from pipelines.simulate import SimulatedFile, simulate
 
 ORDERS_DAILY = "shop.orders_daily"
+CUSTOMERS = "shop.customers"
+DAYS = 7
+DAY_OF_THE_STORY = 5
+DAY_OF_COMPACTION = 6
+RESTORED = 3
+"""Deleted customers that the script of the story brings back."""
 
 _CONFIG = """\
 # The demo's shop. `nevermore init` writes a config for your own tables, with every option explained.
@@ -35,23 +58,58 @@ catalog:
 
 tables:
   shop.customers:
+    description: Customers of the shop, as they are now.
+    owners: [team:shop]
     source: {type: files, path: "landing/customers/*.jsonl", format: debezium-json}
     key: [id]
     types: {credit: "decimal(10, 2)", updated_at: timestamptz}
+    column_descriptions:
+      id: Number of the customer; changes when accounts are merged.
+      name: Name on invoices.
+      email: Address for messages; empty if the customer gave none.
+      city: City of the invoice address.
+      credit: Limit for open invoices, in euros.
+      updated_at: Time of the last change in the shop.
 
   shop.orders:                           # partitioned by a column that is no part of the key
+    description: Orders of the shop, as they are now.
+    owners: [team:shop]
     source: {type: files, path: "landing/orders/*.jsonl", format: debezium-json}
     key: [id]
     types: {amount: "decimal(12, 2)", ordered_at: timestamptz}
     partition_by: ["day(ordered_at)"]
+    column_descriptions:
+      id: Number of the order.
+      customer_id: Customer who ordered.
+      status: new, paid, packed, shipped or returned.
+      amount: Total with taxes, in euros.
+      note: What the customer wrote.
+      ordered_at: Time of the order.
 
   shop.order_lines:                      # a key of two columns
+    description: The lines of all orders, as they are now.
+    owners: [team:shop]
     source: {type: files, path: "landing/order_lines/*.jsonl", format: debezium-json}
     key: [order_id, line_no]
     types: {price: "decimal(10, 2)", quantity: int}
+    column_descriptions:
+      order_id: Order that the line belongs to.
+      line_no: Number of the line within its order.
+      product: What was ordered.
+      quantity: How many of it.
+      price: Price of one, in euros.
+      gift: Whether it is wrapped as a gift; empty if nobody asked.
 
 published:
   shop.orders_daily:
+    description: Orders and revenue by day and city.
+    owners: [team:sales]
+    column_descriptions:
+      day: Day of the order, in UTC.
+      city: City of the customer; `unknown` without one.
+      orders: Number of orders.
+      order_lines: Number of their lines.
+      revenue: Quantities times prices, in euros.
     partition: day
     start: "{first_day}"
     sql: >
@@ -85,17 +143,43 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
 Counts = dict[str, Counter[str]]
 _BACKFILL = "dagster/backfill"
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+_MODULE = "assets.definitions"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(slots=True)
 class CheckOutcome:
-    """One asset check of the last run that evaluated it."""
+    """One asset check of the last run that evaluated it. A check that does not block only warns."""
 
     asset: str
     name: str
     passed: bool
+    blocks: bool
     compared: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A check that failed during the demo, and how it was mended.
+
+    Attributes:
+        failed: names of the checks that failed.
+        key: `id=17`, one of the deleted keys that were in the table again.
+        snapshot_id: the snapshot with these rows.
+        repaired_to: the snapshot to which the mirror was rolled back.
+        run_id: the Dagster run in which the checks failed.
+    """
+
+    failed: tuple[str, ...]
+    key: str
+    snapshot_id: int
+    repaired_to: int
+    run_id: str
+
+    @property
+    def why(self) -> str:
+        """The command that explains it."""
+        return f"nevermore why {CUSTOMERS} --key {self.key} --snapshot {self.snapshot_id}"
 
 
 @dataclass(slots=True)
@@ -109,8 +193,9 @@ class DemoReport:
         rows_alive: live rows of each mirror now.
         published: counts of the published table.
         days: days that were published, in order.
-        checks: outcome by asset and check.
+        checks: outcome by asset and check, of the last run that evaluated it.
         ingest_runs: number of runs of the ingest job.
+        story: the check that failed in between; None if nothing was simulated.
     """
 
     simulated: Counts = field(default_factory=dict)
@@ -121,6 +206,7 @@ class DemoReport:
     days: list[str] = field(default_factory=list)
     checks: dict[tuple[str, str], CheckOutcome] = field(default_factory=dict)
     ingest_runs: int = 0
+    story: Story | None = None
 
     @property
     def found_nothing_new(self) -> bool:
@@ -129,8 +215,8 @@ class DemoReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every check that was evaluated passed."""
-        return all(check.passed for check in self.checks.values())
+        """Whether every check that blocks passed when it ran last."""
+        return all(check.passed or not check.blocks for check in self.checks.values())
 
 
 def run_demo(
@@ -144,15 +230,14 @@ def run_demo(
         rows: approximate number of events.
         say: called with a line about each step before it begins.
         first_day: day of the first simulated orders; by default the last batch is of today in UTC, because the backfill
-            dialog of
-            Dagster's UI begins there.
+            dialog of Dagster's UI begins there.
 
     Raises:
         dagster.DagsterError: a run failed; a failed blocking check is one.
         ValueError: too few rows.
     """
     if first_day is None:
-        first_day = datetime.now(UTC).date() - timedelta(days=DEFAULT_BATCHES - 1)
+        first_day = datetime.now(UTC).date() - timedelta(days=DAYS - 1)
     config_path = write_demo_config(folder, first_day).resolve()
     os.environ["DAGSTER_HOME"] = str(dagster_home(folder))
     os.environ["NEVERMORE_CONFIG"] = str(config_path)
@@ -162,20 +247,24 @@ def run_demo(
     jobs = project_definitions(config)
     report = DemoReport(mirrors={name: Counter() for name in config.tables})
     landing = folder / "landing"
-    feed = simulate(landing, seed=seed, rows=rows, first_day=first_day)
+    feed = simulate(landing, seed=seed, rows=rows, batches=DAYS, first_day=first_day)
     with dg.DagsterInstance.get() as instance:
-        for _ in _batches(landing, feed, report, say):
+        for day in _batches(landing, feed, report, say):
             say("Dagster: ingest_job (change logs, mirrors, checks)")
-            result = jobs.resolve_job_def(INGEST_JOB).execute_in_process(instance=instance, run_config=_QUIET)
+            result = _run(jobs, instance, INGEST_JOB)
             report.ingest_runs += 1
             _add_materializations(result, report)
+            if day == DAY_OF_THE_STORY:
+                report.story = _story(jobs, instance, config, say)
+            if day == DAY_OF_COMPACTION:
+                say("Dagster: compact_job (tables of which scans have become slow)")
+                _run(jobs, instance, COMPACT_JOB)
         report.days = _days_to_publish(config, instance, report)
         if report.days:
             say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
             backfill = _backfill(jobs, instance, report.days)
             tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True)) | {_BACKFILL: backfill.backfill_id}
-            job = jobs.resolve_job_def(DAILY_JOB)
-            _add_materializations(job.execute_in_process(instance=instance, run_config=_QUIET, tags=tags), report)
+            _add_materializations(_run(jobs, instance, DAILY_JOB, tags), report)
             ended = time.time()
             instance.add_backfill(
                 backfill._replace(status=BulkActionStatus.COMPLETED_SUCCESS, backfill_end_timestamp=ended)
@@ -183,6 +272,59 @@ def run_demo(
     for name in config.tables:
         report.rows_alive[name] = scan_core.open_table(find_table(open_catalog(config), name)).scan().count()
     return report
+
+
+def _run(
+    jobs: dg.Definitions,
+    instance: dg.DagsterInstance,
+    name: str,
+    tags: Mapping[str, str] | None = None,
+    *,
+    may_fail: bool = False,
+) -> JobExecutionResult:
+    """Run a job in this process, recorded as if the code location that `nevermore ui` loads had run it.
+
+    Without its origin, Dagster's timeline and the pages of the jobs would not show the run.
+    """
+    job = jobs.resolve_job_def(name)
+    target = LoadableTargetOrigin(executable_path=sys.executable, module_name=_MODULE)
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, location_name=_MODULE)
+    repository = RemoteRepositoryOrigin(location, jobs.get_repository_def().name)
+    run = instance.create_run_for_job(
+        job_def=job, run_config=_QUIET, tags=tags, remote_job_origin=RemoteJobOrigin(repository, name)
+    )
+    return execute_run(InMemoryJob(job), run, instance, raise_on_error=not may_fail)
+
+
+def _story(jobs: dg.Definitions, instance: dg.DagsterInstance, config: Config, say: Callable[[str], None]) -> Story:
+    """Bring deleted customers back as a script would that knows nothing of the change log; check, and roll back."""
+    table = find_table(open_catalog(config), CUSTOMERS)
+    if table is None:
+        raise SourceError(f"{CUSTOMERS} does not exist after an ingest")
+    mirror = scan_core.open_table(table)
+    last, *_, first = mirror.metadata.ancestors(mirror.metadata.current_snapshot_id or 0)
+    of_first_day = mirror.scan().as_of_snapshot(first.snapshot_id).to_table()
+    is_alive = pc.is_in(of_first_day["id"], mirror.scan().select("id").to_table()["id"])
+    gone = of_first_day.filter(pc.invert(is_alive)).sort_by("id").slice(0, RESTORED)
+    say(f"A script that knows nothing of the change log appends {gone.num_rows} deleted customers to {CUSTOMERS}")
+    table.append(gone.cast(table.schema().as_arrow()))
+    damaged = scan_core.open_table(table).metadata.current_snapshot_id
+
+    say("Dagster: check_job (compares mirrors, change logs and files)")
+    tags = {"nevermore/story": "a script appended deleted customers"}
+    result = _run(jobs, instance, CHECK_JOB, tags, may_fail=True)
+    failed = sorted({c.check_name for c in result.get_asset_check_evaluations() if _blocks(c) and not c.passed})
+
+    say(f"{' and '.join(failed)} failed: nevermore rollback {CUSTOMERS} --to {last.snapshot_id}")
+    done = roll_back(open_catalog(config), config, CUSTOMERS, snapshot_id=last.snapshot_id)
+    instance.report_runless_asset_event(
+        dg.AssetObservation(
+            mirror_key(CUSTOMERS),
+            description="Rolled back: a script had appended deleted customers.",
+            metadata={"snapshot id": str(done.snapshot_id), "snapshots undone": len(done.undone)},
+        )
+    )
+    return Story(tuple(failed), f"id={gone['id'][0].as_py()}", damaged or 0, done.snapshot_id, result.run_id)
 
 
 def _backfill(jobs: dg.Definitions, instance: dg.DagsterInstance, days: list[str]) -> PartitionBackfill:
@@ -196,7 +338,7 @@ def _backfill(jobs: dg.Definitions, instance: dg.DagsterInstance, days: list[str
         tags={},
         dynamic_partitions_store=instance,
         all_partitions=False,
-        title="First days of the demo",
+        title="First week of the shop",
         description="Made by nevermore demo.",
         run_config=None,
     )
@@ -213,18 +355,18 @@ def _backfill(jobs: dg.Definitions, instance: dg.DagsterInstance, days: list[str
 
 def _batches(
     landing: Path, feed: Iterable[list[SimulatedFile]], report: DemoReport, say: Callable[[str], None]
-) -> Iterator[None]:
-    """Yield after each batch has landed; once if an earlier run landed everything."""
+) -> Iterator[int | None]:
+    """Yield the number of each day after its batch has landed; None if an earlier run landed everything."""
     if landing.exists():
         say(f"{landing} exists: nothing is simulated")
-        yield
+        yield None
         return
-    for landed in feed:
+    for day, landed in enumerate(feed, 1):
         events = sum(sum(file.events.values()) for file in landed)
         say(f"Simulated {events:,} events into {landing}/*/{landed[0].path.name}")
         for file in landed:
             report.simulated.setdefault(file.table, Counter()).update(file.events)
-        yield
+        yield day
 
 
 def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoReport) -> list[str]:
@@ -237,7 +379,7 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
     return days if changed or not made.issuperset(days) else []
 
 
-def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport) -> None:
+def _add_materializations(result: JobExecutionResult, report: DemoReport) -> None:
     groups = {CHANGE_LOGS: report.change_logs, MIRRORS: report.mirrors, PUBLISHED: report.published}
     # each day of a run reports what was written for this day, and what the whole run read
     by_key: dict[dg.AssetKey, list[Counter[str]]] = {}
@@ -252,8 +394,12 @@ def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport)
         groups[group].setdefault(".".join(name), Counter()).update(total)
     for check in result.get_asset_check_evaluations():
         asset = ".".join(check.asset_key.path[1:])
-        outcome = CheckOutcome(asset, check.check_name, check.passed, _integers(check.metadata))
+        outcome = CheckOutcome(asset, check.check_name, check.passed, _blocks(check), _integers(check.metadata))
         report.checks[asset, check.check_name] = outcome
+
+
+def _blocks(check: dg.AssetCheckEvaluation) -> bool:
+    return check.severity == dg.AssetCheckSeverity.ERROR
 
 
 def _integers(metadata: Any) -> dict[str, int]:

@@ -1,12 +1,16 @@
 """What a materialization says of its table: counts of the run, state, columns with their lineage, and location."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from assets.project import change_log_key, mirror_key
-from pipelines.config.project import Config, change_log_name
+from pipelines.config.project import AssetConfig, Config, change_log_name
+from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.report import TableReport
 from pipelines.publish.query import published_query
@@ -15,11 +19,26 @@ from scan_core import NestedField, Schema, StructType, Table, open_table
 
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
 """Metadata that is reported for each partition; all other values are those of the whole run."""
+RECENT_CHANGES = 1000
+"""Changes at the end of a log of which the newest one tells how far behind the log is."""
 MAX_REASONS = 50
 """Partitions whose reason is shown on a materialization."""
 _OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 _ROW_AFTER = "after"
 """Column of a change log with the new row."""
+_LOG_COLUMNS = {
+    "ordinal": "Number of the change in this log, from 1 on, without gaps.",
+    "op": "Kind of the change: r snapshot, c insert, u update, d delete, t truncate.",
+    "unchanged": "Columns of the new row that the event does not contain, because they did not change.",
+    "source_file": "File or partition that the event came from.",
+    "source_offset": "Position of the event in it.",
+    "source_ts": "Time of the change in the source.",
+    "ingested_at": "Time at which the event was read.",
+    "schema_version": "Version of the columns that the event has.",
+    "key": "Values of the key columns.",
+    "before": "The row before the change, as far as the event contains it.",
+    _ROW_AFTER: "The row after the change; none if it was deleted.",
+}
 
 
 def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
@@ -32,18 +51,26 @@ def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         "snapshot id": str(report.log_snapshot_id),
         "position": str(report.position),
     }
-    for operation, count in sorted(report.events.items()):
-        values[f"events: {_OPERATIONS.get(operation, operation)}"] = count
+    # each kind in each run, so that the plots of an asset have no gaps
+    values |= {f"events: {name}": report.events.get(operation, 0) for operation, name in _OPERATIONS.items()}
     table = find_table(open_catalog(config), change_log_name(report.table))
     if table is None:
         return values
     opened = open_table(table)
-    values |= _state(opened)
+    values |= _state(opened, _log_descriptions(config.tables[report.table].column_descriptions))
     snapshot = opened.metadata.current_snapshot
     if snapshot is not None:
         values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
         values["bytes in log"] = int(snapshot.summary.get("total-files-size", 0))
-    return values
+    lag = _lag_seconds(opened, int(positions.newest_property(table, positions.LAST_ORDINAL) or 0))
+    return values if lag is None else values | {"seconds behind the source": lag}
+
+
+def _lag_seconds(log: Table, last: int) -> float | None:
+    """Age of the newest of the last changes, by the time of the source; None if the feed states no times."""
+    scan = log.scan().select("source_ts").where(f"ordinal > {last - RECENT_CHANGES}")
+    newest = pc.max(scan.to_table()["source_ts"]).as_py()
+    return None if newest is None else round(max(0.0, (datetime.now(UTC) - newest).total_seconds()), 1)
 
 
 def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
@@ -66,18 +93,33 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
     table = find_table(open_catalog(config), report.table)
     if table is not None:
         opened = open_table(table)
-        scan = opened.scan()
-        values |= _state(opened)
+        values |= _described_state(opened, config.tables[report.table]) | _counts(opened)
         # the change log has the names that `rename` gives; its own columns follow from the table's
         log = change_log_key(report.table)
         sources = {name: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{name}")] for name in opened.schema.names}
         values["dagster/column_lineage"] = dg.TableColumnLineage(sources)
-        values["dagster/row_count"] = scan.count()
-        values["rows removed by deletes"] = (
-            scan.metrics.rows_removed_by_equality_deletes + scan.metrics.rows_removed_by_position_deletes
-        )
-        values["bytes read to count"] = scan.metrics.bytes_read
     return values
+
+
+def _counts(table: Table) -> dict[str, Any]:
+    """Rows that are alive, what it costs to know that, and the deletes that every scan has to apply."""
+    scan = table.scan()
+    began = time.perf_counter()
+    alive = scan.count()
+    took, metrics = time.perf_counter() - began, scan.metrics
+    dead = metrics.rows_removed_by_equality_deletes + metrics.rows_removed_by_position_deletes
+    snapshot = table.metadata.current_snapshot
+    summary = {} if snapshot is None else snapshot.summary
+    return {
+        "dagster/row_count": alive,
+        "dead rows": dead,
+        "percent of rows dead": round(100 * dead / (alive + dead), 1) if alive + dead else 0.0,
+        "data files": int(summary.get("total-data-files", 0)),
+        "delete files": int(summary.get("total-delete-files", 0)),
+        "bytes read to count": metrics.bytes_read,
+        "bytes skipped to count": metrics.bytes_skipped,
+        "seconds to count": round(took, 4),
+    }
 
 
 def refresh_metadata(report: PublishReport) -> dict[str, Any]:
@@ -122,7 +164,9 @@ def published_columns(config: Config, name: str) -> dict[str, Any]:
     query = published_query(config, name)
     mirrors = {mirror: find_table(catalog, mirror) for mirror in query.tables}
     schemas = {mirror: open_table(found).schema for mirror, found in mirrors.items() if found is not None}
-    values = _state(opened)
+    values = _described_state(opened, config.published[name])
+    # a run reports the data files that it wrote under the name of the table's
+    values |= {what: count for what, count in _counts(opened).items() if what not in OF_PARTITION}
     if len(schemas) == len(mirrors):
         values["dagster/column_lineage"] = _published_lineage(opened.schema, query.column_sources(schemas))
     return values
@@ -138,20 +182,38 @@ def _published_lineage(schema: Schema, sources: Mapping[str, Sequence[tuple[str,
     )
 
 
-def _state(table: Table) -> dict[str, Any]:
+def _state(table: Table, descriptions: Mapping[str, str]) -> dict[str, Any]:
     """Columns and location of a table."""
-    return {"dagster/column_schema": dg.TableSchema(list(_columns(table.schema.fields))), "dagster/uri": table.location}
+    columns = list(_columns(table.schema.fields, descriptions))
+    return {"dagster/column_schema": dg.TableSchema(columns), "dagster/uri": table.location}
 
 
-def _columns(fields: Sequence[NestedField], prefix: str = "") -> Iterator[dg.TableColumn]:
+def _described_state(table: Table, entry: AssetConfig) -> dict[str, Any]:
+    state = _state(table, entry.column_descriptions)
+    known = {column.name for column in state["dagster/column_schema"].columns}
+    if unknown := sorted(entry.column_descriptions.keys() - known):
+        dg.get_dagster_logger().warning(f"column_descriptions names columns that the table does not have: {unknown}")
+    return state
+
+
+def _columns(
+    fields: Sequence[NestedField], descriptions: Mapping[str, str], prefix: str = ""
+) -> Iterator[dg.TableColumn]:
     """All columns, and the members of structs after their struct, as `after.id`."""
     for field in fields:
         is_struct = isinstance(field.type, StructType)
         kind = "struct" if is_struct else str(field.type)
         constraints = dg.TableColumnConstraints(nullable=not field.required)
-        yield dg.TableColumn(prefix + field.name, kind, field.doc, constraints)
+        name = prefix + field.name
+        yield dg.TableColumn(name, kind, descriptions.get(name, field.doc), constraints)
         if isinstance(field.type, StructType):
-            yield from _columns(field.type.fields, f"{prefix}{field.name}.")
+            yield from _columns(field.type.fields, descriptions, f"{name}.")
+
+
+def _log_descriptions(described: Mapping[str, str]) -> dict[str, str]:
+    """What the columns of a change log are, with those of its rows."""
+    rows = {f"{row}.{name}": text for row in ("key", "before", _ROW_AFTER) for name, text in described.items()}
+    return _LOG_COLUMNS | rows
 
 
 def _written(written: PartitionWritten) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def _write_batch(
     path = landing / entity.name / f"{batch:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
+    midnight = f"epoch_ms(first_day() + to_days({batch - 1}))"
     before, after = (
         f"case when {image} is not null then {entity.name}_row("
         f"{', '.join(f'{image}.k[{i + 1}]' for i in range(len(entity.key)))}, {image}.version, {image}.born) end"
@@ -167,10 +168,10 @@ def _write_batch(
     database.execute(f"""
         copy (
             select {before} as before, {after} as after,
-                   {{version: '3.2.0.Final', connector: 'postgresql', name: 'shop', ts_ms: epoch_ms(first_day()) + lsn,
+                   {{version: '3.2.0.Final', connector: 'postgresql', name: 'shop', ts_ms: {midnight} + lsn,
                      snapshot: 'false', db: 'shop', schema: 'shop', "table": '{entity.name}', txId: lsn // 10,
                      lsn: lsn}} as source,
-                   op, epoch_ms(first_day()) + 500 + lsn as ts_ms, null as transaction
+                   op, {midnight} + 500 + lsn as ts_ms, null as transaction
             from changes order by lsn
         ) to '{partial}' (format json)""")
     partial.rename(path)  # a landing folder never shows half a file

@@ -41,12 +41,21 @@ class DeletedBy:
 
 @dataclass(frozen=True, slots=True)
 class RowFate:
-    """A physical row: where it is stored, its data sequence number, and what removed it; None if it is alive."""
+    """A physical row.
+
+    Attributes:
+        file: the data file in which it is stored.
+        position: its row there, from 0 on.
+        sequence_number: data sequence number of the file.
+        deleted_by: what removed the row; None if it is alive.
+        written_in: the snapshot with this sequence number; None if it has expired.
+    """
 
     file: str
     position: int
     sequence_number: int
     deleted_by: DeletedBy | None
+    written_in: Snapshot | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -101,10 +110,11 @@ def key_report(scan: Scan, key: Mapping[str, Constantish]) -> KeyReport:
     metadata = scan.table.metadata
     looked_at: set[str] = set()
     child: Snapshot | None = None
+    snapshots = {s.sequence_number: s for s in metadata.snapshots.values() if s.sequence_number > 0}
     for snapshot in metadata.ancestors(asked.snapshot_id) if asked is not None else ():
         tasks = [t for t in plan_scan(metadata, snapshot, context).tasks if t.data_file.path not in looked_at]
         looked_at.update(t.data_file.path for t in tasks)
-        rows = sorted(_fates(tasks, context), key=lambda row: (row.sequence_number, row.file, row.position))
+        rows = sorted(_fates(tasks, context, snapshots), key=lambda row: (row.sequence_number, row.file, row.position))
         if rows:
             return KeyReport(text, asked, tuple(rows), snapshot, child)
         child = snapshot
@@ -115,18 +125,15 @@ def _is(name: str, value: Constantish) -> Expr:
     return col(name).is_null() if value is None else col(name) == value
 
 
-def _fates(tasks: list[FileScanTask], context: ScanContext) -> Iterator[RowFate]:
+def _fates(tasks: list[FileScanTask], context: ScanContext, snapshots: Mapping[int, Snapshot]) -> Iterator[RowFate]:
     by_path = {task.data_file.path: task for task in tasks}
     splits = make_splits(tasks, context, context.options.split_bytes)
     for batch in run_splits(splits, read_split, ScanMetrics(), context.options.parallelism):
         for file, position, dead, delete_file in zip(*(c.to_pylist() for c in batch.columns), strict=True):
             task = by_path[file]
-            yield RowFate(
-                file,
-                position,
-                task.data_file.data_sequence_number,
-                _deleted_by(delete_file, task, context) if dead else None,
-            )
+            number = task.data_file.data_sequence_number
+            deleted_by = _deleted_by(delete_file, task, context) if dead else None
+            yield RowFate(file, position, number, deleted_by, snapshots.get(number))
 
 
 def _deleted_by(path: str, task: FileScanTask, context: ScanContext) -> DeletedBy:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -434,6 +435,9 @@ def _lines(report: "KeyReport") -> list[str]:
 
 def _row(row: "RowFate") -> str:
     place = f"{row.file} row {row.position}, data sequence number {row.sequence_number}"
+    if (made := row.written_in) is not None:
+        at = datetime.fromtimestamp(made.timestamp_ms / 1000, UTC)
+        place += f" ({made.operation or 'snapshot'} of {at:%Y-%m-%d %H:%M:%S} UTC, snapshot {made.snapshot_id})"
     if row.deleted_by is None:
         return f"alive  {place}"
     by = row.deleted_by
@@ -442,7 +446,7 @@ def _row(row: "RowFate") -> str:
 
 
 def _document(report: "KeyReport", key: dict[str, str | None], log: "KeyLog | None") -> dict[str, Any]:
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     return {
         "key": key,
@@ -450,6 +454,10 @@ def _document(report: "KeyReport", key: dict[str, str | None], log: "KeyLog | No
         "snapshot_id": report.snapshot and report.snapshot.snapshot_id,
         "seen_in_snapshot_id": report.seen_in and report.seen_in.snapshot_id,
         "removed_in_snapshot_id": report.removed_in and report.removed_in.snapshot_id,
-        "rows": [asdict(row) | {"alive": row.is_alive} for row in report.rows],
+        "rows": [
+            asdict(replace(row, written_in=None))
+            | {"alive": row.is_alive, "written_in": row.written_in and row.written_in.snapshot_id}
+            for row in report.rows
+        ],
         "logged_changes": None if log is None else [asdict(change) for change in log.newest],
     }

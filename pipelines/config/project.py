@@ -312,6 +312,7 @@ class AssetConfig(Section):
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
+        column_descriptions: what columns are, by their names, in Markdown.
     """
 
     description: str | None = None
@@ -319,6 +320,7 @@ class AssetConfig(Section):
     tags: Labels = Field(default_factory=dict)
     group: Group | None = None
     freshness: Annotated[Seconds, Field(ge=MIN_FRESHNESS_SECONDS)] | None = None
+    column_descriptions: dict[str, str] = Field(default_factory=dict)
 
 
 class IngestConfig(Section):
@@ -350,6 +352,7 @@ class TableConfig(AssetConfig):
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
+        column_descriptions: what columns are, by their names, in Markdown.
         source: where the events are.
         key: columns that identify a row; can be omitted if the feed states them, or with `identity: full`.
         source_table: name of the table in the feed, if it differs from the name here.
@@ -555,6 +558,7 @@ class PublishedConfig(AssetConfig):
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
+        column_descriptions: what columns are, by their names, in Markdown.
         sql: a query over mirrors, by their names in this config.
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.

@@ -111,7 +111,7 @@ def test_a_later_batch_writes_delete_files_and_the_mirror_counts_what_they_remov
     metadata = _metadata(_run(project, assets), mirror_key(ORDERS))
     assert _orders(project) == _ALIVE
     assert metadata["delete files written"] == 1
-    assert metadata["rows removed by deletes"] == 2
+    assert metadata["dead rows"] == 2
     assert metadata["removals that found no row"] == 0
 
 

@@ -104,7 +104,7 @@ def test_a_backfill_is_clicked_and_makes_its_days(demo_project: Path) -> None:
         wait_for("definitions", 300, ui.location)
         before = ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
         first_runs = {event["runId"] for event in materializations(ui)}
-        assert [(b["status"], b["title"]) for b in before] == [("COMPLETED_SUCCESS", "First days of the demo")]
+        assert [(b["status"], b["title"]) for b in before] == [("COMPLETED_SUCCESS", "First week of the shop")]
         browser = playwright.chromium.launch(executable_path=executable, headless=True, args=FLAGS)
         try:
             page = browser.new_page(viewport={"width": 1280, "height": 720})

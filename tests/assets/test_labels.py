@@ -1,5 +1,6 @@
 """What people see of assets: labels of the config before the first run, columns and lineage after it."""
 
+import logging
 import subprocess
 import sys
 from datetime import timedelta
@@ -116,6 +117,53 @@ def test_after_an_ingest_a_mirror_shows_columns_location_and_the_columns_of_its_
         for name in ("id", "amount", "day")
     }
     assert published_columns(project.config, "shop.daily") == {}  # there is no such table yet
+
+
+def test_column_descriptions_are_those_of_the_config_and_unknown_columns_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = ShopProject(tmp_path)
+    described = "  shop.orders:\n    column_descriptions: {amount: In euros., amuont: typo}\n"
+    project.path.write_text(project.path.read_text().replace("  shop.orders:\n", described, 1))
+    project.land_orders()
+    project.land_people()
+    with caplog.at_level(logging.WARNING):
+        result = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process(
+            asset_selection=[dg.AssetKey(["change_log", "shop_orders"]), mirror_key("shop.orders")]
+        )
+    found = {event.asset_key: event.materialization.metadata for event in result.get_asset_materialization_events()}  # type: ignore[union-attr]
+    log, mirror = (
+        {c.name: c.description for c in found[key]["dagster/column_schema"].value.columns}  # type: ignore[union-attr]
+        for key in (dg.AssetKey(["change_log", "shop_orders"]), mirror_key("shop.orders"))
+    )
+    assert (mirror["amount"], mirror["id"]) == ("In euros.", None)
+    assert (log["after.amount"], log["before.amount"]) == ("In euros.", "In euros.")
+    assert "c insert, u update, d delete" in str(log["op"])
+    assert "column_descriptions names columns that the table does not have: ['amuont']" in caplog.text
+
+
+PLOTTED = {
+    "change_log": {"events: snapshot", "events: insert", "events: update", "events: delete", "events: truncate",
+                   "quarantined", "dagster/row_count", "seconds behind the source"},
+    "mirror": {"dagster/row_count", "dead rows", "percent of rows dead", "data files", "delete files",
+               "bytes read to count", "bytes skipped to count", "seconds to count", "rows written"},
+}  # fmt: skip
+
+
+def test_every_run_reports_the_numbers_that_the_ui_plots_also_one_that_finds_nothing_new(project: ShopProject) -> None:
+    keys = [dg.AssetKey(["change_log", "shop_orders"]), mirror_key("shop.orders")]
+    project.land_people()
+    project.land_orders()
+    for _ in range(2):
+        result = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process(asset_selection=keys)
+        for event in result.get_asset_materialization_events():
+            assert event.asset_key is not None
+            numbers = {
+                name
+                for name, value in event.materialization.metadata.items()
+                if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue) and value.value is not None
+            }
+            assert PLOTTED[event.asset_key.path[0]] <= numbers
 
 
 def _schema(**types: str) -> Schema:

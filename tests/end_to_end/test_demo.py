@@ -1,15 +1,19 @@
 """The demo as a newcomer runs it: twice."""
 
 import json
+import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from assets.commands import _print
 from assets.demo import DemoReport
+from pipelines.config.document import dagster_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -30,7 +34,7 @@ def test_every_kind_of_change_reached_mirrors_with_deletes(summary: dict[str, An
     kinds = {kind for table in summary["simulated"].values() for kind in table}
     assert kinds == {"insert", "update", "delete", "re-insert", "key change"}
     for counts in summary["mirrors"].values():
-        assert counts["commits"] == 4
+        assert counts["commits"] == 7
         assert counts["delete files written"] > 0
         assert counts["deleted keys written"] > 0
     for table, alive in summary["rows_alive"].items():
@@ -40,7 +44,7 @@ def test_every_kind_of_change_reached_mirrors_with_deletes(summary: dict[str, An
 
 def test_spark_published_the_days_without_deleted_rows(summary: dict[str, Any]) -> None:
     published = summary["published"]["shop.orders_daily"]
-    assert summary["days"] == ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
+    assert summary["days"] == [f"2026-01-0{day}" for day in range(1, 8)]
     assert published["dagster/partition_row_count"] > 20
     assert published["rows removed by deletes"] > 0
     assert published["bytes read"] > 0
@@ -50,6 +54,36 @@ def test_every_check_compared_something_and_passed(summary: dict[str, Any]) -> N
     checks = {(check["table"], check["check"]) for check in summary["checks"]}
     assert len(checks) == 24
     assert all(check["passed"] and sum(check["compared"].values()) > 0 for check in summary["checks"])
+
+
+def test_rows_that_a_script_brought_back_fail_a_check_and_why_names_the_commit(
+    summary: dict[str, Any], demo_project: Path
+) -> None:
+    story = summary["story"]
+    assert {"no_deleted_row_reappears", "mirror_equals_reference"} <= set(story["failed"])
+    assert story["snapshot_id"] != story["repaired_to"]
+    command = [sys.executable, "-m", "pipelines.cli.main", *shlex.split(story["why"])[1:], "--json"]
+    done = subprocess.run(command, cwd=demo_project, capture_output=True, text=True, timeout=120, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["alive"] for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert len(rows) > 1
+    assert rows[-1]["written_in"] == story["snapshot_id"]
+
+
+def test_the_timeline_of_the_ui_has_all_runs(demo_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(dagster_home(demo_project)))
+    with dg.DagsterInstance.get() as instance:
+        runs = [record.dagster_run for record in instance.get_run_records()]
+    assert Counter((run.job_name, run.status.value) for run in runs) == {
+        ("ingest_job", "SUCCESS"): 7,
+        ("check_job", "FAILURE"): 1,
+        ("compact_job", "SUCCESS"): 1,
+        ("daily_job", "SUCCESS"): 1,
+    }
+    for run in runs:  # the timeline groups runs by this
+        assert run.tags["dagster/code_location"] == "assets.definitions"
+        assert run.remote_job_origin is not None
+        assert run.remote_job_origin.repository_origin.get_label() == "__repository__@assets.definitions"
 
 
 def test_a_second_run_finds_nothing_new_and_changes_nothing(demo_project: Path) -> None:

@@ -28,10 +28,13 @@ def test_every_version_of_a_key_is_told_with_what_removed_it(tmp_path: Path) -> 
     table.commit(again, third)
     report = report_of(table, id=5)
     on_id = ("id",)
+    made = sorted(
+        scan_core.open_table(table.metadata_path).metadata.snapshots.values(), key=lambda s: s.sequence_number
+    )
     assert report.rows == (
-        RowFate(first.path, 1, 1, DeletedBy(delete.path, "equality delete", 2, "the whole table", on_id)),
-        RowFate(second.path, 0, 2, DeletedBy(again.path, "equality delete", 3, "the whole table", on_id)),
-        RowFate(third.path, 0, 3, None),
+        RowFate(first.path, 1, 1, DeletedBy(delete.path, "equality delete", 2, "the whole table", on_id), made[0]),
+        RowFate(second.path, 0, 2, DeletedBy(again.path, "equality delete", 3, "the whole table", on_id), made[1]),
+        RowFate(third.path, 0, 3, None, made[2]),
     )
     assert report.num_alive == 1
     assert report.seen_in == report.snapshot
