@@ -120,9 +120,23 @@ def simulate(
         raise ConfigError(str(error)) from error
 
 
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        max=512,
+        metavar="N",
+        help="Threads that read, decode and encode; default: `threads` of the config, or one per core.",
+        show_default=False,
+    ),
+]
+
+
 def ingest(
     tables: MirrorNames = None,
     config: ProjectConfig = DEFAULT_CONFIG,
+    threads: Threads = None,
     once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,7 +154,7 @@ def ingest(
             "--once was removed: nevermore ingest always applies what is new and stops, so leave the option out; "
             "nevermore run keeps running"
         )
-    settings = load(config)
+    settings = _with_threads(load(config), threads)
     check_tables(settings)
     freeze_imports()
     for name in tables or ():
@@ -152,6 +166,10 @@ def ingest(
     else:
         _print(report, settings)
     raise typer.Exit(report.exit_code)
+
+
+def _with_threads(settings: "Config", threads: int | None) -> "Config":
+    return settings if threads is None else settings.model_copy(update={"threads": threads})
 
 
 def _progress_text(table: "TableReport") -> str:
@@ -250,6 +268,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    threads: Threads = None,
     heartbeat: Annotated[
         float,
         typer.Option(
@@ -286,7 +305,7 @@ def run(
     from pipelines.maintain.retention import RegularExpiry
     from pipelines.watch.telemetry import span
 
-    settings = load(config)
+    settings = _with_threads(load(config), threads)
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()

@@ -737,8 +737,7 @@ def _as_text(value: Any) -> Any:
             return value
 
 
-DEFAULT_PARALLEL_TABLES = 2
-"""Half of the work is Python code, of which only one thread runs at a time."""
+MAX_THREADS = 512
 ALL_TABLES = ".*"
 """Suffix of entries that stand for all tables of their feed."""
 _TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
@@ -796,7 +795,8 @@ class Config(Section):
         maintenance: what is done to keep tables fast and small, for all tables.
         retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
-        parallel_tables: number of tables of a feed that are folded, written and committed at the same time.
+        parallel_tables: number of tables of a feed that are folded, written and committed at the same time; if omitted, one per thread, but at least two.
+        threads: number of threads that read, decode and encode during an ingest; if omitted, one per core.
         patterns: entries of `tables` named `namespace.*`; their mirrors become known when the feed delivers them.
         scan: scan options by name, as accepted by `ScanOptions.of`; sizes also as text, such as 64MiB.
         path: path of the config file.
@@ -813,7 +813,8 @@ class Config(Section):
     maintenance: MaintenanceConfig = MaintenanceConfig()
     retention_schedule: Cron | None = None
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
-    parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
+    parallel_tables: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     scan: dict[str, Any] = Field(default_factory=dict)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)

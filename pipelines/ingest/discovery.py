@@ -351,7 +351,7 @@ def _sampled(
     with closing(Readers()) as readers:
         config = _probe(settings, folder, catalog)
         (feed,) = feeds_of(config, [_PROBE], readers)
-        batches = feed.batches(None, [], lambda *_: None)
+        batches = feed.batches(None, feed.applied_lines([]), lambda *_: None)
         batch = next((b for b in batches if b.raw.num_events), None)
         close = getattr(batches, "close", None)
         if close is not None:

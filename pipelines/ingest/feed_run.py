@@ -23,17 +23,18 @@ from pipelines.config.project import Config, SparkConfig, TableConfig, change_lo
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
-from pipelines.formats.registry import DecodedFeed, ScannedFeed, other_format, scan
+from pipelines.formats.registry import DecodedFeed, decode, other_format
 from pipelines.iceberg.commit import is_transient
 from pipelines.iceberg.moments import Moment, record_moment
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
+from pipelines.ingest.decode_ahead import Ahead, DecodeAhead
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
-from pipelines.sources.files import FileBatch
 from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
 from pipelines.watch.telemetry import span
+from pipelines.workers import num_cores, workers
 from scan_core import ScanError
 from scan_core.io import remove_leftovers
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
     from pipelines.ingest.spark_run import SparkBatch
-    from pipelines.sources.kafka import KafkaBatch
 
 RARELY = 1_000
 """Collections of the middle generation per full one: after some millions of new objects."""
@@ -138,10 +138,19 @@ class FeedRun:
             if feed.is_for_spark(position):
                 self._read_on_spark(reading)
             else:
-                for batch in feed.batches(position, tables, self._count_skipped):
-                    self._take(reading, batch)
-                    if (not reading.running and not feed.patterns) or self.stopping():
-                        break
+                applied = feed.applied_lines(tables)
+                batches = DecodeAhead(
+                    lambda on_skipped, in_turn: feed.batches(position, in_turn(applied), on_skipped),
+                    reading.config,
+                    feed.most_ahead,
+                    self._count_skipped,
+                )
+                with closing(batches.taken()) as taken:
+                    for batch in taken:
+                        self._take(reading, batch)
+                        if (not reading.running and not feed.patterns) or self.stopping():
+                            break
+                        batches.decides(reading.config)
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:
@@ -174,14 +183,16 @@ class FeedRun:
             if not reading.running or self.stopping():
                 break
 
-    def _take(self, reading: "Reading", batch: "FileBatch | KafkaBatch") -> None:
+    def _take(self, reading: "Reading", ahead: Ahead) -> None:
         """Add the changes of a batch to its tables."""
-        scanned = reading.scanned(batch)
+        batch, config = ahead.batch, reading.config
+        scanned = ahead.scanned(config)
         # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
-        if found := reading.feed.found(scanned.untaken(reading.config)):
+        if reading.feed.patterns and (found := reading.feed.found(scanned.untaken(config))):
             joining = [t for name, entry in found.items() for t in self.started(name, *entry)]
             reading.join(found, joining)
-        decoded = self.decoded(reading, scanned, batch.raw.num_read)
+            config = reading.config
+        decoded = self.counted(reading, ahead.decoded(scanned, config), batch.raw.num_read)
         decided = decoded.decided
         after = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings, format=decided.format)
         reached = after.to_json()
@@ -197,9 +208,8 @@ class FeedRun:
         alive = self.survivors(reading.running, add)
         reading.running = within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
 
-    def decoded(self, reading: "Reading", scanned: ScannedFeed, num_read: int) -> DecodedFeed:
-        """Decode scanned events; count what is skipped, and keep what belongs to no table."""
-        decoded = scanned.decode(reading.config)
+    def counted(self, reading: "Reading", decoded: DecodedFeed, num_read: int) -> DecodedFeed:
+        """Count what is skipped of a batch that was decoded in its turn, and keep what belongs to no table."""
         reading.decided = decoded.decided
         self.skipped.update(decoded.skipped)
         self.untaken.update(decoded.untaken)
@@ -260,10 +270,6 @@ class Reading:
     def config(self) -> FeedConfig:
         """The decoder's config of the feed as it is now."""
         return self.feed.config([*self.running, *self.late], self.decided)
-
-    def scanned(self, batch: "FileBatch | KafkaBatch | LiveBatch") -> ScannedFeed:
-        """Scan the events of a batch."""
-        return scan(batch.raw, self.config)
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
         """Add tables that a pattern has found; they are read from the start of the feed."""
@@ -394,7 +400,7 @@ class LiveRound:
         return not all(self._live.is_loaded(table.position) for table in reading.running)
 
     def _decoded(self, reading: "Reading", batch: LiveBatch) -> DecodedFeed:
-        return self._run.decoded(reading, reading.scanned(batch), batch.raw.num_read)
+        return self._run.counted(reading, decode(batch.raw, reading.config), batch.raw.num_read)
 
     def _add(self, reading: "Reading", table: TableIngest, decoded: DecodedFeed, batch: LiveBatch) -> None:
         """Add the changes of a batch to a table, unless it contains them already."""
@@ -535,12 +541,12 @@ def run_once(
         progress,
         log_only=log_only,
         stopping=stopping,
-        parallel_tables=_threads(config),
+        parallel_tables=_tables_at_a_time(config),
         is_continuous=is_continuous,
         spark=config.spark,
     )
     try:
-        with span("nevermore.ingest"):
+        with span("nevermore.ingest"), workers(config.threads or num_cores()):
             for feed in feeds_of(current, chosen, own):
                 run.read(feed)
     finally:
@@ -625,10 +631,16 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
     return IngestReport(tuple(reports), {}, time.monotonic() - began)
 
 
-def _threads(config: Config) -> int:
+def _tables_at_a_time(config: Config) -> int:
     """Number of tables to commit at the same time; 1 for SQLite in memory, where each thread would see its own database."""
     catalog = config.catalog
-    return 1 if catalog.type == "in-memory" or ":memory:" in (catalog.uri or "") else config.parallel_tables
+    if catalog.type == "in-memory" or ":memory:" in (catalog.uri or ""):
+        return 1
+    return config.parallel_tables or max(_MIN_PARALLEL_TABLES, config.threads or num_cores())
+
+
+_MIN_PARALLEL_TABLES = 2
+"""One table is written while the catalog answers for another."""
 
 
 def check_tables(config: Config) -> None:

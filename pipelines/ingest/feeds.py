@@ -32,6 +32,7 @@ from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import RE_DELIVERED, AppliedLines, FileBatch, Listing, OnSkipped, discover, may_have_news
 from pipelines.sources.live import LiveSource
+from pipelines.workers import num_threads
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
-READ_SHARE = 16
+READ_SHARE = 32
 """Share of the memory limit of a feed's smallest table that raw events of a batch may take."""
+AHEAD_SHARE = 8
+"""The same for all batches that are held at a time: decoded, they take several times as much."""
 ORDER_SHARE = 8
 """The same where a run's events must be sorted before any is applied."""
 MAX_ORDERED_ROWS = 50_000_000
@@ -289,14 +292,20 @@ class Feed:
         }
         return replace(self, found_for={name: source for name, source in found.items() if source is not None})
 
+    @property
+    def most_ahead(self) -> int:
+        """How many batches may be held at a time, so that their events and changes are within the memory limit."""
+        size = self.file_options.batch_bytes if isinstance(self.source, FilesSource) else self._message_bytes
+        return min(num_threads() + 1, self.memory_limit_bytes // AHEAD_SHARE // size)
+
     def batches(
-        self, position: str | None, tables: Sequence[TableIngest], on_skipped: OnSkipped
+        self, position: str | None, applied: AppliedLines, on_skipped: OnSkipped
     ) -> "Iterator[FileBatch] | Iterator[KafkaBatch]":
-        """Read what is new since a position that all of these tables have reached.
+        """Read what is new since a position.
 
         Args:
             position: to continue from.
-            tables: tables whose change logs record how far files were read.
+            applied: looks up how far files were read in the change logs of the tables that have reached it.
             on_skipped: called with the reason and number of skipped items.
         """
         if self.topics is not None:
@@ -307,10 +316,16 @@ class Feed:
             self.listing,
             start,
             self.file_options,
-            applied_lines=self.applied_lines(tables),
+            applied_lines=applied,
             complete=complete_events_of(self.source.format or known_format, self.format_options),
             on_skipped=on_skipped,
         )
+
+    @property
+    def _message_bytes(self) -> int:
+        """Size of the messages of a batch."""
+        is_ordered = any(settings.order_by != POSITION for settings in self.settings)
+        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if is_ordered else self.read_bytes
 
     def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
         """Read the messages of topics that follow a position."""
@@ -318,9 +333,7 @@ class Feed:
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
         is_text = bool(name) and lookup(name).is_text
-        is_ordered = any(settings.order_by != POSITION for settings in self.settings)
-        size = min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if is_ordered else self.read_bytes
-        yield from topics.batches(position, size, complete, waiting, is_text=is_text)
+        yield from topics.batches(position, self._message_bytes, complete, waiting, is_text=is_text)
         for reason, count in waiting.items():
             on_skipped(reason, count)
 
@@ -460,7 +473,7 @@ def snapshot_batches(
     feed.check()
     decided = Decided()
     types = table.known_types
-    for files in feed.batches(None, [], _refuse_gaps):
+    for files in feed.batches(None, feed.applied_lines([]), _refuse_gaps):
         decoding = feed.config([table], decided)
         decoded = decode(files.raw, replace(decoding, tables=(replace(decoding.tables[0], known_types=types),)))
         decided = decoded.decided

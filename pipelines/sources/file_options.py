@@ -183,11 +183,11 @@ def comment_length(head: bytes) -> tuple[int, int]:
 
 DEFAULT_BATCH_ROWS = 250_000
 """Large enough to make the cost per batch negligible; small enough for a narrow batch to fit the caches of a small machine."""
-DEFAULT_BATCH_BYTES = 64 * 1024**2
+DEFAULT_BATCH_BYTES = 32 * 1024**2
 EVENT_SHARE = 4
 """A single event or block may use this fraction of the memory limit: its bytes, their decoded form and a copy must fit."""
-_BATCHES_OF_EVENT = 4
-"""A batch may use a sixteenth of the memory limit, a single event a quarter."""
+_BATCHES_OF_EVENT = 8
+"""A batch may use a thirty-second of the memory limit, a single event a quarter."""
 _MIN_EVENT_BYTES = 16 * 1024**2
 """Ordinary events are read regardless of the limit."""
 MAX_BATCH_BYTES = 512 * 1024**2

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines.formats.registry import scan
-from pipelines.ingest import feed_run
+from pipelines.ingest import decode_ahead
 from tests.pipelines.project import Project, the
 
 BEGIN, COMMIT = json.dumps({"action": "B"}), json.dumps({"action": "C"})
@@ -39,7 +39,7 @@ def test_transaction_larger_than_memory_is_one_commit_of_log_and_mirror(
         sizes.append(raw.num_bytes)
         return scan(raw, config)
 
-    monkeypatch.setattr(feed_run, "scan", watched)
+    monkeypatch.setattr(decode_ahead, "scan", watched)
     large = [change("I", key, "x" * 1_200) for key in range(1, NUM_CHANGES)]
     project.land("1.jsonl", [BEGIN, change("I", 0), COMMIT, BEGIN, *large, change("D", 5), COMMIT])
     report = the(project.run())

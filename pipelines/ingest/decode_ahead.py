@@ -1,0 +1,202 @@
+"""Reads and decodes batches of a feed in other threads while earlier ones are applied.
+
+What a batch becomes depends on the batches before it: on columns, keys, encodings and tables that they brought. So each is
+decoded with what is known when its turn comes near, and once more if the batches in between have changed that.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Union
+
+from pipelines.decode.feed import FeedConfig
+from pipelines.formats.registry import DecodedFeed, ScannedFeed, scan
+from pipelines.sources.files import AppliedLines, FileBatch, OnSkipped
+from pipelines.workers import num_threads, submitted
+
+if TYPE_CHECKING:
+    from pipelines.sources.kafka import KafkaBatch
+
+Batch = Union[FileBatch, "KafkaBatch"]
+InTurn = Callable[[AppliedLines], AppliedLines]
+"""Makes looking up applied lines wait until all batches before are applied."""
+Source = Callable[[OnSkipped, InTurn], Iterator[Batch]]
+"""Reads batches; is given what to call for skipped items."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A batch that was scanned, and perhaps decoded, with the configs that were assumed for it."""
+
+    scanned: ScannedFeed
+    scanned_with: FeedConfig
+    decoded: DecodedFeed | None = None
+    decoded_with: FeedConfig | None = None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """A batch whose turn has come, with what was done ahead of it."""
+
+    batch: Batch
+    work: "Future[_Done] | None" = None
+
+    def scanned(self, config: FeedConfig) -> ScannedFeed:
+        """The events of the batch, as `registry.scan` returns them."""
+        done = self._done()
+        if done is not None and _scans_alike(done.scanned_with, config):
+            return done.scanned
+        return scan(self.batch.raw, config)
+
+    def decoded(self, scanned: ScannedFeed, config: FeedConfig) -> DecodedFeed:
+        """The changes of the batch, as `ScannedFeed.decode` returns them."""
+        done = self._done()
+        if (
+            done is None
+            or done.decoded is None
+            or done.scanned is not scanned
+            or not _is_same(done.decoded_with, config)
+        ):
+            return scanned.decode(config)
+        return done.decoded
+
+    def _done(self) -> _Done | None:
+        # A failure under assumptions tells nothing: a real one is raised again by doing the work in turn.
+        return None if self.work is None or self.work.exception() is not None else self.work.result()
+
+
+def _scans_alike(first: FeedConfig, second: FeedConfig) -> bool:
+    return (first.format, first.options, first.decided.format) == (second.format, second.options, second.decided.format)
+
+
+def _is_same(first: FeedConfig | None, second: FeedConfig) -> bool:
+    """Whether events are decoded to the same under both; the order of known columns counts, too."""
+    return first == second and all(
+        list(a.known_types) == list(b.known_types)
+        for a, b in zip(first.tables if first else (), second.tables, strict=True)
+    )
+
+
+class DecodeAhead:
+    """The batches of a source in order, the next of which are read and decoded meanwhile.
+
+    Args:
+        source: makes the iterator of batches.
+        config: the decoder's config before the first batch.
+        most: how many batches may be held at a time; with 1, each is read when it is asked for.
+        on_skipped: called for skipped items in the thread of the caller, before the batch that follows them.
+    """
+
+    def __init__(self, source: Source, config: FeedConfig, most: int, on_skipped: OnSkipped) -> None:
+        self._source = source
+        self._config = config
+        self._is_settled = any(table.known_types for table in config.tables)
+        self._most = most if num_threads() > 1 else 1
+        self._on_skipped = on_skipped
+        self._skipped: list[tuple[str, int]] = []
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[Ahead, Sequence[tuple[str, int]]]] = deque()
+        self._num_read = self._num_applied = 0
+        self._is_at_end = self._is_stopped = False
+        self._failure: BaseException | None = None
+
+    def taken(self) -> Generator[Ahead]:
+        """Yield the batches; each counts as applied when the next is asked for.
+
+        Raises:
+            SourceError: what reading raises, after the batches before it.
+        """
+        if self._most <= 1:
+            for batch in self._source(self._on_skipped, lambda applied: applied):
+                yield Ahead(batch)
+            return
+        reader = threading.Thread(target=copy_context().run, args=(self._read,), name="nevermore-reader")
+        reader.start()
+        try:
+            while (item := self._next()) is not None:
+                yield item
+                with self._changed:
+                    self._num_applied += 1
+                    self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._is_stopped = True
+                self._changed.notify_all()
+            reader.join()
+            for item, _ in self._ready:
+                if item.work is not None:
+                    item.work.cancel()
+
+    def decides(self, config: FeedConfig) -> None:
+        """State the config that the batches so far have led to: the next ones are decoded with it."""
+        with self._changed:
+            if self._is_settled and _is_same(self._config, config):
+                return
+            self._config, self._is_settled = config, True
+            for item, _ in self._ready:
+                work = item.work
+                if work is not None and work.done() and not (work.exception() is None and self._fits(work.result())):
+                    item.work = submitted(partial(self._decoded, item.batch, work.exception() or work.result()))
+
+    def _fits(self, done: _Done) -> bool:
+        return _scans_alike(done.scanned_with, self._config) and _is_same(done.decoded_with, self._config)
+
+    def _next(self) -> Ahead | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._is_at_end)
+            item, skipped = self._ready.popleft() if self._ready else (None, tuple(self._skipped))
+        for reason, count in skipped:
+            self._on_skipped(reason, count)
+        if item is None and self._failure is not None:
+            raise self._failure
+        return item
+
+    def _read(self) -> None:
+        """Read all batches: what the reader's thread does."""
+        try:
+            batches = self._source(lambda *entry: self._skipped.append(entry), self._in_turn)
+            while self._has_room() and (batch := next(batches, None)) is not None:
+                self._begin(batch)
+        except BaseException as error:  # noqa: BLE001 - raised where the next batch is asked for
+            self._failure = error
+        finally:
+            with self._changed:
+                self._is_at_end = True
+                self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_read - self._num_applied < self._most or self._is_stopped)
+            return not self._is_stopped
+
+    def _begin(self, batch: Batch) -> None:
+        item = Ahead(batch, submitted(partial(self._decoded, batch, is_first=self._num_read == 0)))
+        with self._changed:
+            self._ready.append((item, tuple(self._skipped)))
+            self._skipped.clear()
+            self._num_read += 1
+            self._changed.notify_all()
+
+    def _in_turn(self, applied: AppliedLines) -> AppliedLines:
+        def looked_up(files: Sequence[str]) -> Mapping[str, int]:
+            with self._changed:
+                self._changed.wait_for(lambda: self._num_applied == self._num_read or self._is_stopped)
+                return {} if self._is_stopped else applied(files)
+
+        return looked_up
+
+    def _decoded(self, batch: Batch, before: "_Done | BaseException | None" = None, *, is_first: bool = False) -> _Done:
+        """Scan and decode a batch with the config of now, as far as that was not done before."""
+        assumed = self._config
+        if isinstance(before, _Done) and _scans_alike(before.scanned_with, assumed):
+            scanned, assumed = before.scanned, before.scanned_with
+        else:
+            scanned = scan(batch.raw, assumed)
+        if not (is_first or self._is_settled):
+            return _Done(scanned, assumed)  # the first batch brings the columns
+        config = self._config
+        return _Done(scanned, assumed, scanned.decode(config), config)

@@ -1,0 +1,82 @@
+"""The threads of a run: what may run at the same time is given to them, and its results are taken in order.
+
+Compiled kernels, Arrow, decompression and file access run outside of Python's global lock, so that threads use all cores.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def num_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_POOL: ContextVar[ThreadPoolExecutor | None] = ContextVar("workers", default=None)
+"""The threads of this run; None does everything in turn, as do the threads themselves: none waits for another."""
+_THREADS: ContextVar[int] = ContextVar("threads", default=1)
+
+
+@contextmanager
+def workers(threads: int) -> Iterator[None]:
+    """Let `ahead` and `submitted` use this many threads within the context; 1 does everything in turn, in the calling thread."""
+    if threads <= 1:
+        yield
+        return
+    with ThreadPoolExecutor(threads, "nevermore-worker") as pool:
+        chosen, number = _POOL.set(pool), _THREADS.set(threads)
+        try:
+            yield
+        finally:
+            _POOL.reset(chosen)
+            _THREADS.reset(number)
+
+
+def num_threads() -> int:
+    """Number of threads of this run; 1 outside of `workers`."""
+    return _THREADS.get()
+
+
+def submitted(task: Callable[[], T]) -> Future[T]:
+    """Start a task in one of the threads of this run; without any, do it now."""
+    pool = _POOL.get()
+    if pool is not None:
+        return pool.submit(task)
+    done: Future[T] = Future()
+    try:
+        done.set_result(task())
+    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+        done.set_exception(error)
+    return done
+
+
+def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator[T]:
+    """The results of tasks in their order, of which up to `most` (default: as many as there are threads) run ahead of the caller.
+
+    Raises:
+        Exception: what a task raises, in its turn. Tasks that have begun end before this does.
+    """
+    pool, most = _POOL.get(), most or num_threads()
+    if pool is None or most <= 1:
+        for task in tasks:
+            yield task()
+        return
+    begun: deque[Future[T]] = deque()
+    try:
+        for task in tasks:
+            begun.append(pool.submit(task))
+            if len(begun) > most:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()
+        wait(begun)
