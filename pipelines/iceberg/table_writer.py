@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,8 +38,11 @@ from pipelines.iceberg.row_shape import (
     split_by_partition,
 )
 from pipelines.iceberg.storage import Storage
+from pipelines.workers import ahead, num_threads
 from scan_core import FILE_PATH_ID, POSITION_ID, ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
 
+PARALLEL_FILE_BYTES = 32 * 1024**2
+"""Arrow bytes from which on rows become several files, so that several threads encode them."""
 _ILLEGAL_KEYS = frozenset({"float", "double"})
 
 
@@ -77,15 +81,20 @@ def check_key(schema: Schema, key: Sequence[str]) -> tuple[int, ...]:
 def write_rows(
     rows: pa.Table, target: WriteTarget, spec: PartitionSpec, *, key_ids: Sequence[int] = ()
 ) -> list[WrittenFile]:
-    """Write `rows` to data files, by partition of `spec`. Columns are found by name; missing ones are NULL."""
+    """Write `rows` to data files, by partition of `spec`. Columns are found by name; missing ones are NULL.
+
+    Files of one call are encoded at the same time, if the run has threads; then many rows become one file per thread.
+    """
     if rows.num_rows == 0:
         return []
     table = conform(rows, target.schema)
-    return [
-        _write_data_file(piece, part, target, spec, frozenset(key_ids))
-        for part in split_by_partition(table, target.schema, spec)
-        for piece in _pieces(_sorted(part.rows, target), target.options)
-    ]
+    return list(
+        ahead(
+            partial(_write_data_file, piece, part, target, spec, frozenset(key_ids))
+            for part in split_by_partition(table, target.schema, spec)
+            for piece in _pieces(_sorted(part.rows, target), target.options)
+        )
+    )
 
 
 def write_deletes(
@@ -189,8 +198,9 @@ def describe_parquet(
 
 
 def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
-    per_row = max(1, rows.nbytes // max(1, rows.num_rows))
-    step = max(1, options.file_bytes // per_row)
+    size = rows.nbytes
+    per_row = max(1, size // max(1, rows.num_rows))
+    step = max(1, min(options.file_bytes, max(PARALLEL_FILE_BYTES, -(-size // num_threads()))) // per_row)
     for start in range(0, rows.num_rows, step):
         yield rows.slice(start, step)
 
