@@ -168,9 +168,9 @@ def ingested(folder: Path, land: Land, kind: str | None, tables: dict[str, Any],
 
 
 def _facts(report: IngestReport, folder: Path) -> Any:
+    counts = ("events", "rejected", "data_rows", "delete_rows", "log_commits", "mirror_commits", "exit_code")
     return dict(report.skipped), [
-        (t.table, dict(t.events), t.rejected, t.data_rows, t.delete_rows, t.log_commits, t.mirror_commits, t.exit_code)
-        + (t.error and t.error.replace(str(folder), ""),)
+        (t.table, (t.error or "").replace(str(folder), ""), *(getattr(t, count) for count in counts))
         for t in report.tables
     ]
 
