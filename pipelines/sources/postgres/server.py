@@ -414,11 +414,13 @@ class Server:
         for start in wanted:
             kind, modifier = start
             while True:
-                typtype, base, base_modifier, name = self.query(
+                found = self.query(
                     "SELECT typtype::text, typbasetype::int8, typtypmod, format_type(oid, %s) FROM pg_type WHERE oid = %s",
                     None if modifier < 0 else modifier,
                     kind,
-                )[0]
+                )
+                # A type of the database's own may be gone by the time that changes before its end are read.
+                typtype, base, base_modifier, name = found[0] if found else ("b", 0, 0, "text")
                 if typtype != "d":
                     break
                 kind, modifier = int(base), int(base_modifier)
