@@ -41,6 +41,7 @@ def late_store(root: Path, request_seconds: float = REQUEST_SECONDS) -> Iterator
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     root: Path
     request_seconds: float
 
@@ -61,14 +62,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         size = path.stat().st_size
         begin, end = 0, size
-        if (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) is not None:
-            begin, end = int(asked[1]), min(int(asked[2]) + 1 if asked[2] else size, size)
+        if (asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))) is not None:
+            if asked[1]:
+                begin, end = int(asked[1]), min(int(asked[2]) + 1 if asked[2] else size, size)
+            else:
+                begin = max(size - int(asked[2]), 0)
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
-        self.send_header("ETag", f'"{path.name}"')
+        self.send_header("ETag", f'"{size}"')
         self.end_headers()
         if body:
             self._send(path, begin, end)

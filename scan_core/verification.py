@@ -20,9 +20,9 @@ from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_P
 from scan_core.files.parquet.footer import read_footer as read_parquet_footer
 from scan_core.files.parquet.pages import PageHeaders, page_header
 from scan_core.files.parquet.thrift import Struct
-from scan_core.io.files import open_input, read_bytes
+from scan_core.io.files import open_source, read_bytes
 from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteSource, opened_source
+from scan_core.io.remote import ByteSource
 from scan_core.metadata.avro_container import (
     CHECKED_SYNC,
     MAX_EXPANSION,
@@ -136,7 +136,7 @@ class _Pieces:
 
 
 def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
-    with closing(opened_source(open_input(path, io))) as source:
+    with closing(open_source(path, io)) as source:
         pieces = _Pieces(source)
         if bytes(pieces.read(0, len(MAGIC))) != MAGIC:
             yield Damage(path, "byte 0", f"{bytes(pieces.read(0, len(MAGIC)))!r} instead of {MAGIC!r}")
@@ -210,7 +210,7 @@ def _num_values(header: Struct) -> int:
 
 
 def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
-    with closing(opened_source(open_input(path, io))) as source:
+    with closing(open_source(path, io)) as source:
         size = source.size()
         file = source.for_arrow()
         header = read_file_header(file, size)
@@ -242,7 +242,7 @@ def _block_is_protected(codec: str, payload: bytes) -> bool:
 
 
 def _orc(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
-    with closing(opened_source(open_input(path, io))) as source:
+    with closing(open_source(path, io)) as source:
         pieces = _Pieces(source)
         for at in range(0, source.size(), _PIECE_BYTES):  # a disk may refuse to give some of them
             pieces.read(at, _PIECE_BYTES)

@@ -193,8 +193,13 @@ class ReadsAhead(FileReader, Protocol):
         """Whether fetching ahead pays: the file is on an object store."""
         ...
 
+    @property
+    def num_bytes_ahead(self) -> int:
+        """Bytes that were fetched ahead, or are on their way, and were not read yet."""
+        ...
+
     def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
-        """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
+        """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
         ...
 
     def release(self, row_group: RowGroup) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
+from scan_core.io.object_store import ArrowObject, S3Object, open_s3
+from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile
 from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -93,10 +95,35 @@ def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
         if location.is_local:
             _require_plain(os.stat(location.path), path)  # noqa: PTH116 - opening a FIFO would wait for its other end
             return pa.OSFile(location.path, "rb")
-        filesystem, inner = _remote(location, io)
-        opened: pa.NativeFile = filesystem.open_input_file(inner)
+        return _open_remote(location, io)
     except OSError as error:
         raise _missing(path, location, error, io) from error
+
+
+def open_source(path: str, io: FileIOConfig) -> ByteSource:
+    """The file for ranges of bytes; the caller closes it.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read. On an object store this may be found out by the first read.
+    """
+    location = locate(path, io)
+    if location.is_local or (stored := open_s3(location, io.properties)) is None:
+        file = open_input(path, io)
+        if isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader):
+            return ByteRanges(file)
+        stored = ArrowObject(file)
+    pace = _pace(location.scheme, location.authority, io.properties.get("s3.endpoint", ""))
+    return RemoteFile(stored, pace, lambda error: _missing(path, location, error, io))
+
+
+@lru_cache(maxsize=1024)
+def _pace(scheme: str, authority: str, endpoint: str) -> Pace:  # noqa: ARG001  one per store, as the cache keys it
+    return Pace()
+
+
+def _open_remote(location: Location, io: FileIOConfig) -> pa.NativeFile:
+    filesystem, inner = _remote(location, io)
+    opened: pa.NativeFile = filesystem.open_input_file(inner)
     return opened
 
 
@@ -133,6 +160,8 @@ def read_bytes(
                 return _read_local(descriptor, offset, length)
             finally:
                 os.close(descriptor)
+        if (stored := open_s3(location, io.properties)) is not None:
+            return _read_stored(stored, path, offset, length, max_bytes)
         remote: Any = open_input(path, io)
         with remote:
             length = _checked_length(path, offset, length, remote.size(), max_bytes)
@@ -274,6 +303,24 @@ def _read_local(descriptor: int, offset: int, length: int) -> bytes:
         offset += len(part)
         length -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_stored(stored: S3Object, path: str, offset: int, length: int | None, max_bytes: int | None) -> bytes:
+    """A range of an object in one request, if it is short or its length is known."""
+    if length is None and offset == 0:
+        data, size = stored.tail(SMALL_FILE_BYTES)
+        if size > len(data):
+            _checked_length(path, 0, None, size, max_bytes)
+            data = memoryview(bytes(stored.read_at(size - len(data), 0)) + data)
+        return bytes(data)
+    if length is None or length < 0 or offset < 0:
+        length = _checked_length(path, offset, length, stored.size(), max_bytes)
+    if max_bytes is not None and length > max_bytes:
+        _checked_length(path, offset, length, stored.size(), max_bytes)
+    data = stored.read_at(length, offset)
+    if len(data) < length:
+        _checked_length(path, offset, length, stored.size(), max_bytes)
+    return bytes(data)
 
 
 def _checked_length(path: str, offset: int, length: int | None, size: int, max_bytes: int | None) -> int:

@@ -1,14 +1,18 @@
-"""One file on an object store: near byte ranges merged into few requests, several at a time, prefetched."""
+"""One object of a store: near byte ranges merged into few requests, long ones cut, several at a time, fetched ahead."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import Lock
+from time import perf_counter
 from typing import Protocol
 
 import pyarrow as pa
+
+from scan_core.io.object_store import StoredObject
 
 Range = tuple[int, int]
 """Offset and length."""
@@ -112,54 +116,137 @@ def grouped(ranges: Sequence[Range], bridge: int, max_bytes: int | None = None) 
     return groups
 
 
-_BRIDGE = 1024 * 1024
-_LARGEST_REQUEST = 8 * 1024 * 1024
-"""Ranges are joined up to this size; larger requests gain nothing."""
-_REQUESTS_AT_A_TIME = 16
 SMALL_FILE_BYTES = 256 * 1024
-"""A file up to this size is read as a whole, which takes no longer than a request for its end."""
+"""So much of the end of a file is read at once, which takes no longer than a request for less: all of a small file, and the page
+indexes of most others."""
+_REQUESTS_AT_A_TIME = 16
+_LARGEST_SPAN = 8 * 1024**2
+"""Ranges are joined up to this size: all of it is held until the last of them is read."""
+_MIN_PATIENCE_SECONDS = 0.5
 
 
-@dataclass(slots=True)
+class Pace:
+    """How fast a store answers, learned from its answers. Safe for several threads: each value is written at once.
+
+    Waiting and transfer of a request should take about the same time: half of such a gap between two ranges is read over, and a
+    longer range is cut into requests that run side by side.
+
+    Attributes:
+        latency: seconds until a small request is answered, a moving average.
+        bytes_per_second: of one request, likewise.
+    """
+
+    _WEIGHT = 0.1
+    _SMALL = 64 * 1024
+
+    def __init__(self, latency: float = 0.03, bytes_per_second: float = 80e6) -> None:
+        self.latency = latency
+        self.bytes_per_second = bytes_per_second
+
+    def record(self, num_bytes: int, seconds: float) -> None:
+        """An answer of so many bytes came after so many seconds."""
+        if num_bytes <= self._SMALL:
+            self.latency += self._WEIGHT * (seconds - self.latency)
+        elif num_bytes >= 4 * self._SMALL:
+            rate = min(num_bytes / max(seconds - self.latency, 1e-3), 10e9)
+            self.bytes_per_second += self._WEIGHT * (rate - self.bytes_per_second)
+
+    @property
+    def bridge_bytes(self) -> int:
+        """Gaps of up to so many bytes are read over."""
+        return min(max(self._balanced_bytes // 2, 128 * 1024), 2 * 1024**2)
+
+    @property
+    def request_bytes(self) -> int:
+        """Size of a request, if more is needed."""
+        return min(max(self._balanced_bytes, 1024**2), 8 * 1024**2)
+
+    def patience(self, num_bytes: int) -> float:
+        """Seconds after which a request of so many bytes is sent a second time."""
+        return max(_MIN_PATIENCE_SECONDS, 6 * (self.latency + num_bytes / self.bytes_per_second))
+
+    @property
+    def _balanced_bytes(self) -> int:
+        return int(self.latency * self.bytes_per_second)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """Bytes [start, start + length), requested."""
+
+    start: int
+    length: int
+    answer: "Future[memoryview]"
+
+
+@dataclass(slots=True, eq=False)
 class _Span:
-    """Bytes [start, end) on their way, and the ranges in them that were not read yet."""
+    """Bytes [start, end) on their way in one or more requests, and the ranges in them that were not read yet."""
 
     start: int
     end: int
     unread: list[Range]
-    data: "Future[memoryview]"
+    parts: list[_Part]
     ahead_for: int | None
+    joined: memoryview | None = None
 
 
 class RemoteFile:
-    """An open file. Safe for several threads."""
+    """An open object of a store. Safe for several threads.
 
-    def __init__(self, source: pa.NativeFile) -> None:
+    Args:
+        source: the object.
+        pace: of its store.
+        describe: what to raise where a request fails.
+    """
+
+    def __init__(
+        self, source: StoredObject, pace: Pace | None = None, describe: Callable[[OSError], Exception] | None = None
+    ) -> None:
         self._source = source
-        self._size = int(source.size())
+        self._pace = Pace() if pace is None else pace
+        self._describe = describe
+        self._size: int | None = None
         self._spans: list[_Span] = []
         self._tail: tuple[int, memoryview] | None = None
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self.num_repeated = 0
 
     def size(self) -> int:
         """Of the file in bytes."""
+        if self._size is None:
+            self.read_tail(SMALL_FILE_BYTES)
+        assert self._size is not None  # noqa: S101  found with the tail
         return self._size
 
     def read_tail(self, length: int) -> bytes:
         """The last bytes, all of a small file. They are kept: page indexes lie in front of the footer."""
-        start = 0 if self._size <= SMALL_FILE_BYTES else max(self._size - length, 0)
-        data = bytes(self._source.read_at(self._size - start, start))
-        self._tail = start, memoryview(data)
-        return data
+        length = max(length, SMALL_FILE_BYTES)
+        if self._tail is None or self._size is None or len(self._tail[1]) < min(length, self._size):
+            with self._described():
+                data, self._size = self._source.tail(length)
+            self._tail = self._size - len(data), data
+        return bytes(self._tail[1])
+
+    def expect_size(self, size: int) -> None:
+        """The size is known: the file was opened before. Its end is read only if some of it is asked for."""
+        if self._size is None:
+            self._size = size
+
+    @property
+    def num_bytes_ahead(self) -> int:
+        """Bytes that were fetched ahead, or are on their way, and were not read yet."""
+        with self._lock:
+            return sum(s.end - s.start for s in self._spans if s.ahead_for is not None)
 
     def fetch_ahead(self, ranges: Iterable[Range], row_group: int, max_bytes: int) -> int:
-        """Begin to fetch ranges in the background: those that fit, in the order given, in addition to what is being fetched.
+        """Begin to fetch ranges in the background: those that fit into `max_bytes`, in the order given.
 
         Returns how many bytes are requested. `row_group` is for `forget_ahead`.
         """
         with self._lock:
-            room = max_bytes - sum(s.end - s.start for s in self._spans if s.ahead_for is not None)
+            room = max_bytes
             chosen: list[Range] = []
             for offset, length in ranges:
                 if length <= 0 or self._holder(offset, offset + length) is not None or self._in_tail(offset, length):
@@ -189,6 +276,8 @@ class RemoteFile:
 
     def _fetch(self, ranges: Sequence[Range]) -> None:
         """Request those of the ranges that are not on their way; `_forget` gives their memory back."""
+        if any(self._is_near_end(offset) for offset, _ in ranges):
+            self.read_tail(SMALL_FILE_BYTES)
         with self._lock:
             missing = [
                 (offset, length)
@@ -211,35 +300,52 @@ class RemoteFile:
             in_vain = [s for s in self._spans if s.ahead_for == row_group]
             self._spans = [s for s in self._spans if s.ahead_for != row_group]
         for span in in_vain:
-            span.data.cancel()
+            for part in span.parts:
+                part.answer.cancel()
         return sum(length for span in in_vain for _, length in span.unread)
 
     def for_arrow(self) -> pa.NativeFile:
-        """The file as pyarrow reads it."""
-        return pa.PythonFile(_ArrowView(self._read_one, self._size), "r")
+        """The file as pyarrow reads it; closing it does not close this one."""
+        return pa.PythonFile(_ArrowView(self._read_one, self.size()), "r")
 
     def close(self) -> None:
-        """Cancel requests that nobody waits for, wait for running ones, and release the file."""
+        """Cancel requests that nobody waits for, wait for running ones, and release the file.
+
+        If a request was sent twice, the slower answer is not waited for.
+        """
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=not self.num_repeated, cancel_futures=True)
         self._spans.clear()
         self._source.close()
 
     def _request(self, ranges: Sequence[Range], ahead_for: int | None) -> int:
         """Submit merged requests; how many bytes they are. Called with the lock held."""
-        groups = grouped(ranges, _BRIDGE, _LARGEST_REQUEST)
+        most = self._pace.request_bytes
+        groups = grouped(ranges, self._pace.bridge_bytes, _LARGEST_SPAN)
         if groups and self._pool is None:
             self._pool = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "scan-range")
         for (start, length), members in groups:
             assert self._pool is not None  # noqa: S101  made above
-            future = self._pool.submit(self._get, start, length)
-            self._spans.append(_Span(start, start + length, [ranges[i] for i in members], future, ahead_for))
+            count = max(round(length / most), 1)
+            edges = [start + length * i // count for i in range(count + 1)]
+            parts = [_Part(a, b - a, self._pool.submit(self._get, a, b - a)) for a, b in pairwise(edges)]
+            self._spans.append(_Span(start, start + length, [ranges[i] for i in members], parts, ahead_for))
         return sum(length for (_, length), _ in groups)
 
     def _get(self, start: int, length: int) -> memoryview:
-        return memoryview(self._source.read_at(length, start))
+        began = perf_counter()
+        with self._described():
+            data = self._source.read_at(length, start)
+        self._pace.record(len(data), perf_counter() - began)
+        return data
+
+    def _is_near_end(self, offset: int) -> bool:
+        """Whether the bytes lie in the end of the file that is read at once, but was not read yet."""
+        return self._tail is None and self._size is not None and offset >= self._size - SMALL_FILE_BYTES
 
     def _read_one(self, offset: int, length: int) -> memoryview:
+        if self._is_near_end(offset):
+            self.read_tail(SMALL_FILE_BYTES)
         if self._tail is not None and self._in_tail(offset, length):
             start, data = self._tail
             return data[offset - start : offset - start + length]
@@ -247,19 +353,40 @@ class RemoteFile:
             holder = self._holder(offset, offset + length)
         if holder is None:
             return self._get(offset, length)
-        return holder.data.result()[offset - holder.start : offset - holder.start + length]
+        if holder.joined is None:
+            found = [self._answer(part) for part in holder.parts]
+            holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
+        return holder.joined[offset - holder.start : offset - holder.start + length]
+
+    def _answer(self, part: _Part) -> memoryview:
+        """The bytes of a request; one that takes far longer than others is sent again, and the first answer counts."""
+        first = part.answer
+        if not self._source.may_repeat:
+            return first.result()
+        wait((first,), self._pace.patience(part.length))
+        if first.done() or not first.running():
+            return first.result()
+        assert self._pool is not None  # noqa: S101  it runs the first
+        self.num_repeated += 1
+        second = self._pool.submit(self._get, part.start, part.length)
+        done, _ = wait((first, second), return_when=FIRST_COMPLETED)
+        answered = next((f for f in done if f.exception() is None), None)
+        return (answered or (second if first.done() else first)).result()
+
+    @contextmanager
+    def _described(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._describe is None:
+                raise
+            raise self._describe(error) from error
 
     def _holder(self, start: int, end: int) -> _Span | None:
         return next((s for s in self._spans if s.start <= start and end <= s.end), None)
 
     def _in_tail(self, offset: int, length: int) -> bool:
-        return self._tail is not None and offset >= self._tail[0] and offset + length <= self._size
-
-
-def opened_source(source: pa.NativeFile) -> ByteSource:
-    """An open file by where it lies."""
-    is_local = isinstance(source, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader)
-    return ByteRanges(source) if is_local else RemoteFile(source)
+        return self._tail is not None and self._size is not None and self._tail[0] <= offset <= self._size - length
 
 
 class _ArrowView(io.RawIOBase):

@@ -3,7 +3,7 @@
 Loaded only where there is a predicate: expressions and their kernels are a quarter of the engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from scan_core.columns.file_reader import RowGroup, StatisticsOf
@@ -22,7 +22,7 @@ from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, metadata_fields, partition_member
 from scan_core.read.order import Worth
 from scan_core.read.projection import Constant, FileProjection, FromFile
-from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, values_of
+from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, file_columns_of, values_of
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split.tasks import ScanContext
 
@@ -84,6 +84,11 @@ class Conjunct(Restriction):
         types = {n.type for n in walk(self.expr) if isinstance(n, Column | Member) and n.field_id == field_id}
         is_collection = all(isinstance(type_, ListType | MapType) for type_ in types)
         return source.index if is_collection and isinstance(source, FromFile) else None
+
+    @property
+    def file_columns(self) -> Collection[int]:
+        """Those of its expression."""
+        return {index for source in self.columns.values() for index in file_columns_of(source)}
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """Decide by bounds; if these leave an equality or IN list undecided, by Bloom filters and dictionaries."""

@@ -4,12 +4,13 @@ What a row group needs is guessed from what the last one was asked for; a wrong 
 bytes are requested is decided in `io/remote.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Self
+from typing import Self, TypeGuard
+from weakref import WeakSet
 
-from scan_core.columns.file_reader import FileReader, Habits, RowGroup, reads_ahead
+from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
@@ -18,8 +19,8 @@ from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
 """Bytes fetched ahead take at most one part in this many of the memory limit."""
-_FILES_PER_WORKER = 2
-"""Files of which bytes are fetched per worker: the one being read, and the next one."""
+_MAX_IN_VAIN = 0.5
+"""If a larger part of what was fetched ahead was not needed, only the next file of each worker is fetched ahead."""
 OPENED_AT_A_TIME = 16
 """Files that are opened before their turn: each costs two round trips and keeps little more than its footer."""
 
@@ -35,6 +36,8 @@ class FilesAhead:
         self._habits: Habits | None = None  # of the last row group
         self._opened: dict[_Key, Future[FileReader]] = {}
         self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
+        self._readers: WeakSet[ReadsAhead] = WeakSet()
+        self._fetched = self._in_vain = 0
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
         self._lock = Lock()
@@ -74,20 +77,24 @@ class FilesAhead:
         self._fetch_next()
         return _open(task, context) if future is None else future.result()
 
-    def expect_row_group(self, reader: FileReader, row_group: RowGroup, first_guess: Iterable[int]) -> bool:
-        """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first.
+    def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
+        """Whether bytes of the file can be fetched ahead; not where it is local or nothing may be."""
+        return self.is_on and reads_ahead(reader) and reader.is_remote
 
-        False where the file is local or nothing may be fetched ahead.
-        """
-        if not self.is_on or not reads_ahead(reader) or not reader.is_remote:
-            return False
-        habits = self._habits or Habits(frozenset((i, reader.field(i).name) for i in first_guess))
-        reader.expect(row_group, habits, self._total_bytes // (_FILES_PER_WORKER * self._options.parallelism))
-        return True
+    def expect_row_group(self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Iterable[int]]) -> None:
+        """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first."""
+        habits = self._habits
+        if habits is None:
+            self._habits = habits = Habits(frozenset((i, reader.field(i).name) for i in first_guess()))
+        self._expect(reader, row_group, habits)
+        self._fetch_next()
 
-    def record(self, habits: Habits) -> None:
-        """Remember what a row group was asked for."""
+    def record(self, habits: Habits, fetched: int, in_vain: int) -> None:
+        """Remember what a row group was asked for, and of the bytes fetched ahead, how many nobody asked for."""
         self._habits = habits
+        with self._lock:
+            self._fetched += fetched
+            self._in_vain += in_vain
 
     def close(self) -> None:
         """Close files that were opened but not used, and wait for all threads to end."""
@@ -113,12 +120,21 @@ class FilesAhead:
     def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
         return not relocate(task.data_file.path, context.io).is_local
 
+    def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
+        self._readers.add(reader)
+        room = self._total_bytes - sum(r.num_bytes_ahead for r in list(self._readers))
+        reader.expect(row_group, habits, min(room, self._total_bytes // self._options.parallelism))
+
     def _fetch_next(self, _: object = None) -> None:
-        """Begin to fetch the first row groups of the files whose turn comes next, one per worker, once they are open."""
+        """Begin to fetch the first row groups of the files whose turn comes next, once they are open.
+
+        All that are open, as far as memory allows: requests that run side by side take as long as one.
+        """
         with self._lock:  # nobody takes a file meanwhile: what was read already would be fetched again
-            if self._is_closed or self._habits is None:
+            if self._is_closed or (habits := self._habits) is None:
                 return
-            for key in list(self._opened)[: self._options.parallelism]:
+            is_worthwhile = self._in_vain <= self._fetched * _MAX_IN_VAIN
+            for key in list(self._opened)[: OPENED_AT_A_TIME if is_worthwhile else self._options.parallelism]:
                 opened = self._opened[key]
                 if key not in self._unread or not opened.done():
                     continue
@@ -127,8 +143,8 @@ class FilesAhead:
                     continue  # whoever opens the file learns of it
                 reader = opened.result()
                 owned = (g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset))
-                if (first := next(owned, None)) is not None:
-                    self.expect_row_group(reader, first, ())
+                if (first := next(owned, None)) is not None and self.may_expect(reader):
+                    self._expect(reader, first, habits)
 
 
 _Key = tuple[str, int]

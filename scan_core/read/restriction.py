@@ -4,7 +4,7 @@ Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are rest
 order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured in `order.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
@@ -105,6 +105,11 @@ class Restriction:
     def collection_id(self) -> int | None:
         """The list or map of the file that is all it reads; None if it reads anything else."""
         return None
+
+    @property
+    def file_columns(self) -> Collection[int]:
+        """Columns of the file that it reads whatever the others find, as far as it is known."""
+        return ()
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """The match of a whole row group at one level; called from the cheapest level on while the answer is MAYBE."""

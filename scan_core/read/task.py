@@ -7,7 +7,7 @@ restrictions of every kind.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -198,18 +198,28 @@ class TaskReader:
 
         On an object store the bytes of one row group are fetched while that before it is read.
         """
-        is_filtered = self._context.predicate is not None or self._context.runtime_filters
-        first_guess = () if is_filtered else self._payload
+        reader = self._reader
+        if self._task.row_share != (0, 1) or not self._ahead.may_expect(reader):
+            yield from self._open_row_groups()
+            return
         waiting: list[OpenRowGroup] = []
         for columns, plan in self._open_row_groups():
-            if self._task.row_share != (0, 1) or not self._ahead.expect_row_group(
-                self._reader, columns.row_group, first_guess
-            ):
-                yield columns, plan
-                continue
+            self._ahead.expect_row_group(reader, columns.row_group, partial(self._guess, columns.row_group, plan))
             yield from waiting
             waiting = [(columns, plan)]
         yield from waiting
+
+    def _guess(self, group: RowGroup, plan: AccessPlan) -> Collection[int]:
+        """Columns of which most of a row group will probably be read."""
+        if self._context.predicate is None and not self._context.runtime_filters:
+            return self._payload
+        restrictions = () if isinstance(plan, Scan) else plan.restrictions
+        return {
+            index
+            for restriction in restrictions
+            for index in restriction.file_columns
+            if 2 * selected_count(restriction.pages(group).rows(Match.MAYBE, Match.ALWAYS)) > group.num_rows
+        }
 
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
         """The row group as a whole, or split into row ranges that fit the budget."""
@@ -303,9 +313,8 @@ class TaskReader:
         self._metrics.bytes_read_ahead += counts.bytes_ahead
         self._metrics.bytes_read_in_vain += counts.bytes_in_vain
         names = {i: self._reader.field(i).name for i in counts.whole | counts.paged}
-        self._ahead.record(
-            Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
-        )
+        habits = Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
+        self._ahead.record(habits, counts.bytes_ahead, counts.bytes_in_vain)
 
     def _open_row_groups(self) -> Iterator[OpenRowGroup]:
         first = self._restrictions()

@@ -326,7 +326,7 @@ class RowGroupFacts:
 class Footer:
     """The facts of one file.
 
-    `schema_identity` is equal where schema and key-value metadata are, byte for byte; `checksums` are of the parts that
+    `file_bytes` is the size of the file; `schema_identity` is equal where schema and key-value metadata are, byte for byte; `checksums` are of the parts that
     Parquet gives none, in files of our writers.
     """
 
@@ -335,6 +335,7 @@ class Footer:
     row_groups: tuple[RowGroupFacts, ...]
     has_column_orders: bool
     schema_identity: bytes
+    file_bytes: int
     checksums: Checksums | None = None
 
 
@@ -349,10 +350,10 @@ def read_footer(
         MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
         UnsupportedError: encrypted.
     """
+    tail = source.read_tail(tail_bytes)  # of an object, the size comes with it
     size = source.size()
     if size < 12:
         raise MalformedTableError(f"{path}: footer: {size} bytes are no Parquet file")
-    tail = source.read_tail(tail_bytes)
     if tail[-4:] == ENCRYPTED_MAGIC:
         raise UnsupportedError(f"{path}: encrypted Parquet files are not supported")
     length = int.from_bytes(tail[-8:-4], "little")
@@ -401,7 +402,7 @@ def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = Fa
         raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
     identity = schema.encoded + without_entries(document.get(5, b""))
     checksums = None if parts is None else parts(len(groups), len(leaves))
-    return Footer(num_rows, leaves, groups, document.get(7, 0) == len(leaves), identity, checksums)
+    return Footer(num_rows, leaves, groups, document.get(7, 0) == len(leaves), identity, size, checksums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from scan_core.files.parquet.chunks import ChunkStreams, PagedChunks, WholeChunk
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
 from scan_core.files.parquet.footer import decode_bounds, stored_bounds
-from scan_core.io.files import fingerprint, open_input, read_small
+from scan_core.io.files import fingerprint, open_source, read_small
 from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteRanges, ByteSource, RemoteFile, opened_source
+from scan_core.io.remote import ByteRanges, ByteSource, RemoteFile
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
 
@@ -63,7 +63,7 @@ def open_parquet(
         source, content = ByteRanges(pa.BufferReader(small[0])), small[1]
     else:
         content = fingerprint(path, io)
-        source = opened_source(open_input(path, io))
+        source = open_source(path, io)
     is_settled = time_ns() - content[1] > _SETTLED_AFTER_NANOSECONDS
     try:
         if is_settled:
@@ -71,6 +71,8 @@ def open_parquet(
             layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes, use_numba=use_numba))
         else:
             layout = read_layout(source, path, use_numba=use_numba)
+        if isinstance(source, RemoteFile):
+            source.expect_size(layout.footer.file_bytes)
         layout = layout if verifies else layout.unverified()
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:
@@ -223,8 +225,13 @@ class ParquetFileReader:
         """Whether fetching bytes ahead pays: the file is on an object store."""
         return self._remote is not None
 
+    @property
+    def num_bytes_ahead(self) -> int:
+        """Bytes that were fetched ahead, or are on their way, and were not read yet."""
+        return 0 if self._remote is None else self._remote.num_bytes_ahead
+
     def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
-        """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
+        """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
         if self._remote is None:
             return
         chunks = self._footer.row_groups[row_group.index].chunks

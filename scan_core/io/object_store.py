@@ -1,0 +1,205 @@
+"""Objects of S3 through obstore, the asynchronous client of Rust's object_store, where it understands the properties of the FileIO.
+
+It opens an object without asking for its size, takes half of the CPU time that pyarrow's client takes for a request, and repeats
+requests that fail with growing pauses (`benchmarks/NOTES.md`). PyIceberg's FileIO opens everything else: other stores, properties
+that are not known here, credentials that only the AWS SDK finds, and processes forked from one that used obstore, whose threads
+a fork does not copy.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from scan_core.io.location import Location
+
+_KNOWN = frozenset({
+    "s3.endpoint",
+    "s3.access-key-id",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "s3.region",
+    "s3.connect-timeout",
+    "s3.request-timeout",
+    "s3.force-virtual-addressing",
+})  # fmt: skip
+_RETRIES = 8
+_RETRY_SECONDS = 60
+"""A store that answers no request for so long is reported to be out of reach."""
+
+_state = {"is_used": False, "is_forked": False}
+_lock = Lock()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  its holder may be a thread of the other process
+    _lock = Lock()
+    _state["is_forked"] = _state["is_forked"] or _state["is_used"]
+    _store.cache_clear()
+
+
+class StoredObject(Protocol):
+    """One object of a store. Safe for several threads; errors are OSErrors.
+
+    `may_repeat`: a request may be sent a second time, and the object closed while the first still waits.
+    """
+
+    may_repeat: bool
+
+    def tail(self, length: int) -> tuple[memoryview, int]:
+        """The last bytes, all of a shorter object, and its size."""
+        ...
+
+    def size(self) -> int:
+        """Of the object in bytes."""
+        ...
+
+    def read_at(self, length: int, offset: int) -> memoryview:
+        """The bytes of one range; shorter where the object ends."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class ArrowObject:
+    """An object as pyarrow or a FileIO opens it."""
+
+    may_repeat = False
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+
+    def tail(self, length: int) -> tuple[memoryview, int]:
+        """See `StoredObject`."""
+        size = self.size()
+        start = max(size - length, 0)
+        return self.read_at(size - start, start), size
+
+    def size(self) -> int:
+        """See `StoredObject`."""
+        return int(self._file.size())
+
+    def read_at(self, length: int, offset: int) -> memoryview:
+        """See `StoredObject`."""
+        return memoryview(self._file.read_at(length, offset))
+
+    def close(self) -> None:
+        """See `StoredObject`."""
+        self._file.close()
+
+
+class S3Object:
+    """An object as obstore reads it. The first request finds out whether there is one."""
+
+    may_repeat = True
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._size: int | None = None
+
+    def tail(self, length: int) -> tuple[memoryview, int]:
+        """See `StoredObject`."""
+        import obstore
+
+        try:
+            found = obstore.get(self._store, self._key, options={"range": {"suffix": length}})
+            data = memoryview(found.bytes())
+        except (obstore.exceptions.BaseError, OSError):  # an empty object, a store without such ranges, or no object
+            start = max(self.size() - length, 0)
+            return self.read_at(self.size() - start, start), self.size()
+        self._size = int(found.meta["size"])
+        return data, self._size
+
+    def size(self) -> int:
+        """See `StoredObject`."""
+        import obstore
+
+        if self._size is None:
+            try:
+                self._size = int(obstore.head(self._store, self._key)["size"])
+            except (obstore.exceptions.BaseError, OSError) as error:
+                raise _os_error(error) from error
+        return self._size
+
+    def read_at(self, length: int, offset: int) -> memoryview:
+        """See `StoredObject`."""
+        import obstore
+
+        if length <= 0:
+            return memoryview(b"")
+        try:
+            return memoryview(obstore.get_range(self._store, self._key, start=offset, length=length))
+        except (obstore.exceptions.BaseError, OSError) as error:
+            if offset >= self.size():
+                return memoryview(b"")
+            raise _os_error(error) from error
+
+    def close(self) -> None:
+        """Nothing to do: the store keeps its connections."""
+
+
+def open_s3(location: Location, properties: Mapping[str, str]) -> S3Object | None:
+    """The object of a location; None if obstore is not installed, or may mean something else than PyIceberg's FileIO by it."""
+    if location.scheme != "s3" or _state["is_forked"]:
+        return None
+    given = {name: value for name, value in properties.items() if name.startswith(("s3.", "client."))}
+    key = location.path.removeprefix("/")
+    is_plain = bool(key) and all(part not in {"", ".", ".."} for part in key.split("/"))  # obstore refuses other keys
+    if not is_plain or given.keys() - _KNOWN or "py-io-impl" in properties:
+        return None
+    if not {"s3.access-key-id", "s3.secret-access-key", "s3.region"} <= given.keys():
+        return None
+    with _lock:
+        store = _store(location.authority, tuple(sorted(given.items())))
+    return None if store is None else S3Object(store, key)
+
+
+@lru_cache(maxsize=64)
+def _store(bucket: str, given: tuple[tuple[str, str], ...]) -> Any:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+    except ImportError:
+        return None
+    properties = dict(given)
+    settings: dict[str, Any] = {
+        "access_key_id": properties["s3.access-key-id"],
+        "secret_access_key": properties["s3.secret-access-key"],
+        "region": properties["s3.region"],
+        "virtual_hosted_style_request": properties.get("s3.force-virtual-addressing", "").lower() == "true",
+    }
+    if (token := properties.get("s3.session-token")) is not None:
+        settings["session_token"] = token
+    if (endpoint := properties.get("s3.endpoint")) is not None:
+        settings["endpoint"] = endpoint if "://" in endpoint else f"https://{endpoint}"
+    client: dict[str, Any] = {"allow_http": True}
+    try:
+        for name, option in (("s3.connect-timeout", "connect_timeout"), ("s3.request-timeout", "timeout")):
+            if name in properties:
+                client[option] = timedelta(seconds=float(properties[name]))
+        retries: Any = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)}
+        store = S3Store(bucket, client_options=client, retry_config=retries, **settings)
+    except (BaseError, ValueError, OverflowError):  # a setting that only the FileIO understands
+        return None
+    _state["is_used"] = True
+    return store
+
+
+def _os_error(error: Exception) -> OSError:
+    import obstore
+
+    reason = str(error).strip().partition("\n")[0][:300]
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(reason)
+    is_refused = isinstance(error, obstore.exceptions.PermissionDeniedError | obstore.exceptions.UnauthenticatedError)
+    return PermissionError(reason) if is_refused else OSError(reason)
+
+
+os.register_at_fork(after_in_child=_after_fork)
