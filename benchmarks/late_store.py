@@ -39,7 +39,9 @@ def late_store(root: Path, request_seconds: float = REQUEST_SECONDS) -> Iterator
             server.terminate()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class FolderHandler(BaseHTTPRequestHandler):
+    """Answers HEAD and GET of the objects that lie in `root`."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     root: Path
@@ -92,15 +94,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class _Server(ThreadingHTTPServer):
+class FolderServer(ThreadingHTTPServer):
+    """Answers every request in a thread of its own."""
+
     daemon_threads = True
     request_queue_size = 128
 
 
 def serve(root: Path, request_seconds: float) -> None:
     """Answer until the process is ended; prints the port first."""
-    handler = type("Handler", (_Handler,), {"root": root, "request_seconds": request_seconds})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    handler = type("Handler", (FolderHandler,), {"root": root, "request_seconds": request_seconds})
+    with FolderServer(("127.0.0.1", 0), handler) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()
 

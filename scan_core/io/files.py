@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
-from scan_core.io.object_store import ArrowObject, S3Object, open_s3
+from scan_core.io.object_store import ArrowObject, S3Object, StoredObject, open_s3
 from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile
 from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
@@ -107,7 +107,8 @@ def open_source(path: str, io: FileIOConfig) -> ByteSource:
         MissingFileError: it does not exist or cannot be read. On an object store this may be found out by the first read.
     """
     location = locate(path, io)
-    if location.is_local or (stored := open_s3(location, io.properties)) is None:
+    stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties)
+    if stored is None:
         file = open_input(path, io)
         if isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader):
             return ByteRanges(file)

@@ -179,7 +179,7 @@ def _store(bucket: str, given: tuple[tuple[str, str], ...]) -> Any:
         settings["session_token"] = token
     if (endpoint := properties.get("s3.endpoint")) is not None:
         settings["endpoint"] = endpoint if "://" in endpoint else f"https://{endpoint}"
-    client: dict[str, Any] = {"allow_http": True}
+    client: Any = {"allow_http": True}
     try:
         for name, option in (("s3.connect-timeout", "connect_timeout"), ("s3.request-timeout", "timeout")):
             if name in properties:

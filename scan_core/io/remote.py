@@ -47,6 +47,10 @@ class ByteSource(Protocol):
         """The file as pyarrow reads it."""
         ...
 
+    def streamed(self, ranges: Sequence[Range]) -> pa.NativeFile:
+        """The file as pyarrow reads it, if it will read these ranges from top to bottom, little by little."""
+        ...
+
     def close(self) -> None:
         """Release the file."""
         ...
@@ -90,6 +94,10 @@ class ByteRanges:
         """The file as pyarrow reads it."""
         return self._source
 
+    def streamed(self, ranges: Sequence[Range]) -> pa.NativeFile:  # noqa: ARG002  the system reads ahead
+        """The file as pyarrow reads it."""
+        return self._source
+
     def close(self) -> None:
         """Release the file."""
         self._source.close()
@@ -122,6 +130,8 @@ indexes of most others."""
 _REQUESTS_AT_A_TIME = 16
 _LARGEST_SPAN = 8 * 1024**2
 """Ranges are joined up to this size: all of it is held until the last of them is read."""
+_BLOCK_BYTES = 512 * 1024
+"""Of each column that is read in windows of rows, two such blocks are held."""
 _MIN_PATIENCE_SECONDS = 0.5
 
 
@@ -209,7 +219,7 @@ class RemoteFile:
         self._size: int | None = None
         self._spans: list[_Span] = []
         self._tail: tuple[int, memoryview] | None = None
-        self._lock = Lock()
+        self._lock, self._tail_lock = Lock(), Lock()
         self._pool: ThreadPoolExecutor | None = None
         self.num_repeated = 0
 
@@ -223,11 +233,12 @@ class RemoteFile:
     def read_tail(self, length: int) -> bytes:
         """The last bytes, all of a small file. They are kept: page indexes lie in front of the footer."""
         length = max(length, SMALL_FILE_BYTES)
-        if self._tail is None or self._size is None or len(self._tail[1]) < min(length, self._size):
-            with self._described():
-                data, self._size = self._source.tail(length)
-            self._tail = self._size - len(data), data
-        return bytes(self._tail[1])
+        with self._tail_lock:
+            if self._tail is None or self._size is None or len(self._tail[1]) < min(length, self._size):
+                with self._described():
+                    data, self._size = self._source.tail(length)
+                self._tail = self._size - len(data), data
+            return bytes(self._tail[1])
 
     def expect_size(self, size: int) -> None:
         """The size is known: the file was opened before. Its end is read only if some of it is asked for."""
@@ -254,6 +265,8 @@ class RemoteFile:
                 if (room := room - length) < 0:
                     break
                 chosen.append((offset, length))
+            if self._tail is None:  # page indexes will be asked for
+                self._workers().submit(self.read_tail, SMALL_FILE_BYTES)
             return self._request(chosen, row_group)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
@@ -308,6 +321,23 @@ class RemoteFile:
         """The file as pyarrow reads it; closing it does not close this one."""
         return pa.PythonFile(_ArrowView(self._read_one, self.size()), "r")
 
+    def streamed(self, ranges: Sequence[Range]) -> pa.NativeFile:
+        """The file as pyarrow reads it, if it will read these ranges from top to bottom, little by little.
+
+        Of each range a block is held, and the next one on its way.
+        """
+        blocks = [_Blocks(self, offset, offset + length) for offset, length in ranges]
+
+        def read(offset: int, length: int) -> memoryview:
+            holder = next((b for b in blocks if b.start <= offset and offset + length <= b.end), None)
+            return self._read_one(offset, length) if holder is None else holder.read(offset, length)
+
+        return pa.PythonFile(_ArrowView(read, self.size()), "r")
+
+    def request(self, offset: int, length: int) -> "Future[memoryview]":
+        """Begin to read a range, which the caller holds; from what was fetched ahead, if it is in there."""
+        return self._workers().submit(self._read_one, offset, length)
+
     def close(self) -> None:
         """Cancel requests that nobody waits for, wait for running ones, and release the file.
 
@@ -322,15 +352,17 @@ class RemoteFile:
         """Submit merged requests; how many bytes they are. Called with the lock held."""
         most = self._pace.request_bytes
         groups = grouped(ranges, self._pace.bridge_bytes, _LARGEST_SPAN)
-        if groups and self._pool is None:
-            self._pool = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "scan-range")
         for (start, length), members in groups:
-            assert self._pool is not None  # noqa: S101  made above
             count = max(round(length / most), 1)
             edges = [start + length * i // count for i in range(count + 1)]
-            parts = [_Part(a, b - a, self._pool.submit(self._get, a, b - a)) for a, b in pairwise(edges)]
+            parts = [_Part(a, b - a, self._workers().submit(self._get, a, b - a)) for a, b in pairwise(edges)]
             self._spans.append(_Span(start, start + length, [ranges[i] for i in members], parts, ahead_for))
         return sum(length for (_, length), _ in groups)
+
+    def _workers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "scan-range")
+        return self._pool
 
     def _get(self, start: int, length: int) -> memoryview:
         began = perf_counter()
@@ -366,9 +398,8 @@ class RemoteFile:
         wait((first,), self._pace.patience(part.length))
         if first.done() or not first.running():
             return first.result()
-        assert self._pool is not None  # noqa: S101  it runs the first
         self.num_repeated += 1
-        second = self._pool.submit(self._get, part.start, part.length)
+        second = self._workers().submit(self._get, part.start, part.length)
         done, _ = wait((first, second), return_when=FIRST_COMPLETED)
         answered = next((f for f in done if f.exception() is None), None)
         return (answered or (second if first.done() else first)).result()
@@ -387,6 +418,41 @@ class RemoteFile:
 
     def _in_tail(self, offset: int, length: int) -> bool:
         return self._tail is not None and self._size is not None and self._tail[0] <= offset <= self._size - length
+
+
+class _Blocks:
+    """Bytes [start, end) of a file, read from top to bottom by one thread: pyarrow asks for single pages."""
+
+    def __init__(self, file: RemoteFile, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self._file = file
+        self._at = start
+        self._held = memoryview(b"")
+        self._next: Future[memoryview] | None = None
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A range, which begins where the last one did or behind it; from elsewhere on it begins anew."""
+        if not self._at <= offset <= self._at + len(self._held):
+            self._at, self._held, self._next = offset, memoryview(b""), None
+        if offset + length > self._at + len(self._held):
+            parts = [self._held[offset - self._at :]]
+            self._at = offset
+            while sum(map(len, parts)) < length and (part := self._take(offset + sum(map(len, parts)))):
+                parts.append(part)
+            self._held = memoryview(b"".join(parts))
+            if self._next is None:
+                self._next = self._begin(self._at + len(self._held))
+        return self._held[offset - self._at : offset - self._at + length]
+
+    def _take(self, offset: int) -> memoryview:
+        block = self._next or self._begin(offset)
+        self._next = None
+        return memoryview(b"") if block is None else block.result()
+
+    def _begin(self, offset: int) -> "Future[memoryview] | None":
+        length = min(_BLOCK_BYTES, self.end - offset)
+        return self._file.request(offset, length) if length > 0 else None
 
 
 class _ArrowView(io.RawIOBase):

@@ -5,7 +5,7 @@ sets are loaded and indexed is in `deletes/`, which deletes a file has in `plan/
 delete files are tried one at a time, in the order in which they apply, which is for diagnosis and slower.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,6 +61,11 @@ class DeleteSet(Restriction):
     def first_guess(self) -> float:
         """After conjuncts, which usually let fewer rows pass."""
         return 16.0 * len(self.sources)
+
+    @property
+    def file_columns(self) -> Collection[int]:
+        """The key columns."""
+        return {source.index for source in self.sources if isinstance(source, FromFile)}
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """Decide by bounds and, if few keys lie within them, by looking up each key in Bloom filters."""

@@ -81,7 +81,9 @@ class FilesAhead:
         """Whether bytes of the file can be fetched ahead; not where it is local or nothing may be."""
         return self.is_on and reads_ahead(reader) and reader.is_remote
 
-    def expect_row_group(self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Iterable[int]]) -> None:
+    def expect_row_group(
+        self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Iterable[int]]
+    ) -> None:
         """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first."""
         habits = self._habits
         if habits is None:

@@ -210,15 +210,18 @@ class TaskReader:
         yield from waiting
 
     def _guess(self, group: RowGroup, plan: AccessPlan) -> Collection[int]:
-        """Columns of which most of a row group will probably be read."""
-        if self._context.predicate is None and not self._context.runtime_filters:
-            return self._payload
+        """Columns of which most of a row group will probably be read: those of filters, or of deletes and the result."""
         restrictions = () if isinstance(plan, Scan) else plan.restrictions
+        filters = [r for r in restrictions if r.cause in {Cause.PREDICATE, Cause.RUNTIME_FILTER}]
+        undecided = (
+            restriction
+            for restriction in filters or restrictions
+            if restriction.file_columns
+            and 2 * selected_count(restriction.pages(group).rows(Match.MAYBE)) > group.num_rows
+        )
         return {
-            index
-            for restriction in restrictions
-            for index in restriction.file_columns
-            if 2 * selected_count(restriction.pages(group).rows(Match.MAYBE, Match.ALWAYS)) > group.num_rows
+            *(() if filters else self._payload),
+            *(i for restriction in undecided for i in restriction.file_columns),
         }
 
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:

@@ -104,10 +104,12 @@ def test_the_next_row_group_and_the_next_files_are_on_their_way_while_one_is_dec
     batches = scan.with_options(AHEAD).to_batches()
     next(batches)
     deadline = time.monotonic() + 20
-    while len(recorder.of("-data")) < 1 + 2 + 3 and time.monotonic() < deadline:
+    while len(recorder.of("-data")) < 3 * 2 + 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     asked = Counter(r.path for r in recorder.of("-data"))
-    assert sorted(asked.values()) == [1, 1, 1, 1 + 2], "the next footers; a footer, the first row group and the second"
+    assert sorted(asked.values()) == [2, 2, 2, 3], (
+        "of each file footer and first row group; of the first one the second"
+    )
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     run_anew(scan, AHEAD, recorder)
     assert recorder.most_at_a_time >= 2

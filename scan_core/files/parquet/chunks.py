@@ -281,9 +281,8 @@ class PagedChunks:
         return None if found is None else PageStatistics(locations.first_rows, found)
 
 
-_LOCAL_BUFFER = 256 * 1024
-_REMOTE_BUFFER = 1024 * 1024
-"""Bytes read ahead of each column at a time: requests to an object store should be large."""
+_BUFFER_BYTES = 256 * 1024
+"""Bytes of each column that pyarrow reads at a time."""
 _MAX_SKIPPED_WINDOWS = 2
 """Beyond, decoding rows only to skip them costs more than finding their pages."""
 
@@ -359,11 +358,12 @@ class ChunkStreams:
         dictionary = (leaves[0],) if self._layout.keeps_dictionary(row_group.index, column) else ()
         if is_local:  # on an object store that would fetch the chunk twice
             self._headers.check(row_group.index, leaves)
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
         reader = open_decoder(
-            self._source.for_arrow(),
+            self._source.streamed([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
             self._layout.metadata,
             dictionary,
-            buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
+            buffer_bytes=_BUFFER_BYTES,
             verifies=self._layout.verifies,
             is_frugal=is_frugal and any(map(self._layout.is_repeated, leaves)),
         )

@@ -1,0 +1,162 @@
+"""An object store that is late, fails, or sends half an answer: the rows are the same, or one error names the object."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+import scan_core
+from scan_core import Scan, ScanOptions
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.io import cache, object_store, read_bytes
+from scan_core.io.files import open_source
+from scan_core.io.location import FileIOConfig
+from tests.support.faulty_store import Asked, Fault, Store, faulty_store
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
+
+ROWS = 40_000
+OPTIONS = ScanOptions(parallelism=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bucket with one table: two files larger than what is read of a file's end at once, and deletes."""
+    root = tmp_path_factory.mktemp("bucket")
+    table = TableBuilder(root / "t", [Column(1, "id", "long"), Column(2, "text", "string")])
+    rng = np.random.default_rng(1)
+    for start in (0, ROWS // 2):
+        ids = range(start, start + ROWS // 2)
+        table.commit(table.data({"id": ids, "text": [rng.bytes(40).hex() for _ in ids]}, use_dictionary=False))
+    table.commit(table.equality_delete({"id": [5, 30_000]}, ids=[1]))
+    return root
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    forget()
+    with faulty_store(folder) as running:
+        yield running
+    forget()
+
+
+def forget() -> None:
+    for clear in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+        clear()
+
+
+def opened(store: Store, folder: Path) -> Scan:
+    metadata = max((folder / "t" / "metadata").glob("*.metadata.json"), key=lambda p: p.name)
+    table = scan_core.open_table(
+        f"s3://bench/t/metadata/{metadata.name}", properties=store.properties, relocate={str(folder): "s3://bench"}
+    )
+    return table.scan().with_options(OPTIONS)
+
+
+def ids_of(scan: Scan) -> list[int]:
+    found: list[int] = sorted(scan.select("id", "text").to_table()["id"].to_pylist())
+    return found
+
+
+EXPECTED = [i for i in range(ROWS) if i not in {5, 30_000}]
+
+
+def test_no_object_is_asked_for_its_size(store: Store, folder: Path) -> None:
+    assert ids_of(opened(store, folder)) == EXPECTED
+    assert not [asked for asked in store.asked if asked.bytes == "HEAD" and not asked.name.endswith(".json")]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_requests_that_fail_are_repeated(store: Store, folder: Path, status: int) -> None:
+    store.fault = lambda asked: Fault(status) if asked.before < 2 else None
+    assert ids_of(opened(store, folder)) == EXPECTED
+    assert max(asked.before for asked in store.asked) >= 2
+
+
+def test_answers_that_are_cut_short_are_read_again(store: Store, folder: Path) -> None:
+    store.fault = lambda asked: Fault(is_cut=True) if asked.before < 1 and "data" in asked.name else None
+    assert ids_of(opened(store, folder)) == EXPECTED
+
+
+def test_a_request_that_takes_far_too_long_is_sent_again_and_the_first_answer_counts(
+    store: Store, folder: Path
+) -> None:
+    scan = opened(store, folder)
+    assert ids_of(scan) == EXPECTED
+    DELETE_CACHE.clear()
+
+    def is_stuck(asked: Asked) -> bool:
+        return asked.before == 0 and "data" in asked.name and not asked.bytes.startswith("bytes=-")
+
+    store.clear()
+    store.fault = lambda asked: Fault(seconds=8) if is_stuck(asked) else None
+    assert ids_of(scan) == EXPECTED
+    assert [asked for asked in store.asked if is_stuck(asked)]
+    assert [asked for asked in store.asked if asked.before == 1]
+
+
+@pytest.mark.parametrize(("status", "repeats"), [(403, 0), (500, 1)])
+def test_what_fails_for_good_is_one_error_with_the_name_of_the_object(
+    store: Store, folder: Path, status: int, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "_RETRIES", repeats)
+    object_store._store.cache_clear()
+    scan = opened(store, folder)
+    store.fault = lambda asked: Fault(status) if "data" in asked.name and "delete" not in asked.name else None
+    with pytest.raises(scan_core.MissingFileError, match=r"cannot open .*data.*parquet") as caught:
+        ids_of(scan)
+    assert "no-secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    object_store._store.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "name", ["plain.bin", "day=2026-01-01 00:00.bin", "100%25.bin", "k\N{LATIN SMALL LETTER E WITH ACUTE}y+&?#.bin"]
+)
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_objects_of_any_name_and_size(store: Store, folder: Path, name: str, size: int) -> None:
+    content = np.random.default_rng(size).bytes(size)
+    (folder / name).write_bytes(content)
+    io = FileIOConfig(properties=store.properties)
+    path = f"s3://bench/{name}"
+    assert read_bytes(path, io) == content
+    assert read_bytes(path, io, size // 2) == content[size // 2 :]
+    with pytest.raises(scan_core.MalformedTableError, match="not inside"):
+        read_bytes(path, io, size // 2, size + 1)
+    source = open_source(path, io)
+    assert source.size() == size
+    assert source.read([(0, min(size, 5)), (size // 2, size)]) == [content[:5], content[size // 2 :]]
+    assert source.for_arrow().read() == content
+    source.close()
+    assert quote(name) in {asked.name for asked in store.asked}
+
+
+def test_a_missing_object_is_named(store: Store) -> None:
+    io = FileIOConfig(properties=store.properties)
+    for read in (lambda: read_bytes("s3://bench/none", io), lambda: open_source("s3://bench/none", io).size()):
+        with pytest.raises(scan_core.MissingFileError, match="cannot open s3://bench/none"):
+            read()
+
+
+def test_a_forked_process_reads_as_well(store: Store, folder: Path) -> None:
+    """Threads of the client do not exist in it."""
+    scan = opened(store, folder)
+    assert ids_of(scan) == EXPECTED
+    child = os.fork()
+    if child == 0:
+        try:
+            forget()
+            os._exit(0 if ids_of(scan) == EXPECTED else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_properties_that_only_the_file_io_understands_are_left_to_it(store: Store, folder: Path) -> None:
+    store.properties["s3.proxy-uri"] = ""
+    assert ids_of(opened(store, folder)) == EXPECTED
+    assert [asked for asked in store.asked if asked.bytes == "HEAD" and "data" in asked.name]
