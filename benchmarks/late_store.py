@@ -63,6 +63,12 @@ class FolderHandler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         size = path.stat().st_size
+        version = f'"{path.stat().st_mtime_ns}-{size}"'
+        if self.headers.get("If-None-Match") == version:
+            self.send_response(304)
+            self.send_header("ETag", version)
+            self.end_headers()
+            return
         begin, end = 0, size
         if (asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))) is not None:
             if asked[1]:
@@ -74,7 +80,7 @@ class FolderHandler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
-        self.send_header("ETag", f'"{size}"')
+        self.send_header("ETag", version)
         self.end_headers()
         if body:
             self._send(path, begin, end)

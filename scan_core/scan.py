@@ -415,7 +415,7 @@ class ScanRequest:
             field_paths=metadata.field_paths(),
             specs=metadata.specs,
             name_mapping=metadata.name_mapping,
-            io=self.table.io,
+            io=replace(self.table.io, disk_cache_bytes=self.options.disk_cache_bytes),
             options=self.options,
             sample=self.row_sample,
             runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),

@@ -67,6 +67,7 @@ from scan_core import (
     run_splits,
     texts_in,
 )
+from scan_core.io import clear_disk_cache
 from scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ def erase(
     run = _Run(catalog, config, name, where, show)
     if not is_dry:
         run.erase(publish)
+        clear_disk_cache()  # which may have ranges of the files that are gone
     tables = tuple(run.report(is_dry=is_dry))
     return Erasure(
         table=name,
@@ -238,7 +240,7 @@ def erase(
     )
 
 
-_OPTIONS = ScanOptions.of(use_dead_row_bits=False, record_filters=False)
+_OPTIONS = ScanOptions.of(use_dead_row_bits=False, record_filters=False, disk_cache_bytes=0)
 
 
 def _stored_rows(

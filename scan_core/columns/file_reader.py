@@ -56,7 +56,7 @@ class Habits:
 class ReadCounts:
     """What a reader left out below the level of column chunks, and where it could not.
 
-    `bytes_left_out` were neither read nor decoded, though their chunk was asked for. `whole` and `paged` are columns
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for; `bytes_kept` came from the disk cache. `whole` and `paged` are columns
     read in these ways.
     """
 
@@ -67,6 +67,7 @@ class ReadCounts:
     bytes_left_out: int = 0
     bytes_ahead: int = 0
     bytes_in_vain: int = 0
+    bytes_kept: int = 0
     fallbacks: int = 0
     whole: set[int] = field(default_factory=set)
     paged: set[int] = field(default_factory=set)

@@ -107,7 +107,7 @@ def open_source(path: str, io: FileIOConfig) -> ByteSource:
         MissingFileError: it does not exist or cannot be read. On an object store this may be found out by the first read.
     """
     location = locate(path, io)
-    stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties)
+    stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties, io.disk_cache_bytes)
     if stored is None:
         file = open_input(path, io)
         if isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from scan_core.io.disk_cache import MAX_RANGE_BYTES, DiskCache, disk_cache, entry_name
 from scan_core.io.location import Location
 
 _KNOWN = frozenset({
@@ -62,6 +63,14 @@ class StoredObject(Protocol):
         """The bytes of one range; shorter where the object ends."""
         ...
 
+    def kept(self, length: int, offset: int) -> memoryview | None:
+        """A range, if it is on a disk of this machine."""
+        ...
+
+    def keep(self, offset: int, data: memoryview) -> None:
+        """Keep a range that was read, if that is allowed."""
+        ...
+
     def close(self) -> None:
         """Release it."""
         ...
@@ -89,32 +98,61 @@ class ArrowObject:
         """See `StoredObject`."""
         return memoryview(self._file.read_at(length, offset))
 
+    def kept(self, length: int, offset: int) -> memoryview | None:  # noqa: ARG002  its version is not known
+        """Nothing is kept."""
+        return None
+
+    def keep(self, offset: int, data: memoryview) -> None:
+        """Nothing is kept."""
+
     def close(self) -> None:
         """See `StoredObject`."""
         self._file.close()
 
 
 class S3Object:
-    """An object as obstore reads it. The first request finds out whether there is one."""
+    """An object as obstore reads it. The first request finds out whether there is one.
+
+    Args:
+        store: of obstore.
+        key: in the store.
+        identity: of the object among those of all stores.
+        cache: keeps what was read, once the version of the object is known.
+    """
 
     may_repeat = True
 
-    def __init__(self, store: Any, key: str) -> None:
+    def __init__(self, store: Any, key: str, identity: str, cache: DiskCache | None) -> None:
         self._store = store
         self._key = key
+        self._identity = identity
+        self._cache = cache
         self._size: int | None = None
+        self._version: str | None = None
 
     def tail(self, length: int) -> tuple[memoryview, int]:
-        """See `StoredObject`."""
+        """See `StoredObject`. If it is kept, the store is asked only whether it is still the same."""
         import obstore
 
+        name = entry_name(self._identity, str(length))
+        kept = self._cache.get(name) if self._cache is not None else None
+        version, size, data = _parse_end(kept)
+        options: Any = {"range": {"suffix": length}}
+        if version is not None:
+            options["if_none_match"] = version
         try:
-            found = obstore.get(self._store, self._key, options={"range": {"suffix": length}})
+            found = obstore.get(self._store, self._key, options=options)
             data = memoryview(found.bytes())
+        except obstore.exceptions.NotModifiedError:
+            self._version, self._size = version, size
+            return data, size
         except (obstore.exceptions.BaseError, OSError):  # an empty object, a store without such ranges, or no object
             start = max(self.size() - length, 0)
             return self.read_at(self.size() - start, start), self.size()
-        self._size = int(found.meta["size"])
+        self._size, self._version = int(found.meta["size"]), found.meta["e_tag"]
+        if self._cache is not None and self._version is not None:
+            head = f"{self._version}\n{self._size}\n".encode()
+            self._cache.put(name, memoryview(head + data), is_first=False)
         return data, self._size
 
     def size(self) -> int:
@@ -141,12 +179,38 @@ class S3Object:
                 return memoryview(b"")
             raise _os_error(error) from error
 
+    def kept(self, length: int, offset: int) -> memoryview | None:
+        """A range, if it is kept."""
+        if self._cache is None or self._version is None or not 0 < length <= MAX_RANGE_BYTES:
+            return None
+        found = self._cache.get(self._name(length, offset))
+        return None if found is None else memoryview(found)
+
+    def keep(self, offset: int, data: memoryview) -> None:
+        """Keep a range that was read, from the second time on."""
+        if self._cache is not None and self._version is not None and len(data) <= MAX_RANGE_BYTES:
+            self._cache.put(self._name(len(data), offset), data, is_first=True)
+
     def close(self) -> None:
         """Nothing to do: the store keeps its connections."""
 
+    def _name(self, length: int, offset: int) -> str:
+        return entry_name(self._identity, str(self._version), str(offset), str(length))
 
-def open_s3(location: Location, properties: Mapping[str, str]) -> S3Object | None:
-    """The object of a location; None if obstore is not installed, or may mean something else than PyIceberg's FileIO by it."""
+
+def _parse_end(kept: bytes | None) -> tuple[str | None, int, memoryview]:
+    """Version and size of an object, and its last bytes, as they were kept."""
+    if kept is None:
+        return None, 0, memoryview(b"")
+    version, size, _ = kept.split(b"\n", 2)
+    return version.decode(), int(size), memoryview(kept)[len(version) + len(size) + 2 :]
+
+
+def open_s3(location: Location, properties: Mapping[str, str], cache_bytes: int = 0) -> S3Object | None:
+    """The object of a location; None if obstore is not installed, or may mean something else than PyIceberg's FileIO by it.
+
+    Up to `cache_bytes` of objects are kept on the disk of this machine.
+    """
     if location.scheme != "s3" or _state["is_forked"]:
         return None
     given = {name: value for name, value in properties.items() if name.startswith(("s3.", "client."))}
@@ -158,7 +222,10 @@ def open_s3(location: Location, properties: Mapping[str, str]) -> S3Object | Non
         return None
     with _lock:
         store = _store(location.authority, tuple(sorted(given.items())))
-    return None if store is None else S3Object(store, key)
+    if store is None:
+        return None
+    identity = f"{given.get('s3.endpoint', given['s3.region'])} {location}"
+    return S3Object(store, key, identity, disk_cache(cache_bytes))
 
 
 @lru_cache(maxsize=64)

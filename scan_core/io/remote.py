@@ -199,6 +199,7 @@ class _Span:
     parts: list[_Part]
     ahead_for: int | None
     joined: memoryview | None = None
+    is_kept: bool = False
 
 
 class RemoteFile:
@@ -222,6 +223,7 @@ class RemoteFile:
         self._lock, self._tail_lock = Lock(), Lock()
         self._pool: ThreadPoolExecutor | None = None
         self.num_repeated = 0
+        self._num_kept = 0
 
     def size(self) -> int:
         """Of the file in bytes."""
@@ -302,6 +304,8 @@ class RemoteFile:
     def _forget(self, ranges: Sequence[Range]) -> None:
         """Drop what was fetched for these ranges: each is read once."""
         read = set(ranges)
+        for offset, length in read:
+            self._keep(offset, length)
         with self._lock:
             for span in self._spans:
                 span.unread = [r for r in span.unread if r not in read]
@@ -316,6 +320,11 @@ class RemoteFile:
             for part in span.parts:
                 part.answer.cancel()
         return sum(length for span in in_vain for _, length in span.unread)
+
+    def take_kept(self) -> int:
+        """How many bytes came from the disk of this machine since this was asked last."""
+        found, self._num_kept = self._num_kept, 0
+        return found
 
     def for_arrow(self) -> pa.NativeFile:
         """The file as pyarrow reads it; closing it does not close this one."""
@@ -348,8 +357,25 @@ class RemoteFile:
         self._spans.clear()
         self._source.close()
 
+    def _keep(self, offset: int, length: int) -> None:
+        """Keep a range on disk that was read from the store."""
+        with self._lock:
+            holder = self._holder(offset, offset + length)
+        if holder is not None and holder.joined is not None and not holder.is_kept:
+            self._source.keep(offset, holder.joined[offset - holder.start : offset - holder.start + length])
+
     def _request(self, ranges: Sequence[Range], ahead_for: int | None) -> int:
-        """Submit merged requests; how many bytes they are. Called with the lock held."""
+        """Submit merged requests for what is not on disk; how many bytes they are. Called with the lock held."""
+        missing = []
+        for offset, length in ranges:
+            if (kept := self._source.kept(length, offset)) is None:
+                missing.append((offset, length))
+            else:
+                self._num_kept += length
+                self._spans.append(
+                    _Span(offset, offset + length, [(offset, length)], [], ahead_for, kept, is_kept=True)
+                )
+        ranges = missing
         most = self._pace.request_bytes
         groups = grouped(ranges, self._pace.bridge_bytes, _LARGEST_SPAN)
         for (start, length), members in groups:

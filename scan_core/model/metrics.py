@@ -12,7 +12,7 @@ class ScanMetrics:
     of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps and by
     runtime filters are among those removed by the filter, data files and row groups that runtime filters exclude among
     those pruned. Bytes read ahead were fetched from object stores before they were asked for, those read in vain never
-    were.
+    were. Bytes from the disk cache are ranges of such files that were kept on this machine.
     """
 
     manifests_read: int = 0
@@ -43,6 +43,7 @@ class ScanMetrics:
     bytes_skipped: int = 0
     bytes_read_ahead: int = 0
     bytes_read_in_vain: int = 0
+    bytes_from_disk_cache: int = 0
 
     dead_row_bits_used: int = 0
     dead_row_bits_refused: int = 0

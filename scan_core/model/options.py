@@ -16,6 +16,8 @@ DEFAULT_SPLIT_BYTES = 128 * 1024**2
 """Iceberg's `read.split.target-size`."""
 DEFAULT_DELETE_CACHE_BYTES = 512 * 1024**2
 """About 60 M integer keys; larger indexes are built per scan and dropped."""
+DEFAULT_DISK_CACHE_BYTES = 1024**3
+"""Footers and page indexes of some 4,000 files."""
 DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
 """Two row groups of the usual size for each of two workers."""
 
@@ -91,6 +93,9 @@ class ScanOptions:
         read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, as part of the
             memory limit; at most a quarter of the limit is used, and 0 fetches nothing ahead.
         delete_cache_bytes: limit of the process-wide cache of delete indexes, and of the cache of semi-join keys.
+        disk_cache_bytes: how much of data and delete files on S3 is kept on the disk of this machine, for all processes of the
+            user: ends of files, and ranges of up to 1 MiB that were read twice. The store is asked whether a file is still
+            the same. 0 keeps nothing.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
         keep_order: return batches in the order of the plan; if off, as they are read, so that no worker waits for another.
@@ -112,6 +117,7 @@ class ScanOptions:
     parallelism: int = os.cpu_count() or 1
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
+    disk_cache_bytes: int = DEFAULT_DISK_CACHE_BYTES
     index_folder: str | None = None
     keep_order: bool = True
     verify_checksums: bool = True
@@ -128,7 +134,7 @@ class ScanOptions:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.normalize not in {"compact", "cnf"}:
             raise OptionError(f"normalize must be compact or cnf, not {self.normalize!r}")
-        for name in ("delete_cache_bytes", "read_ahead_bytes"):
+        for name in ("delete_cache_bytes", "disk_cache_bytes", "read_ahead_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -173,7 +179,9 @@ class ScanOptions:
     @classmethod
     def without_optimisations(cls) -> "ScanOptions":
         """Every switch off: the plainest way to the same rows, for differential tests."""
-        return cls.of(parallelism=1, read_ahead_bytes=0, **{f.name: False for f in fields(Switches)})
+        return cls.of(
+            parallelism=1, read_ahead_bytes=0, disk_cache_bytes=0, **{f.name: False for f in fields(Switches)}
+        )
 
 
 _SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}

@@ -12,7 +12,7 @@ import scan_core
 from scan_core import Scan, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache, object_store, read_bytes
+from scan_core.io import cache, disk_cache, object_store, read_bytes
 from scan_core.io.files import open_source
 from scan_core.io.location import FileIOConfig
 from tests.support.faulty_store import Asked, Fault, Store, faulty_store
@@ -133,6 +133,41 @@ def test_objects_of_any_name_and_size(store: Store, folder: Path, name: str, siz
     assert source.for_arrow().read() == content
     source.close()
     assert quote(name) in {asked.name for asked in store.asked}
+
+
+def test_what_was_read_twice_is_read_from_disk_as_long_as_the_object_is_the_same(
+    store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(disk_cache, "_caches", {})
+    scan = opened(store, folder).where("id % 2 = 0")
+    expected = [i for i in EXPECTED if i % 2 == 0]
+    fetched = []
+    for _ in range(3):
+        forget()
+        store.clear()
+        assert ids_of(scan) == expected
+        fetched.append(sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked))
+        assert [asked for asked in store.asked if asked.bytes.startswith("bytes=-")], "each is asked whether it changed"
+    assert fetched[0] == fetched[1] > fetched[2]
+
+    path = max((folder / "t" / "data").glob("*.parquet"), key=lambda p: p.stat().st_size)
+    content, times = path.read_bytes(), path.stat()
+    damaged = bytearray(content)
+    damaged[20_000] ^= 1
+    path.write_bytes(damaged)
+    try:
+        forget()
+        with pytest.raises(scan_core.MalformedTableError, match=path.name):
+            ids_of(scan)
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    forget()
+    store.clear()
+    without = scan.with_options(ScanOptions(parallelism=2, disk_cache_bytes=0))
+    assert ids_of(without) == expected
+    assert sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked) == fetched[0]
 
 
 def test_a_missing_object_is_named(store: Store) -> None:
