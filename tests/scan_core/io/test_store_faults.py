@@ -1,6 +1,8 @@
 """An object store that is late, fails, or sends half an answer: the rows are the same, or one error names the object."""
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -93,10 +95,13 @@ def test_a_request_that_takes_far_too_long_is_sent_again_and_the_first_answer_co
         return asked.before == 0 and "data" in asked.name and not asked.bytes.startswith("bytes=-")
 
     store.clear()
-    store.fault = lambda asked: Fault(seconds=8) if is_stuck(asked) else None
+    store.fault = lambda asked: Fault(seconds=4) if is_stuck(asked) else None
     assert ids_of(scan) == EXPECTED
     assert [asked for asked in store.asked if is_stuck(asked)]
     assert [asked for asked in store.asked if asked.before == 1]
+    deadline = time.monotonic() + 30  # the slower answers were not waited for
+    while any(t.name.startswith("scan-range") for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("status", "repeats"), [(403, 0), (500, 1)])
@@ -149,7 +154,7 @@ def test_what_was_read_twice_is_read_from_disk_as_long_as_the_object_is_the_same
         assert ids_of(scan) == expected
         fetched.append(sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked))
         assert [asked for asked in store.asked if asked.bytes.startswith("bytes=-")], "each is asked whether it changed"
-    assert fetched[0] == fetched[1] > fetched[2]
+    assert fetched[2] < min(fetched[:2])
 
     path = max((folder / "t" / "data").glob("*.parquet"), key=lambda p: p.stat().st_size)
     content, times = path.read_bytes(), path.stat()
@@ -167,7 +172,7 @@ def test_what_was_read_twice_is_read_from_disk_as_long_as_the_object_is_the_same
     store.clear()
     without = scan.with_options(ScanOptions(parallelism=2, disk_cache_bytes=0))
     assert ids_of(without) == expected
-    assert sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked) == fetched[0]
+    assert sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked) > fetched[2]
 
 
 def test_a_missing_object_is_named(store: Store) -> None:
