@@ -3,8 +3,8 @@
 A check covers all rows, or only the keys that changed since a snapshot that passed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,36 +24,55 @@ from scan_core.io import parse_location
 LOG = "its change log"
 
 
-def mirror_equals_reference(subject: Subject) -> CheckResult:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a check has found in some of the rows; `+` adds what it found in others.
+
+    Attributes:
+        compared: counts, by a short name.
+        wrong: numbers of what is wrong, by what is counted and the rest of the statement; without a rest, the statement.
+        offending: keys or rows that are wrong.
+        notes: what could not be compared.
+    """
+
+    compared: Mapping[str, int]
+    wrong: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    offending: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+
+    def __add__(self, other: "Found") -> "Found":
+        return Found(
+            {name: self.compared.get(name, 0) + count for name, count in other.compared.items()},
+            {text: self.wrong.get(text, 0) + other.wrong.get(text, 0) for text in {**self.wrong, **other.wrong}},
+            [*self.offending, *other.offending][:MAX_OFFENDING_KEYS],
+            list(dict.fromkeys([*self.notes, *other.notes])),
+        )
+
+    def result(self, name: str) -> CheckResult:
+        """The outcome of the check."""
+        details = [
+            f"{counted(count, what)} {rest}" if rest else what for (what, rest), count in self.wrong.items() if count
+        ]
+        unique = [row for i, row in enumerate(self.offending) if row not in self.offending[:i]]
+        return CheckResult(name, not details, self.compared, unique[:MAX_OFFENDING_KEYS], [*details, *self.notes])
+
+
+def _equal_rows(subject: Subject) -> Found:
     """The rows from the engine equal those of both references, as multisets and in exact types."""
     rows = subject.engine_rows
     compared = {"rows from engine": rows.num_rows, "rows in files": subject.file_rows.num_rows}
     findings = [("its own files", compare(rows, subject.file_rows, sort_by=subject.key))]
-    not_compared = []
+    notes = []
     if subject.why_not_by_log is not None:
-        not_compared.append(f"not compared: rows by log: {subject.why_not_by_log}")
+        notes.append(f"not compared: rows by log: {subject.why_not_by_log}")
     elif subject.change_log is not None:
         alive = alive_rows(rows, subject)
         required = subject.folded.rows
         compared["rows by log"] = required.num_rows
         findings.append((LOG, compare(alive, columns_of(required, alive), sort_by=subject.key)))
-    details = [text for other, found in findings for text in statements(other, found)]
+    wrong = {text: count for other, found in findings for text, count in _differences(other, found).items()}
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
-    return _equality(
-        compared, [{name: row[name] for name in subject.key or row} for row in offending], details, not_compared
-    )
-
-
-def _equality(
-    compared: Mapping[str, int],
-    offending: Sequence[Mapping[str, Any]],
-    details: Sequence[str],
-    not_compared: Sequence[str] = (),
-) -> CheckResult:
-    unique = [row for i, row in enumerate(offending) if row not in offending[:i]]
-    return CheckResult(
-        "mirror_equals_reference", not details, compared, unique[:MAX_OFFENDING_KEYS], [*details, *not_compared]
-    )
+    return Found(compared, wrong, [{name: row[name] for name in subject.key or row} for row in offending], notes)
 
 
 def alive_rows(rows: pa.Table, subject: Subject) -> pa.Table:
@@ -74,21 +93,22 @@ def columns_of(rows: pa.Table, like: pa.Table) -> pa.Table:
     return pa.table([*columns, *(rows.column(n) for n in extra)], names=[*like.column_names, *extra])
 
 
-def statements(other: str, found: Comparison) -> list[str]:
-    """The differences between the engine's rows and another source of them, in words."""
+def _differences(other: str, found: Comparison) -> dict[tuple[str, str], int]:
+    """The differences between the engine's rows and another source of them, as in `Found.wrong`."""
     if found.type_differences:
-        return [f"types differ from {other}: {text}" for text in found.type_differences]
-    more = f"{counted(found.num_left_only, 'returned row')} that {other} does not have"
-    fewer = f"{counted(found.num_right_only, 'row')} of {other} not returned"
-    return [text for text, count in ((more, found.num_left_only), (fewer, found.num_right_only)) if count]
+        return {(f"types differ from {other}: {text}", ""): 1 for text in found.type_differences}
+    return {
+        ("returned row", f"that {other} does not have"): found.num_left_only,
+        ("row", f"of {other} not returned"): found.num_right_only,
+    }
 
 
-def key_is_unique(subject: Subject) -> CheckResult:
+def _unique_keys(subject: Subject) -> Found:
     """No two live rows of the table have the same key."""
     return _uniqueness(subject.engine_keys, {"rows in table": subject.engine_keys.num_rows})
 
 
-def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
+def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> Found:
     names = [f"c{i}" for i in range(keys.num_columns)]
     with open_connection() as connection:
         connection.register("keys", canonical(keys).rename_columns(names))
@@ -96,37 +116,42 @@ def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
         ((count,),) = connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
         repeated = connection.sql(f"{grouped} ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}").to_arrow_table()
     shown = sample(repeated.rename_columns([*keys.column_names, "occurrences"]))
-    details = [f"{counted(count, 'key')} with more than one row"] if count else []
-    return CheckResult("key_is_unique", not count, compared, shown, details)
+    return Found(compared, {("key", "with more than one row"): count}, shown)
 
 
-def no_deleted_row_reappears(subject: Subject) -> CheckResult:
+def _absent_keys(subject: Subject) -> Found:
     """No key that the log deleted, and did not insert again, is among the rows that the engine returns."""
     return _reappearance(
         subject.folded.deleted_keys, subject.engine_keys, {"rows in table": subject.engine_keys.num_rows}
     )
 
 
-def _reappearance(deleted: pa.Table, keys: pa.Table, compared: Mapping[str, int]) -> CheckResult:
-    reappeared = deleted.filter(_are_among(deleted, keys))
-    count = reappeared.num_rows
-    details = [f"{counted(count, 'deleted key')} in the table"] if count else []
+def _reappearance(deleted: pa.Table, keys: pa.Table, compared: Mapping[str, int]) -> Found:
+    reappeared = deleted.filter(are_among(deleted, keys))
     compared = {"keys deleted in log": deleted.num_rows, **compared}
-    return CheckResult("no_deleted_row_reappears", not count, compared, sample(reappeared), details)
+    return Found(compared, {("deleted key", "in the table"): reappeared.num_rows}, sample(reappeared))
 
 
-def removals_find_rows(subject: Subject) -> CheckResult:
+def _found_removals(subject: Subject) -> Found:
     """Every delete and update of a table without a key found the old row that it contains."""
-    name = "removals_find_rows"
     if subject.why_not_by_log is not None:
-        return CheckResult(name, passed=True, details=[f"not compared: rows by log: {subject.why_not_by_log}"])
+        return Found({}, notes=[f"not compared: rows by log: {subject.why_not_by_log}"])
     missed = subject.folded.num_missed
-    statement = (
-        f"{counted(missed, 'removal')} of an old row that was not there, so the mirror may have rows that the source "
+    rest = (
+        "of an old row that was not there, so the mirror may have rows that the source "
         "no longer has; do a full load: nevermore resync TABLE --snapshot-source PATH"
     )
     compared = {"rows by log": subject.folded.rows.num_rows, "removals without a row": missed}
-    return CheckResult(name, not missed, compared, details=[statement] if missed else [])
+    return Found(compared, {("removal", rest): missed})
+
+
+ROW_CHECKS: Mapping[str, Callable[[Subject], Found]] = {
+    "no_deleted_row_reappears": _absent_keys,
+    "mirror_equals_reference": _equal_rows,
+    "key_is_unique": _unique_keys,
+    "removals_find_rows": _found_removals,
+}
+"""Checks of the rows of a mirror, by name. Each can look at the rows in buckets of their keys."""
 
 
 def difference_of_base(base: BaseToCheck) -> str | None:
@@ -139,9 +164,10 @@ def difference_of_base(base: BaseToCheck) -> str | None:
         required = fold_log(base.location, base.key, up_to_ordinal=base.ordinal)
     else:  # the reference reads local files only
         required = fold_changes(base.old(), base.key)
-    found = fold_changes(base.new(), base.key)
-    difference = compare(columns_of(found.rows, required.rows), required.rows, sort_by=base.key)
-    return None if difference.equal else "; ".join(statements("the changes that it replaces", difference))
+    made = fold_changes(base.new(), base.key)
+    difference = compare(columns_of(made.rows, required.rows), required.rows, sort_by=base.key)
+    found = Found({}, _differences("the changes that it replaces", difference))
+    return None if difference.equal else "; ".join(found.result("").details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +195,9 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
         return NeedsAllRows("the snapshots do not record which changes they contain")
     if since < subject.base_ordinal:
         return NeedsAllRows("the log no longer has all changes since")
-    found = changed_keys(subject.change_log, key, after_ordinal=since, up_to_ordinal=until)
+    found = changed_keys(
+        subject.change_log, key, after_ordinal=since, up_to_ordinal=until, filesystem=subject.filesystem
+    )
     if found is None:
         return NeedsAllRows("the table was truncated since")
     # keys of the log in the types of the table, which may be wider
@@ -182,14 +210,15 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
     alive = alive_rows(_rows_of_keys(subject, keys), subject)
     alive_keys = alive.select(key)
     # the rows of these keys in the green snapshot: those that are there still, and those that went
-    stayed = alive.filter(pc.invert(_are_among(alive_keys, came.select(key))))
-    before = pa.concat_tables([stayed, went.filter(_are_among(went.select(key), keys))])
+    stayed = alive.filter(pc.invert(are_among(alive_keys, came.select(key))))
+    before = pa.concat_tables([stayed, went.filter(are_among(went.select(key), keys))])
     required = fold_log(
         subject.change_log,
         key,
         up_to_ordinal=until,
         adopted=AdoptedRows(subject.table, green_id, since, rows=before),
         relocate=subject.relocate,
+        filesystem=subject.filesystem,
     )
     compared = {
         "keys changed": keys.num_rows,
@@ -197,18 +226,18 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
         "rows by log": required.rows.num_rows,
     }
     difference = compare(alive, columns_of(required.rows, alive), sort_by=key)
-    details = statements(LOG, difference)
+    wrong = _differences(LOG, difference)
     offending = [*sample(difference.left_only.select(key)), *sample(difference.right_only.select(key))]
     for rows, what in ((came, "came"), (went, "went")):
         # rows must not change unless the log has a change of their key
-        strange = rows.select(key).filter(pc.invert(_are_among(rows.select(key), keys)))
+        strange = rows.select(key).filter(pc.invert(are_among(rows.select(key), keys)))
         if strange.num_rows:
-            details.append(f"{strange.num_rows:,} rows {what} without a change in the log")
+            wrong[("row", f"{what} without a change in the log")] = strange.num_rows
             offending += sample(strange)
     return (
-        _reappearance(required.deleted_keys, alive_keys, compared),
-        _equality(compared, offending, details),
-        _uniqueness(alive_keys, compared),
+        _reappearance(required.deleted_keys, alive_keys, compared).result("no_deleted_row_reappears"),
+        Found(compared, wrong, offending).result("mirror_equals_reference"),
+        _uniqueness(alive_keys, compared).result("key_is_unique"),
     )
 
 
@@ -238,11 +267,11 @@ def _rows_of_keys(subject: Subject, keys: pa.Table) -> pa.Table:
     if nullable.num_rows:  # a semi join does not match NULLs
         condition = " or ".join(f"`{name.replace('`', '``')}` is null" for name in subject.key)
         rows = scan.where(condition).to_table()
-        parts.append(rows.filter(_are_among(rows.select(list(subject.key)), nullable)))
+        parts.append(rows.filter(are_among(rows.select(list(subject.key)), nullable)))
     return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema=scan.arrow_schema)
 
 
-def _are_among(rows: pa.Table, keys: pa.Table) -> pa.Array:
+def are_among(rows: pa.Table, keys: pa.Table) -> pa.Array:
     """For each row whether it is among `keys`; NULL equals NULL."""
     found: npt.NDArray[np.bool_] = np.zeros(rows.num_rows, bool)
     if rows.num_rows and keys.num_rows:

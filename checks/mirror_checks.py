@@ -6,23 +6,23 @@ Also detects rollbacks: changes that were applied once and are no longer applied
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from checks.comparison import CheckResult
 from checks.configured import configured, mirror_results, severity_of
-from checks.equality import (
-    NeedsAllRows,
-    check_changed_keys,
-    key_is_unique,
-    mirror_equals_reference,
-    no_deleted_row_reappears,
-    removals_find_rows,
-)
+from checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys
 from checks.evidence import with_evidence
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
+from checks.row_checks import (
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+    removals_find_rows,
+    row_results,
+)
 from checks.subject import Subject, find_recorded
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name
@@ -110,6 +110,15 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     NAME: nothing_was_rolled_back,
 }
 """Checks by name, in the order of output."""
+
+
+def results_of(subject: Subject, names: Sequence[str]) -> Iterator[CheckResult]:
+    """The results of some of `MIRROR_CHECKS`, in their order; rows are read once for all of them."""
+    of_rows = row_results(subject, [name for name in names if name in ROW_CHECKS])
+    for name in names:
+        yield of_rows[name] if name in of_rows else MIRROR_CHECKS[name](subject)
+
+
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
 """Maximum time between two comparisons of all rows of a mirror."""
 KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME)
@@ -157,6 +166,7 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
         soft_delete=settings.soft_delete,
         options=config.scan_options,
         properties={name: value for name, value in config.catalog.properties.items() if "." in name},
+        memory_bytes=settings.checks.memory_bytes,
     )
 
 
@@ -172,14 +182,9 @@ def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool =
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
-    if not subject.is_local:
-        yield from _not_compared([name for name in names if name in MIRROR_CHECKS]).values()
-        yield from mirror_results(config, table, subject, names, full=full)
-        return
-    for name in names:
-        if name in MIRROR_CHECKS:
-            found[name] = with_evidence(MIRROR_CHECKS[name](subject), subject, _command(config, table))
-            yield found[name]
+    for result in results_of(subject, [name for name in names if name in MIRROR_CHECKS]):
+        found[result.name] = with_evidence(result, subject, _command(config, table))
+        yield found[result.name]
     if found:
         _keep(config, table, subject, found, began)
     yield from mirror_results(config, table, subject, names, full=full)
@@ -214,18 +219,10 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
     subject = mirror_subject(config, table, metadata)
     if subject is None:
         return KeptResults(0, _results_without_log(config, table, names), None, time.time())
-    if not subject.is_local:
-        return KeptResults(0, _not_compared(names), None, time.time())
     added = [name for name, severity in configured(config.tables[table]).items() if severity == "block"]
     made = _snapshot_results(config, table, subject, names)
     of_config = {result.name: result for result in mirror_results(config, table, subject, added)}
     return replace(made, results={**made.results, **of_config})
-
-
-def _not_compared(names: Iterable[str]) -> dict[str, CheckResult]:
-    """Results for a table in an object store."""
-    reason = ["not compared: the reference reads local files only"]
-    return {name: CheckResult(name, passed=True, details=reason) for name in names}
 
 
 def _snapshot_results(config: Config, table: str, subject: Subject, names: list[str]) -> KeptResults:
@@ -235,7 +232,7 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
         # not kept: this snapshot may have become the current one again by a rollback
         return replace(kept, results={**kept.results, NAME: nothing_was_rolled_back(subject)})
     made = _check_since_green(subject, store, names) or KeptResults(
-        snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
+        snapshot_id, {result.name: result for result in results_of(subject, names)}, None, time.time()
     )
     told = {n: with_evidence(result, subject, _command(config, table)) for n, result in made.results.items()}
     made = replace(made, results=told)
@@ -246,7 +243,7 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
 def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
     """Whether kept results show that a snapshot of a mirror has passed its checks; nothing is checked now."""
     subject = mirror_subject(config, table)
-    if subject is None or not subject.is_local:
+    if subject is None:
         return False
     kept = _store(config, table, subject).find(snapshot_id or 0)
     return kept is not None and kept.is_green(checks_of(config, table))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
+from pyarrow import fs
 
 import scan_core
 from checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
+from pipelines.config.checks import DEFAULT_MEMORY_BYTES
 from pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from scan_core import ScanOptions, Snapshot, TableMetadata
-from scan_core.io import parse_location
+from scan_core.io import filesystem, parse_location
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""
@@ -40,6 +42,7 @@ class Subject:
         relocate: old path prefix -> new path prefix, for both tables.
         options: of scans of the table.
         properties: how object stores are opened, as properties of the catalog.
+        memory_bytes: how much memory a comparison with the reference may take, beside that of an idle process.
     """
 
     table: str
@@ -50,11 +53,13 @@ class Subject:
     relocate: Mapping[str, str] | None = None
     options: ScanOptions = field(default_factory=ScanOptions)
     properties: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the reference, which reads local files only, can read the table."""
-        return parse_location(self.table).is_local
+    @cached_property
+    def filesystem(self) -> fs.FileSystem | None:
+        """The object store that has the files; None if they are local."""
+        location = parse_location(self.table)
+        return None if location.is_local else filesystem(location, self.properties)[0]
 
     @cached_property
     def opened(self) -> scan_core.Table:
@@ -75,15 +80,18 @@ class Subject:
     @cached_property
     def engine_keys(self) -> pa.Table:
         """The key columns of the rows that the engine returns, without those that are flagged as deleted."""
-        scan = self.opened.scan()
+        return self.keys_of(self.opened.scan()).to_table()
+
+    def keys_of(self, scan: scan_core.Scan) -> scan_core.Scan:
+        """A scan of the key columns alone, without rows that are flagged as deleted."""
         if self.soft_delete:
             scan = scan.where(f"`{DELETED_FLAG}` is null or not `{DELETED_FLAG}`")
-        return scan.select(*self.key).to_table()
+        return scan.select(*self.key)
 
     @cached_property
     def file_rows(self) -> pa.Table:
         """The live rows according to the table's own files and manifests, read without the engine."""
-        return live_rows(self.table, relocate=self.relocate)
+        return live_rows(self.table, relocate=self.relocate, filesystem=self.filesystem)
 
     def applied_ordinal(self, snapshot_id: int | None) -> int | None:
         """The last change of the log that a snapshot of the table contains; None if no snapshot records it."""
@@ -154,4 +162,5 @@ class Subject:
             up_to_ordinal=self.required_ordinal,
             adopted=self.adopted,
             relocate=self.relocate,
+            filesystem=self.filesystem,
         )

@@ -42,19 +42,19 @@ _PLAIN = {
 }
 
 
-def read_file(path: str, file_format: str) -> pa.Table:
+def read_file(content: bytes, path: str, file_format: str) -> pa.Table:
     """All rows and columns of an ORC or Avro file; field ids are in the metadata of the Arrow fields."""
     if file_format == "orc":
         from pyarrow import orc
 
-        return orc.ORCFile(path).read()
+        return orc.ORCFile(pa.BufferReader(content)).read()
     if file_format == "avro":
-        return _read_avro_table(path)
+        return _read_avro_table(content)
     raise RefusedError(f"{path}: format {file_format} is not one of parquet, orc, avro")
 
 
-def _read_avro_table(path: str) -> pa.Table:
-    reader, rows = read_avro(path)
+def _read_avro_table(content: bytes) -> pa.Table:
+    reader, rows = read_avro(content)
     schema = _spelled_out(reader.writer_schema, {})
     fields = [_field(f["name"], f["type"], f.get("field-id")) for f in schema["fields"]]
     records = list(rows)
@@ -154,6 +154,12 @@ class Workspace:
     shapes: dict[str, Shape] = field(default_factory=dict)
     sequences: int = 0
 
+    def __post_init__(self) -> None:
+        if self.table.filesystem is not None:
+            from checks.reference.object_stores import register
+
+            register(self.connection, self.table.protocol, self.table.filesystem)
+
     def name(self, prefix: str) -> str:
         """A name that no other object of this connection has."""
         self.sequences += 1
@@ -181,7 +187,7 @@ class Workspace:
             )
             order = "pos, path"
         else:
-            loaded = read_file(paths[0], files[0].format)
+            loaded = read_file(self.table.read(files[0].path), files[0].path, files[0].format)
             shape = arrow_shape(loaded.schema).with_name_mapping(self.table.name_mapping)
             loaded = loaded.rename_columns([f"c{i}" for i in range(loaded.num_columns)])
             loaded = loaded.append_column("path", pa.repeat(paths[0], loaded.num_rows))
@@ -284,10 +290,10 @@ _FILE_PATH, _POS = 2147483546, 2147483545
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
 
 
-def equality_conditions(
+def equality_joins(
     workspace: Workspace, data: Sequence[FileFacts], deletes: Sequence[FileFacts]
 ) -> dict[str, set[int]]:
-    """For each condition "this row is dead", the key ids it compares."""
+    """Joins of candidates `c` that leave out those that a delete removes, each with the key ids it compares."""
     oldest: dict[int, int] = {}
     for file in data:
         for scope in (workspace.scope(file), GLOBAL_SCOPE):
@@ -300,7 +306,13 @@ def equality_conditions(
                 raise RefusedError(f"{delete.path}: equality_ids are missing or empty")
             sets.setdefault(tuple(sorted(set(delete.equality_ids))), []).append((scope, delete))
     workspace.learn(delete for listed in sets.values() for _, delete in listed)
-    return {_key_set(workspace, key_ids, listed): set(key_ids) for key_ids, listed in sets.items()}
+    joins: dict[str, set[int]] = {}
+    for key_ids, listed in sets.items():
+        for applies in ("global", "scoped"):
+            mine = [(scope, delete) for scope, delete in listed if (scope == GLOBAL_SCOPE) == (applies == "global")]
+            if mine:
+                joins[_key_set(workspace, key_ids, mine)] = set(key_ids)
+    return joins
 
 
 def _is_global(workspace: Workspace, delete: FileFacts) -> bool:
@@ -308,7 +320,10 @@ def _is_global(workspace: Workspace, delete: FileFacts) -> bool:
 
 
 def _key_set(workspace: Workspace, key_ids: tuple[int, ...], deletes: Sequence[tuple[int, FileFacts]]) -> str:
-    """Load the deletes of one key set into a table; return the condition under which one deletes a candidate."""
+    """Load the deletes of one key set, all global or none, into a table; return the join with it.
+
+    A subquery for each row would make DuckDB hold the keys of all candidates at once.
+    """
     paths = key_paths(workspace.table)
     selects = []
     for scope, delete in deletes:
@@ -322,15 +337,13 @@ def _key_set(workspace: Workspace, key_ids: tuple[int, ...], deletes: Sequence[t
         selects.append(f"SELECT {', '.join(columns)} FROM {source}")
     table = workspace.name("deletes")
     workspace.connection.execute(f"CREATE TEMP TABLE {table} AS {' UNION ALL '.join(selects)}")
-    same_key = " AND ".join(f"d.k{i} IS NOT DISTINCT FROM c.k{i}" for i in key_ids)
-    return (
-        f"EXISTS (SELECT 1 FROM {table} AS d WHERE {same_key} AND d.sequence_number > c.sequence_number "
-        f"AND (d.scope = {GLOBAL_SCOPE} OR d.scope = c.scope))"
-    )
+    same_key = " AND ".join(f"{table}.k{i} IS NOT DISTINCT FROM c.k{i}" for i in key_ids)
+    same_scope = "" if deletes[0][0] == GLOBAL_SCOPE else f" AND {table}.scope = c.scope"
+    return f"ANTI JOIN {table} ON {same_key} AND {table}.sequence_number > c.sequence_number{same_scope}"
 
 
-def position_condition(workspace: Workspace, data: Sequence[FileFacts], deletes: Sequence[FileFacts]) -> str | None:
-    """The condition under which a position delete or a deletion vector deletes a candidate; None if there are none."""
+def position_joins(workspace: Workspace, data: Sequence[FileFacts], deletes: Sequence[FileFacts]) -> list[str]:
+    """The join of candidates `c` that leaves out those that position deletes and deletion vectors remove, if there are some."""
     vectors = _vectors(workspace, data, [d for d in deletes if d.format == "puffin"])
     dead = [
         pa.table({"file_no": pa.repeat(pa.scalar(number, pa.int64()), len(found)), "pos": pa.array(found, pa.int64())})
@@ -341,10 +354,10 @@ def position_condition(workspace: Workspace, data: Sequence[FileFacts], deletes:
     dead += [_named_positions(workspace, data, vectors, delete) for delete in files]
     dead = [t for t in dead if t.num_rows]
     if not dead:
-        return None
+        return []
     name = workspace.name("dead")
     workspace.connection.register(name, pa.concat_tables(dead))
-    return f"EXISTS (SELECT 1 FROM {name} AS d WHERE d.file_no = c.file_no AND d.pos = c.pos)"
+    return [f"ANTI JOIN {name} ON {name}.file_no = c.file_no AND {name}.pos = c.pos"]
 
 
 def _vectors(workspace: Workspace, data: Sequence[FileFacts], vectors: Sequence[FileFacts]) -> dict[int, FileFacts]:

@@ -1,15 +1,16 @@
 """The rows that must be live, computed by DuckDB from change logs, adopted files and replayed ranges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from pyarrow import fs
 
 from checks.reference import sql_columns
-from checks.reference.candidates import Workspace, candidates, equality_conditions, position_condition
+from checks.reference.candidates import Workspace, candidates, equality_joins, position_joins
 from checks.reference.facts import RefusedError, TableFacts, read_table_facts
 from checks.reference.sql_columns import open_connection, string_literal
 
@@ -325,7 +326,21 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     return int(missed)
 
 
-__all__ = ["AdoptedRows", "Folded", "RefusedError", "changed_keys", "fold_changes", "fold_log", "live_rows"]
+__all__ = [
+    "AdoptedRows",
+    "Folded",
+    "RefusedError",
+    "adopted_batches",
+    "changed_keys",
+    "fold_changes",
+    "fold_log",
+    "live_batches",
+    "live_rows",
+    "log_batches",
+]
+
+BATCH_ROWS = 50_000
+"""Rows of a batch where rows are streamed."""
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
 
@@ -359,6 +374,7 @@ def live_rows(
     ref: str | None = None,
     columns: Sequence[str] | None = None,
     relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
 ) -> pa.Table:
     """The live rows of a snapshot, in no particular order, in the exact types of the schema in force.
 
@@ -369,28 +385,62 @@ def live_rows(
         columns: names to return, possibly `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number`; all
             columns of the schema by default.
         relocate: old path prefix -> new path prefix.
+        filesystem: of the object store that has the files.
 
     Raises:
         RefusedError: the table breaks a rule of its specification.
     """
-    table = read_table_facts(location, relocate)
+    with open_connection() as connection:
+        found, target = _live_relation(
+            connection,
+            location,
+            snapshot_id=snapshot_id,
+            ref=ref,
+            columns=columns,
+            relocate=relocate,
+            filesystem=filesystem,
+        )
+        if found is None:
+            return pa.Table.from_batches([], schema=target)
+        return _in_types(found.to_arrow_table(), target)
+
+
+def live_batches(
+    location: str | Path, *, relocate: Mapping[str, str] | None = None, filesystem: fs.FileSystem | None = None
+) -> Iterator[pa.Table]:
+    """The live rows of the current snapshot, some at a time; see `live_rows`."""
+    with open_connection() as connection:
+        found, target = _live_relation(connection, location, relocate=relocate, filesystem=filesystem)
+        for batch in () if found is None else found.to_arrow_reader(BATCH_ROWS):
+            yield _in_types(pa.Table.from_batches([batch]), target)
+
+
+def _live_relation(
+    connection: duckdb.DuckDBPyConnection,
+    location: str | Path,
+    *,
+    snapshot_id: int | None = None,
+    ref: str | None = None,
+    columns: Sequence[str] | None = None,
+    relocate: Mapping[str, str] | None,
+    filesystem: fs.FileSystem | None,
+) -> tuple[duckdb.DuckDBPyRelation | None, pa.Schema]:
+    """The live rows as a relation, None if there are no files, and their schema."""
+    table = read_table_facts(location, relocate, filesystem)
     snapshot, schema = table.snapshot(snapshot_id, ref)
     fields = list(schema["fields"])
-    with open_connection() as connection:
-        wanted = list(columns) if columns is not None else [f["name"] for f in fields]
-        by_name = {f["name"]: i for i, f in enumerate(fields)}
-        arrow = [
-            sql_columns.arrow_type(fields[by_name[n]]["type"]) if n in by_name else _METADATA_COLUMNS[n][1]
-            for n in wanted
-        ]
-        target = pa.schema(list(zip(wanted, arrow, strict=True)))
-        query = live_query(connection, table, snapshot, fields)
-        if query is None:
-            return pa.Table.from_batches([], schema=target)
-        sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
-        selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
-        rows = connection.sql(f"SELECT {selected} FROM ({query})").to_arrow_table()
-        return _in_types(rows, target)
+    wanted = list(columns) if columns is not None else [f["name"] for f in fields]
+    by_name = {f["name"]: i for i, f in enumerate(fields)}
+    arrow = [
+        sql_columns.arrow_type(fields[by_name[n]]["type"]) if n in by_name else _METADATA_COLUMNS[n][1] for n in wanted
+    ]
+    target = pa.schema(list(zip(wanted, arrow, strict=True)))
+    query = live_query(connection, table, snapshot, fields)
+    if query is None:
+        return None, target
+    sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
+    selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
+    return connection.sql(f"SELECT {selected} FROM ({query})"), target
 
 
 def live_query(
@@ -402,12 +452,11 @@ def live_query(
     if not data:
         return None
     workspace = Workspace(table, connection)
-    equality = equality_conditions(workspace, data, [f for f in files if f.content == 2])
-    by_position = position_condition(workspace, data, [f for f in files if f.content == 1])
+    equality = equality_joins(workspace, data, [f for f in files if f.content == 2])
+    by_position = position_joins(workspace, data, [f for f in files if f.content == 1])
     key_ids = {i for ids in equality.values() for i in ids}
-    conditions = [*equality, *([by_position] if by_position else [])]
-    alive = " AND ".join(f"NOT {c}" for c in conditions) or "true"
-    return f"SELECT * FROM ({candidates(workspace, data, fields, key_ids)}) AS c WHERE {alive}"
+    joins = " ".join([*equality, *by_position])
+    return f"SELECT c.* FROM ({candidates(workspace, data, fields, key_ids)}) AS c {joins}"
 
 
 def fold_log(
@@ -418,7 +467,9 @@ def fold_log(
     snapshot_id: int | None = None,
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
+    changes: pa.Table | pa.RecordBatchReader | None = None,
     relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
 ) -> Folded:
     """Fold a change-log table to the last state of every key.
 
@@ -430,16 +481,23 @@ def fold_log(
         snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
+        changes: fold only these of `log_batches`, instead of all.
         relocate: old path prefix -> new path prefix.
+        filesystem: of the object store that has the files.
     """
-    log = _Log.read(location, snapshot_id, relocate)
+    log = _Log.read(location, snapshot_id, relocate, filesystem)
     if log is None:
-        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, relocate)
+        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, relocate, filesystem)
     after, keys = log.after, log.keys
     with open_connection() as connection:
-        log.load(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
+        if changes is None:
+            query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
+        else:
+            connection.register("given_changes", changes)
+            query = "SELECT * FROM given_changes"
+        connection.execute(f"CREATE TEMP TABLE changes AS {query}")
         if adopted is not None:
-            after, keys = _begin_with(connection, adopted, after, keys, relocate)
+            after, keys = _begin_with(connection, adopted, after, keys, relocate=relocate, filesystem=filesystem)
         members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
         wanted = list(columns) if columns is not None else list(members)
         row_schema = pa.schema([(n, sql_columns.arrow_type(members[n])) for n in wanted])
@@ -462,9 +520,15 @@ class _Log:
     keys: Sequence[Field]
 
     @classmethod
-    def read(cls, location: str | Path, snapshot_id: int | None, relocate: Mapping[str, str] | None) -> "_Log | None":
+    def read(
+        cls,
+        location: str | Path,
+        snapshot_id: int | None,
+        relocate: Mapping[str, str] | None,
+        filesystem: fs.FileSystem | None,
+    ) -> "_Log | None":
         """Read a log; None if it has had no rows yet, and so has no column `after`."""
-        table = read_table_facts(location, relocate)
+        table = read_table_facts(location, relocate, filesystem)
         snapshot, schema = table.snapshot(snapshot_id)
         fields = {f["name"]: f for f in schema["fields"]}
         if "after" not in fields:
@@ -483,8 +547,8 @@ class _Log:
             found = snapshots.get(found.get("parent-snapshot-id"))
         return 0
 
-    def load(self, connection: duckdb.DuckDBPyConnection, after_ordinal: int | None, up_to_ordinal: int | None) -> None:
-        """Create the temporary table `changes` with the changes within a range of ordinals.
+    def query(self, connection: duckdb.DuckDBPyConnection, after_ordinal: int | None, up_to_ordinal: int | None) -> str:
+        """SQL for the changes within a range of ordinals.
 
         Raises:
             RefusedError: the log does not have all changes that lead from the first ordinal to the last.
@@ -496,7 +560,75 @@ class _Log:
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
         since = "" if after_ordinal is None else f" AND v0 > {int(after_ordinal)}"
         until = "" if up_to_ordinal is None else f" AND v0 <= {int(up_to_ordinal)}"
-        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) WHERE true{since}{until}")
+        return f"SELECT {named} FROM ({query}) WHERE true{since}{until}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChanges:
+    """Changes of a log as it has them, in streams.
+
+    Attributes:
+        keys: names of the members of `key`.
+        after: names of the members of `after`.
+        batches: columns ordinal, op, key, after and unchanged; may be read once.
+    """
+
+    keys: Sequence[str]
+    after: Sequence[str]
+    batches: Iterator[pa.Table]
+
+
+def log_batches(
+    location: str | Path,
+    *,
+    after_ordinal: int | None = None,
+    up_to_ordinal: int | None = None,
+    condition: str = "true",
+    relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
+) -> LoggedChanges | None:
+    """The changes of a log, some at a time; None if it has had no rows yet.
+
+    Args:
+        location: the change log's metadata file or directory.
+        after_ordinal: the last change that is left out.
+        up_to_ordinal: the last change.
+        condition: SQL over the columns.
+        relocate: old path prefix -> new path prefix.
+        filesystem: of the object store that has the files.
+    """
+    log = _Log.read(location, None, relocate, filesystem)
+    if log is None:
+        return None
+
+    def batches() -> Iterator[pa.Table]:
+        with open_connection() as connection:
+            query = log.query(connection, after_ordinal, up_to_ordinal)
+            for batch in connection.sql(f"SELECT * FROM ({query}) WHERE {condition}").to_arrow_reader(BATCH_ROWS):
+                yield pa.Table.from_batches([batch])
+
+    return LoggedChanges([f["name"] for f in log.keys], [f["name"] for f in log.after], batches())
+
+
+def adopted_batches(
+    adopted: AdoptedRows, *, relocate: Mapping[str, str] | None = None, filesystem: fs.FileSystem | None = None
+) -> Iterator[pa.Table]:
+    """The rows that a mirror started from, some at a time, in its present columns without the flag."""
+    table = read_table_facts(adopted.table, relocate, filesystem)
+    fields = table.current_schema["fields"]
+    if adopted.snapshot_id is None:
+        return
+    own = {f["name"]: f"v{i}" for i, f in enumerate(fields)}
+    flag = own.pop(adopted.flag or "", None)
+    target = pa.schema([(f["name"], sql_columns.arrow_type(f["type"])) for f in fields if f["name"] in own])
+    with open_connection() as connection:
+        query = live_query(connection, table, table.snapshot(adopted.snapshot_id)[0], fields)
+        if query is None:
+            return
+        alive = "true" if flag is None else f"NOT coalesce({flag}, false)"
+        rows = connection.sql(f"SELECT {', '.join(own.values())} FROM ({query}) WHERE {alive}")
+        for batch in rows.to_arrow_reader(BATCH_ROWS):
+            yield _in_types(pa.Table.from_batches([batch]), target)
 
 
 def changed_keys(
@@ -506,6 +638,7 @@ def changed_keys(
     after_ordinal: int,
     up_to_ordinal: int,
     relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
 ) -> pa.Table | None:
     """Distinct keys of the rows that some changes of a log touch, before and after them.
 
@@ -515,17 +648,19 @@ def changed_keys(
         after_ordinal: the last change that is left out.
         up_to_ordinal: the last change.
         relocate: old path prefix -> new path prefix.
+        filesystem: of the object store that has the files.
 
     Returns:
         None if a change affects all rows, as a truncate does, or the log has had no rows yet.
     """
-    log = _Log.read(location, None, relocate)
+    log = _Log.read(location, None, relocate, filesystem)
     if log is None:
         return None
     key_types = {f["name"]: f["type"] for f in log.keys}
     members = Members(list(key_types), [f["name"] for f in log.after])
     with open_connection() as connection:
-        log.load(connection, after_ordinal, up_to_ordinal)
+        query = log.query(connection, after_ordinal, up_to_ordinal)
+        connection.execute(f"CREATE TEMP TABLE changes AS {query}")
         if connection.execute("SELECT 1 FROM changes WHERE op = 't' LIMIT 1").fetchall():
             return None
         old, new = members.keys(key)
@@ -540,10 +675,12 @@ def _begin_with(
     adopted: AdoptedRows,
     after: Sequence[Any],
     key: Sequence[Any],
+    *,
     relocate: Mapping[str, str] | None,
+    filesystem: fs.FileSystem | None,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Put adopted rows before the changes; return the new members of `after` and `key`."""
-    table = read_table_facts(adopted.table, relocate)
+    table = read_table_facts(adopted.table, relocate, filesystem)
     fields = table.current_schema["fields"]
     if adopted.rows is not None:
         by_name = {f["name"]: f for f in fields}
@@ -556,11 +693,16 @@ def _begin_with(
     return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
 
 
-def _unchanged(adopted: AdoptedRows, key: Sequence[str], relocate: Mapping[str, str] | None) -> Folded:
+def _unchanged(
+    adopted: AdoptedRows,
+    key: Sequence[str],
+    relocate: Mapping[str, str] | None,
+    filesystem: fs.FileSystem | None,
+) -> Folded:
     """Adopted rows that no change affected."""
     rows = adopted.rows
     if rows is None:
-        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate)
+        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate, filesystem=filesystem)
     rows = rows if adopted.snapshot_id is not None else rows.slice(0, 0)
     return Folded(rows, rows.select(list(key)).slice(0, 0))
 

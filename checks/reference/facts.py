@@ -19,6 +19,7 @@ import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import fs
 from pyroaring import BitMap
 
 _STATUS_ADDED, _STATUS_DELETED = 1, 2
@@ -50,11 +51,19 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A metadata file, and the mapping of its paths to local files."""
+    """A metadata file, and where its paths lead.
 
-    path: Path
+    Attributes:
+        path: the metadata file.
+        document: its content.
+        relocate: old path prefix, new path prefix.
+        filesystem: of the object store that has the files; None for local files.
+    """
+
+    path: str
     document: Mapping[str, Any]
     relocate: tuple[tuple[str, str], ...]
+    filesystem: fs.FileSystem | None = None
 
     @property
     def schemas(self) -> dict[int, Mapping[str, Any]]:
@@ -104,14 +113,31 @@ class TableFacts:
         return self.current_schema if schema_id is None else self.schemas[schema_id]
 
     def local(self, path: str) -> str:
-        """The local file behind a path as the table writes it."""
+        """The file behind a path as the table writes it, as DuckDB opens it: a local path, or one of `protocol`."""
         for old, new in self.relocate:
             if path.startswith(old):
                 path = new + path[len(old) :]
                 break
-        if path.startswith("file:"):
-            path = re.sub(r"^file:/*", "/", path)
+        path = _local(path)
+        if self.filesystem is not None and (remote := _REMOTE.match(path)):
+            return f"{self.protocol}://{path[remote.end() :]}"
         return path
+
+    @property
+    def protocol(self) -> str:
+        """A scheme that stands for the file system in paths."""
+        return f"nevermore{id(self.filesystem)}"
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file, by a path as the table writes it."""
+        local = self.local(path)
+        if self.filesystem is not None and local.startswith(f"{self.protocol}://"):
+            with self.filesystem.open_input_file(local.removeprefix(f"{self.protocol}://")) as file:
+                file.seek(offset)
+                return bytes(file.read(length))
+        with open(local, "rb") as file:  # noqa: PTH123 - only a slice of the file is read
+            file.seek(offset)
+            return file.read(length)
 
     def files(self, snapshot: Mapping[str, Any] | None) -> list[FileFacts]:
         """The live data and delete files of a snapshot."""
@@ -121,14 +147,14 @@ class TableFacts:
 
     def _manifests(self, snapshot: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if "manifest-list" in snapshot:
-            _, rows = read_avro(self.local(snapshot["manifest-list"]))
+            _, rows = read_avro(self.read(snapshot["manifest-list"]))
             yield from rows
         else:
             yield from ({"manifest_path": path} for path in snapshot.get("manifests", []))
 
     def _entries(self, manifest: Mapping[str, Any]) -> Iterator[FileFacts]:
         path = manifest["manifest_path"]
-        reader, rows = read_avro(self.local(path))
+        reader, rows = read_avro(self.read(path))
         spec_id = manifest.get("partition_spec_id")
         if spec_id is None:
             spec_id = self._spec_of_header(reader.metadata, path)
@@ -191,20 +217,36 @@ class TableFacts:
         return [(name, kinds.get(name or "", "")) for name in names]
 
 
-def read_table_facts(location: str | Path, relocate: Mapping[str, str] | None = None) -> TableFacts:
-    """Facts of the table whose metadata file, or directory, is `location`."""
-    path = Path(re.sub(r"^file:/*", "/", str(location)))
-    if path.is_dir():
-        path = _newest_metadata(path)
-    raw = path.read_bytes()
-    document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def _local(path: str) -> str:
+    return re.sub(r"^file:/*", "/", path)
+
+
+def read_table_facts(
+    location: str | Path, relocate: Mapping[str, str] | None = None, filesystem: fs.FileSystem | None = None
+) -> TableFacts:
+    """Facts of the table whose metadata file is `location`, or its directory if it is local.
+
+    Args:
+        location: the metadata file or directory.
+        relocate: old path prefix -> new path prefix.
+        filesystem: of the object store that has the files; its paths are those of the table without the scheme.
+    """
+    path = _local(str(location))
+    if Path(path).is_dir():
+        path = str(_newest_metadata(Path(path)))
     pairs = sorted((relocate or {}).items(), key=lambda pair: -len(pair[0]))
-    return TableFacts(path, document, tuple(pairs))
+    # the location itself is not relocated
+    raw = TableFacts(path, {}, (), filesystem).read(path)
+    document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    return TableFacts(path, document, tuple(pairs), filesystem)
 
 
-def read_avro(path: str) -> tuple[Any, Iterator[Any]]:
+def read_avro(content: bytes) -> tuple[Any, Iterator[Any]]:
     """An Avro file's reader, for its header, and its records with logical types left as stored integers and bytes."""
-    stream = io.BytesIO(Path(path).read_bytes())
+    stream = io.BytesIO(content)
     reader = fastavro.block_reader(stream)
     schema = fastavro.parse_schema(_without_logical_types(reader.writer_schema))
     if reader.codec == "zstandard":
@@ -270,9 +312,7 @@ def positions(table: TableFacts, vector: FileFacts) -> npt.NDArray[np.int64]:
     where = f"{vector.path}: deletion vector of {vector.referenced_data_file}"
     if vector.content_offset is None or vector.content_size is None or vector.referenced_data_file is None:
         raise RefusedError(f"{where}: offset, size or data file is missing")
-    with open(table.local(vector.path), "rb") as file:  # noqa: PTH123 - only a slice of the file is read
-        file.seek(vector.content_offset)
-        blob = file.read(vector.content_size)
+    blob = table.read(vector.path, vector.content_offset, vector.content_size)
     if len(blob) != vector.content_size or len(blob) < 20:
         raise RefusedError(f"{where}: the blob is truncated")
     (length,) = struct.unpack_from(">i", blob, 0)

@@ -9,7 +9,8 @@ import re
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -30,6 +31,26 @@ def _database() -> duckdb.DuckDBPyConnection:
     folder = tempfile.mkdtemp(prefix="nevermore-duckdb-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return duckdb.connect(config={"temp_directory": folder})
+
+
+@contextmanager
+def limited_memory(num_bytes: int) -> Iterator[None]:
+    """Let DuckDB use at most this much memory, and write what does not fit to its private folder."""
+    connection = _database()
+    names = ("memory_limit", "threads")
+    before = [connection.execute("SELECT current_setting(?)", [name]).fetchall()[0][0] for name in names]
+    threads = max(1, min(int(before[1]), num_bytes // _THREAD_BYTES))
+    try:
+        for name, value in zip(names, (f"{num_bytes // 1024}KiB", threads), strict=True):
+            connection.execute(f"SET GLOBAL {name} = '{value}'")
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            connection.execute(f"SET GLOBAL {name} = '{value}'")
+
+
+_THREAD_BYTES = 64 * 1024**2
+"""Memory for each thread of DuckDB, which has buffers of its own."""
 
 
 def open_connection() -> duckdb.DuckDBPyConnection:

@@ -11,7 +11,7 @@ from datetime import date
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -21,6 +21,10 @@ from pipelines.errors import ConfigError
 
 DEFAULT_FRAME_BYTES = 256 * 1024**2
 """A pandas frame needs several times the size of its rows in Arrow."""
+DEFAULT_MEMORY_BYTES = 512 * 1024**2
+"""With what Python and its libraries take, a check then fits into 1 GiB."""
+MIN_MEMORY_BYTES = 128 * 1024**2
+"""DuckDB needs some for each thread."""
 DEFAULT_MAX_QUARANTINE_SHARE = 0.01
 """A feed that is decoded rightly has hardly any."""
 DEFAULT_VOLUME_DAYS = 14
@@ -350,12 +354,14 @@ class ChecksConfig(PublishedChecksConfig):
         from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
+        memory_bytes: memory for the comparison with the reference, beside that of an idle process; larger tables are compared in buckets of their keys, which are kept on disk meanwhile.
         volume: how far the changes of a day may be from those of the days before: `{days: 14, factor: 4, severity: warn}`.
         schema_matches: whether columns and types of the mirror are those of its change log: `block`, `warn` or `off`.
         quarantine_is_small: the share of events that may be in quarantine: `{max_share: 0.01, severity: warn}`.
         scans_are_fast: whether scans lose more of their time than `maintenance: max_debt` allows: `block`, `warn` or `off`.
     """
 
+    memory_bytes: Annotated[Bytes, Field(ge=MIN_MEMORY_BYTES)] = DEFAULT_MEMORY_BYTES
     volume: VolumeConfig | None = None
     schema_matches: Severity = "warn"
     quarantine_is_small: QuarantineConfig | None = None

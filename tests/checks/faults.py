@@ -3,7 +3,7 @@
 Each says which checks find it; docs/checks.md has the list.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -321,10 +321,15 @@ def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
 
 @fault("engine", "the last row of a scan is lost", EQUALS)
 def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
-    whole = scan_core.scan.Scan.to_table
+    whole, parts = scan_core.scan.Scan.to_table, scan_core.scan.Scan.to_batches
 
     def shorter(self: Any) -> pa.Table:
         found = whole(self)
         return found.slice(0, max(found.num_rows - 1, 0))
 
+    def fewer(self: Any) -> Iterator[pa.RecordBatch]:
+        *before, last = [batch for batch in parts(self) if batch.num_rows]
+        return iter([*before, last.slice(0, last.num_rows - 1)])
+
     patch.setattr(scan_core.scan.Scan, "to_table", shorter)
+    patch.setattr(scan_core.scan.Scan, "to_batches", fewer)

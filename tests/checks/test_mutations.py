@@ -9,14 +9,14 @@ import pytest
 
 import scan_core
 from checks.comparison import CheckResult
-from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.health import quarantine_is_small, schema_matches
-from checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS
+from checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
+from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.subject import Subject
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner
 from tests.checks.faults import FAULTS, Fault
-from tests.checks.mirror_tables import MirrorTables, no_rows_lost, shop
+from tests.checks.mirror_tables import MirrorTables, compare_in_buckets, no_rows_lost, shop
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -179,14 +179,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 REAL_CHECKS = {name: check for name, check in MIRROR_CHECKS.items() if name in KEYED_CHECKS}
 
 
+@pytest.mark.parametrize("in_buckets", [False, True], ids=["whole", "in buckets"])
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{f.where}: {f.what}" for f in FAULTS])
-def test_a_seeded_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+def test_a_seeded_fault_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, *, in_buckets: bool
+) -> None:
+    if in_buckets:
+        compare_in_buckets(monkeypatch)
     tables, batches = shop(tmp_path, partitioned=fault.partitioned, version=fault.version)
     if fault == FAULTS[0] or fault.partitioned or fault.version > 2:
-        assert all(check(tables.subject()).passed for check in REAL_CHECKS.values())
+        assert all(result.passed for result in results_of(tables.subject(), list(REAL_CHECKS)))
     fault.seed(tables, batches, monkeypatch)
     subject = tables.subject()
-    assert {name for name, check in REAL_CHECKS.items() if not check(subject).passed} == fault.found_by
+    assert {result.name for result in results_of(subject, list(REAL_CHECKS)) if not result.passed} == fault.found_by
 
 
 def test_the_docs_list_every_fault() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from checks.equality import mirror_equals_reference
 from checks.mirror_checks import NAME, checks_of, nothing_was_rolled_back, run_checks, snapshot_results
+from checks.row_checks import mirror_equals_reference
 from pipelines.cli.main import main
 from pipelines.config.project import change_log_name, load
 from pipelines.iceberg.catalog import open_catalog

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
+from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.subject import Subject
 from pipelines.iceberg.catalog import find_table
 from tests.checks.mirror_tables import no_rows_lost

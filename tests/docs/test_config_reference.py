@@ -30,6 +30,7 @@ UNITS = {
     "commit_interval": "60s",
     "spark_above_bytes": "10GiB",
     "frame_bytes": "256MiB",
+    "memory_bytes": "512MiB",
     "convert_after": "5m",
     "memory_limit_bytes": "1GiB",
     "target_file_bytes": "256MiB",

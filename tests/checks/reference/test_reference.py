@@ -224,7 +224,7 @@ def test_reference_reads_avro_types_that_are_named_once(tmp_path: Path) -> None:
     row = {"a": decimal.Decimal("1.50"), "b": decimal.Decimal("-0.01")}
     with (tmp_path / "rows.avro").open("wb") as out:
         fastavro.writer(out, schema, [row])
-    assert read_file(str(tmp_path / "rows.avro"), "avro").to_pylist() == [row]
+    assert read_file((tmp_path / "rows.avro").read_bytes(), "rows.avro", "avro").to_pylist() == [row]
 
 
 def test_reference_takes_file_uris_literally_as_hadoop_does(tmp_path: Path) -> None:
