@@ -30,7 +30,6 @@ SINGLE_IMPORTERS = {
     "checks.expectations": _LAZY,
     "checks.health": _LARGE,
     "checks.reference.candidates": _LARGE,
-    "checks.reference.object_stores": _LAZY,
     "checks.report": _LAZY,
     "checks.snapshot_facts": _LARGE,
     "pipelines.cli.row_output": _LAZY,

@@ -7,10 +7,12 @@ import decimal
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from pyarrow import fs
 
 from checks.reference import sql_columns
 from checks.reference.facts import FileFacts, RefusedError, TableFacts, positions, read_avro
@@ -156,9 +158,7 @@ class Workspace:
 
     def __post_init__(self) -> None:
         if self.table.filesystem is not None:
-            from checks.reference.object_stores import register
-
-            register(self.connection, self.table.protocol, self.table.filesystem)
+            _register(self.connection, self.table.protocol, self.table.filesystem)
 
     def name(self, prefix: str) -> str:
         """A name that no other object of this connection has."""
@@ -213,6 +213,40 @@ class Workspace:
             return sql_columns.partition_literal(by_source[field_id], paths[field_id][-1]["type"])
 
         return literal
+
+
+def _register(connection: duckdb.DuckDBPyConnection, protocol: str, filesystem: fs.FileSystem) -> None:
+    """Let the database of a connection open `protocol://PATH` by a file system of PyArrow, from now on.
+
+    DuckDB's own access to object stores would have to be installed at run time.
+    """
+    # not for local tables: it comes with the catalog library, and takes time to load
+    from fsspec import AbstractFileSystem  # type: ignore[import-untyped]  # it has no types
+
+    class Store(AbstractFileSystem):  # type: ignore[misc]
+        """What DuckDB asks of a file system to read files by their exact names."""
+
+        cachable = False
+
+        def open(self, path: str, mode: str = "rb", **_: Any) -> Any:  # noqa: ARG002 - files are only read
+            return filesystem.open_input_file(_key(path))
+
+        def glob(self, path: str, **_: Any) -> list[str]:
+            return [path]  # names may have brackets and stars
+
+        def info(self, path: str, **_: Any) -> dict[str, Any]:
+            return {"name": path, "size": filesystem.get_file_info(_key(path)).size, "type": "file"}
+
+        def modified(self, path: str) -> datetime:
+            return filesystem.get_file_info(_key(path)).mtime or datetime.now(UTC)
+
+    def _key(path: str) -> str:
+        return path.removeprefix(f"{protocol}://")
+
+    if not connection.filesystem_is_registered(protocol):
+        store = Store()
+        store.protocol = protocol
+        connection.register_filesystem(store)
 
 
 def key_paths(table: TableFacts) -> dict[int, list[Mapping[str, Any]]]:
