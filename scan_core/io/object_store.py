@@ -28,6 +28,21 @@ _KNOWN = frozenset({
     "s3.request-timeout",
     "s3.force-virtual-addressing",
 })  # fmt: skip
+_HARMLESS = frozenset({
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CA_BUNDLE",
+    "AWS_CONFIG_FILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_MAX_ATTEMPTS",
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SHARED_CREDENTIALS_FILE",
+})  # fmt: skip
+"""Environment variables of AWS that properties override in both clients, or that both ignore. obstore adds all others to the properties, such as
+AWS_SESSION_TOKEN; the FileIO does not."""
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"})
 _RETRIES = 8
 _RETRY_SECONDS = 60
 """A store that answers no request for so long is reported to be out of reach."""
@@ -216,7 +231,7 @@ def open_s3(location: Location, properties: Mapping[str, str], cache_bytes: int 
     given = {name: value for name, value in properties.items() if name.startswith(("s3.", "client."))}
     key = location.path.removeprefix("/")
     is_plain = bool(key) and all(part not in {"", ".", ".."} for part in key.split("/"))  # obstore refuses other keys
-    if not is_plain or given.keys() - _KNOWN or "py-io-impl" in properties:
+    if not is_plain or given.keys() - _KNOWN or "py-io-impl" in properties or any(map(_is_foreign, os.environ)):
         return None
     if not {"s3.access-key-id", "s3.secret-access-key", "s3.region"} <= given.keys():
         return None
@@ -226,6 +241,11 @@ def open_s3(location: Location, properties: Mapping[str, str], cache_bytes: int 
         return None
     identity = f"{given.get('s3.endpoint', given['s3.region'])} {location}"
     return S3Object(store, key, identity, disk_cache(cache_bytes))
+
+
+def _is_foreign(variable: str) -> bool:
+    """Whether an environment variable may mean one thing to obstore and another to the FileIO."""
+    return (variable.startswith("AWS_") and variable not in _HARMLESS) or variable.upper() in _PROXIES
 
 
 @lru_cache(maxsize=64)

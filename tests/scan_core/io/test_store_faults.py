@@ -200,3 +200,30 @@ def test_properties_that_only_the_file_io_understands_are_left_to_it(store: Stor
     store.properties["s3.proxy-uri"] = ""
     assert ids_of(opened(store, folder)) == EXPECTED
     assert [asked for asked in store.asked if asked.bytes == "HEAD" and "data" in asked.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_SESSION_TOKEN", "of-somebody-else"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9"),
+        ("AWS_SKIP_SIGNATURE", "true"),
+        ("HTTP_PROXY", "http://127.0.0.1:9"),
+        ("http_proxy", "http://127.0.0.1:9"),
+    ],
+)
+def test_environment_variables_that_the_file_io_does_not_read_change_nothing(
+    store: Store, folder: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert ids_of(opened(store, folder)) == EXPECTED
+    assert [asked for asked in store.asked if asked.bytes == "HEAD" and "data" in asked.name]
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_PROFILE"])
+def test_properties_override_the_environment(
+    store: Store, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "other")
+    assert ids_of(opened(store, folder)) == EXPECTED
+    assert not [asked for asked in store.asked if asked.bytes == "HEAD" and "data" in asked.name]
