@@ -24,8 +24,6 @@ _CURVE_BITS = 62
 _MAX_BITS = 12
 """Bits of one column: more ranges than files and pages have."""
 _ZORDER = "zorder("
-Key = Callable[[pa.Table], pa.Table]
-"""Computes the columns to sort by, which are plain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +82,83 @@ def sorted_rows(
     else:
         if held:
             rows = pa.concat_tables(held)
-            yield _in_order(rows, order, _key_of(order, rows))
+            yield _in_order(rows, order, _Curve(order.columns, rows) if order.is_curve else None)
         return
     row_bytes = max(1, size // sum(table.num_rows for table in held))
-    sampled = _sample(keys(), order, max(1, limit_bytes // row_bytes))
-    key = _key_of(order, sampled)
-    bounds = _sorted(_numbered(key(sampled), sampled.column(_NUMBER)))
-    bounds = bounds.take(pa.array(np.arange(_SAMPLES, bounds.num_rows, _SAMPLES)))
+    sampled = [sample(rows, order, first, step_of(limit_bytes, row_bytes)) for first, rows in _numbered(keys())]
+    parts = Parts.of(pa.concat_tables(sampled), order)
     rest = (pa.Table.from_batches([batch]) for batch in batches)
-    for part in spread(chain(_drained(held), rest), _part_of(key, bounds), bounds.num_rows + 1):
-        yield _in_order(part, order, key)
+    seen = 0
+
+    def part_of(rows: pa.Table) -> Rows:
+        nonlocal seen
+        numbers = np.arange(seen, seen + rows.num_rows)
+        seen += rows.num_rows
+        return parts.part_of(rows, numbers)
+
+    for part in spread(chain(_drained(held), rest), part_of, parts.count):
+        yield parts.in_order(part)
 
 
-def _in_order(rows: pa.Table, order: Order, key: Key) -> pa.Table:
-    if not order.is_curve:
+def step_of(limit_bytes: int, row_bytes: int) -> int:
+    """Every how many rows one is sampled, so that `Parts` have about `limit_bytes` of rows."""
+    return max(1, limit_bytes // row_bytes // _SAMPLES)
+
+
+def sample(rows: pa.Table, order: Order, first: int, step: int) -> pa.Table:
+    """The columns to sort by of every `step`-th row, with the number of the row; that of the first of `rows` is `first`."""
+    chosen = np.arange(-first % step, rows.num_rows, step)
+    return rows.select(list(order.columns)).take(pa.array(chosen)).append_column(_NUMBER, pa.array(chosen + first))
+
+
+def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    seen = 0
+    for batch in batches:
+        yield seen, pa.Table.from_batches([batch])
+        seen += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of rows in an order: each can be sorted on its own, and they follow each other.
+
+    Attributes:
+        order: the order.
+        bounds: what `_keys` gives for the first row of each part but the first.
+        curve: the places of rows, if the order is one along a curve.
+    """
+
+    order: Order
+    bounds: pa.Table
+    curve: "_Curve | None"
+
+    @classmethod
+    def of(cls, sampled: pa.Table, order: Order) -> "Parts":
+        """The parts of rows of which some were sampled."""
+        curve = _Curve(order.columns, sampled) if order.is_curve else None
+        keys = _sorted(_keys(sampled, order, curve, sampled.column(_NUMBER)))
+        return cls(order, keys.take(pa.array(np.arange(_SAMPLES, keys.num_rows, _SAMPLES))), curve)
+
+    @property
+    def count(self) -> int:
+        """Number of parts."""
+        count: int = self.bounds.num_rows + 1
+        return count
+
+    def part_of(self, rows: pa.Table, numbers: Rows) -> Rows:
+        """The part of each row: the number of bounds that are not above it. Equal rows are told apart by their numbers."""
+        own = _keys(rows, self.order, self.curve, pa.chunked_array([numbers]))
+        return _parts(pa.concat_tables([self.bounds, own]), self.bounds.num_rows)
+
+    def in_order(self, rows: pa.Table) -> pa.Table:
+        """Rows of one part in order."""
+        return _in_order(rows, self.order, self.curve)
+
+
+def _in_order(rows: pa.Table, order: Order, curve: "_Curve | None") -> pa.Table:
+    if curve is None:
         return in_order(rows, order.columns)
-    return rows.take(pc.sort_indices(key(rows).column(0)))
+    return rows.take(pc.sort_indices(pa.array(curve.places(rows))))
 
 
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
@@ -110,25 +169,6 @@ def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
 
 
 _NUMBER = "\0number"
-
-
-def _sample(batches: Iterator[pa.RecordBatch], order: Order, part_rows: int) -> pa.Table:
-    """Some rows of each part of about `part_rows` rows, with their numbers."""
-    step = max(1, part_rows // _SAMPLES)
-    sampled, seen = [], 0
-    for batch in batches:
-        chosen = np.arange(-seen % step, batch.num_rows, step)
-        rows = pa.Table.from_batches([batch]).select(list(order.columns)).take(pa.array(chosen))
-        sampled.append(rows.append_column(_NUMBER, pa.array(chosen + seen)))
-        seen += batch.num_rows
-    return pa.concat_tables(sampled)
-
-
-def _key_of(order: Order, sampled: pa.Table) -> Key:
-    if not order.is_curve:
-        return lambda rows: without_extensions(rows.select(list(order.columns)))
-    curve = _Curve(order.columns, sampled)
-    return lambda rows: pa.table({"place": pa.array(curve.places(rows))})
 
 
 class _Curve:
@@ -167,19 +207,6 @@ def _num_below(column: pa.ChunkedArray, bounds: pa.ChunkedArray) -> Rows:
     return _parts(pa.table({"value": both}), len(bounds))
 
 
-def _part_of(key: Key, bounds: pa.Table) -> Callable[[pa.Table], Rows]:
-    """Tells the part of each row: the number of bounds that are not above it."""
-    seen = 0
-
-    def part_of(rows: pa.Table) -> Rows:
-        nonlocal seen
-        own = _numbered(key(rows), pa.chunked_array([np.arange(seen, seen + rows.num_rows)]))
-        seen += rows.num_rows
-        return _parts(pa.concat_tables([bounds, own]), bounds.num_rows)
-
-    return part_of
-
-
 def _parts(bounds_and_rows: pa.Table, num_bounds: int) -> Rows:
     """For each row after sorted bounds, the number of these that are not above it: the sort is stable."""
     order = np.asarray(pc.sort_indices(bounds_and_rows, [(n, "ascending") for n in bounds_and_rows.column_names]))
@@ -188,10 +215,10 @@ def _parts(bounds_and_rows: pa.Table, num_bounds: int) -> Rows:
     return parts[num_bounds:]
 
 
-def _numbered(columns: pa.Table, numbers: pa.ChunkedArray) -> pa.Table:
-    """The columns to sort by, and the number of the row, so that equal rows are divided among parts, too."""
-    names = [*(f"c{i}" for i in range(columns.num_columns)), "number"]
-    return pa.table([*columns.columns, numbers], names=names)
+def _keys(rows: pa.Table, order: Order, curve: _Curve | None, numbers: pa.ChunkedArray) -> pa.Table:
+    """The columns to sort by, which are plain, and the number of the row, so that equal rows are divided among parts, too."""
+    keys = _plain(rows, order.columns) if curve is None else [pa.chunked_array([curve.places(rows)])]
+    return pa.table([*keys, numbers], names=[*(f"c{i}" for i in range(len(keys))), "number"])
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

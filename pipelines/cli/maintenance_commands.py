@@ -1,7 +1,7 @@
 """The commands that maintain tables: `nevermore debt`, `compact`, `convert`, `expire`, `orphans`, `erase` and `rollback`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -65,6 +65,15 @@ def compact(
     manifests: Annotated[
         bool, typer.Option("--manifests", help="Rewrite manifests, sorted by partition, and no data files.")
     ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="local rewrites in this process, spark by tasks of Spark, auto by these for large tables; default: `compact_engine` of the config.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be rewritten; change nothing.")] = False,
     config: OptionalConfig = None,
     as_json: AsJson = False,
@@ -78,12 +87,17 @@ def compact(
     Examples: `nevermore compact shop.orders`, `nevermore compact shop.orders --sort customer_id --where "day >= '2026-01-01'"`
     """
     from pipelines.changes.row_order import Order
+    from pipelines.config.project import Engine
     from pipelines.maintain.compact import CompactSettings
     from pipelines.maintain.compact import compact as rewrite
     from pipelines.maintain.manifest_order import arrange_manifests
 
-    if manifests and (everything or (sort, where, target_size) != (None, None, None)):
-        raise ConfigError("--manifests rewrites no data files: leave out --sort, --all, --where and --target-size")
+    if manifests and (everything or (sort, where, target_size, engine) != (None,) * 4):
+        raise ConfigError(
+            "--manifests rewrites no data files: leave out --sort, --all, --where, --target-size and --engine"
+        )
+    if engine not in {None, *get_args(Engine)}:
+        raise ConfigError(f"--engine: {engine!r} is not one of {', '.join(get_args(Engine))}")
     settings = _config(tables, config)
     asked: dict[str, Any] = {
         "order": None if sort is None else Order.parse(sort, split_names),
@@ -91,6 +105,7 @@ def compact(
         "where": where,
         "target_file_bytes": None if target_size is None else _size(target_size),
         "is_dry": dry_run,
+        "engine": engine,
     }
     done = []
     for name in tables:

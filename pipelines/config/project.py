@@ -250,6 +250,8 @@ class IndexConfig(Section):
         return self
 
 
+Engine = Literal["local", "spark", "auto"]
+"""What does the work: this process, tasks of Spark, or what the size of the work suggests."""
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's default splits."""
 DEFAULT_MAX_DEBT = 0.5
@@ -292,14 +294,28 @@ class MaintenanceConfig(RetentionConfig):
         expire_every: how often `nevermore run` expires snapshots; if omitted, only `nevermore expire` and Dagster's `retention_job` do.
         compact: `auto` rewrites small files and files with many dead rows once scans lose a noticeable part of their time by them; `off` leaves that to `nevermore compact`.
         target_file_size: size of the files that compaction writes.
+        compact_engine: `local` compacts in this process, `spark` by tasks of Spark, in the session of `spark`. `auto` takes Spark where that
+            section names a master or a remote, for at least `spark_above_bytes`.
+        spark_above_bytes: stored bytes of the files to rewrite from which `auto` takes Spark.
         max_debt: the check `scans_are_fast` in Dagster warns if scans of a mirror lose more than this part of their time by small files and deletes.
         keep_log: how long the change log of a mirror keeps every change; `nevermore trim-log` and Dagster's `retention_job` replace older ones by the last of each key. If omitted, all are kept.
     """
 
     compact: AutoOrOff = "auto"
     target_file_size: Bytes = DEFAULT_TARGET_FILE_BYTES
+    compact_engine: Engine = "auto"
+    spark_above_bytes: Bytes = DEFAULT_SPARK_ABOVE_BYTES
     max_debt: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_DEBT
     keep_log: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _is_read(self) -> "MaintenanceConfig":
+        if {"spark_above_bytes", "compact_engine"} <= self.model_fields_set and self.compact_engine != "auto":
+            raise placed(
+                f"spark_above_bytes has no effect with compact_engine: {self.compact_engine}; remove it",
+                "spark_above_bytes",
+            )
+        return self
 
 
 MIN_FRESHNESS_SECONDS = 60.0
@@ -336,7 +352,7 @@ class IngestConfig(Section):
         spark_above_bytes: size of new files, as they are stored, from which `auto` takes Spark.
     """
 
-    engine: Literal["local", "spark", "auto"] = "local"
+    engine: Engine = "local"
     spark_above_bytes: Bytes = DEFAULT_SPARK_ABOVE_BYTES
 
     @model_validator(mode="after")

@@ -7,27 +7,26 @@ scan loses, not by numbers of files. Rows are streamed; finished groups of files
 
 import logging
 import time
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipelines.changes.row_order import AS_THEY_ARE, Order, sorted_rows
+from pipelines.changes.row_order import AS_THEY_ARE, Order
 from pipelines.config.project import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_ROW_GROUP_BYTES,
+    DEFAULT_SPARK_ABOVE_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
     Config,
+    Engine,
+    SparkConfig,
 )
-from pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from pipelines.errors import CommitUnknownError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.conversion import convert
@@ -38,8 +37,9 @@ from pipelines.iceberg.manifests import FileName, NamedFiles
 from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
 from pipelines.iceberg.positions import ancestors, carried_positions
 from pipelines.iceberg.row_shape import check_order, parquet_schema
-from pipelines.iceberg.table_writer import FileLayout, RollingWriter
+from pipelines.iceberg.table_writer import FileLayout
 from pipelines.maintain.manifest_order import arrange_manifests
+from pipelines.maintain.rewrite import Drops, Rewrite, Rewritten, SparkRewrites, count_dead_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY
 from scan_core import (
     ROW_LINEAGE,
@@ -47,7 +47,6 @@ from scan_core import (
     DeleteContent,
     DeleteFile,
     FileScanTask,
-    Mask,
     PartitionSpec,
     ScanContext,
     ScanMetrics,
@@ -57,8 +56,6 @@ from scan_core import (
     Split,
     Table,
     read_split,
-    resolve_deletes,
-    run_splits,
 )
 from scan_core.io import parse_location
 from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
@@ -105,8 +102,8 @@ MAX_ROUNDS = 3
 """How often files that another writer has changed meanwhile are planned again."""
 SORT_SHARE = 8
 """Divides the memory limit for rows that are sorted; the others are for reading, copies and the writer."""
-SORTED_BATCH_ROWS = 8_192
-"""The writer ends files between batches."""
+GROUPS_PER_SLOT = 4
+"""Groups for each task that Spark runs at once, after which they are committed, so that an interruption loses no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +122,10 @@ class CompactSettings:
         memory_limit_bytes: maximum memory for reading, sorting and writing.
         max_seconds: no group is begun after this time.
         is_dry: report what would be rewritten, and change nothing.
+        engine: `local` rewrites in this process, `spark` by tasks of Spark, `auto` by these if Spark is configured and at
+            least `spark_above_bytes` are to be rewritten.
+        spark_above_bytes: stored bytes of data files from which `auto` takes Spark.
+        spark: the session.
     """
 
     target_file_bytes: int = DEFAULT_TARGET_FILE_BYTES
@@ -138,6 +139,16 @@ class CompactSettings:
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
     max_seconds: float | None = None
     is_dry: bool = False
+    engine: Engine = "local"
+    spark_above_bytes: int = DEFAULT_SPARK_ABOVE_BYTES
+    spark: SparkConfig = field(default_factory=SparkConfig)
+
+    def takes_spark(self, num_bytes: int) -> bool:
+        """Whether tasks of Spark work on so many stored bytes."""
+        if self.engine != "auto":
+            return self.engine == "spark"
+        is_configured = self.spark.master is not None or self.spark.remote is not None
+        return is_configured and num_bytes >= self.spark_above_bytes
 
     @classmethod
     def of(cls, table: "CatalogTable", config: Config | None = None, **asked: Any) -> "CompactSettings":
@@ -152,6 +163,10 @@ class CompactSettings:
         name = ".".join(table.name())
         mirror = None if config is None else config.tables.get(name)
         published = None if config is None else config.published.get(name)
+        if config is not None:
+            upkeep = config.maintenance if mirror is None else mirror.maintenance
+            found |= {"engine": upkeep.compact_engine, "spark_above_bytes": upkeep.spark_above_bytes}
+            found["spark"] = config.spark
         if mirror is not None:
             found |= {"order": Order(mirror.sort_by), "memory_limit_bytes": mirror.memory_limit_bytes}
             found["target_file_bytes"] = mirror.maintenance.target_file_size
@@ -187,6 +202,7 @@ class CompactReport:
         scan_seconds: estimated seconds of the same scan if everything was compacted.
         seconds: time taken.
         is_dry: whether nothing was changed.
+        engine: what rewrote: `local`, this process, or `spark`.
         indexes: what was done for the indexes of the table.
     """
 
@@ -208,6 +224,7 @@ class CompactReport:
     scan_seconds: float = 0.0
     seconds: float = 0.0
     is_dry: bool = False
+    engine: str = "local"
     indexes: tuple[str, ...] = ()
 
     @property
@@ -230,12 +247,13 @@ class CompactReport:
                 f"{self.files_after:,} of {about}{self.bytes_after:,}; {self.dead_rows_removed:,} dead rows removed, "
                 f"{self.delete_files_dropped:,} delete files dropped"
             )
+            on_spark = " on Spark" if self.engine == "spark" else ""
             commits = f"{self.commits:,} commit{'s' * (self.commits != 1)}"
             if self.deletes_converted:
                 yield f"  {self.deletes_converted:,} delete files converted to the positions of deleted rows"
             if self.manifests_rewritten:
                 yield f"  {self.manifests_rewritten:,} manifests sorted by partition"
-            yield f"  before: {loses}; {commits} in {self.seconds:.1f} s, snapshot {self.snapshot_id}"
+            yield f"  before: {loses}; {commits} in {self.seconds:.1f} s{on_spark}, snapshot {self.snapshot_id}"
         if self.replanned:
             yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
         if self.given_up:
@@ -301,7 +319,7 @@ def rewrite_without(
     table: "CatalogTable",
     settings: CompactSettings,
     paths: Collection[str],
-    drops: Callable[[pa.RecordBatch], Mask],
+    drops: Drops,
     properties: Mapping[str, str],
 ) -> tuple[CompactReport, frozenset[str]]:
     """Rewrite some data files without their dead rows and without others, in one commit that names no old file any more.
@@ -535,6 +553,20 @@ def _full_tiers(small: Sequence[FileDebt]) -> list[FileDebt]:
     return chosen
 
 
+def _jobs(groups: Iterable[Sequence[FileDebt]], num_groups: int) -> Iterator[list[Sequence[FileDebt]]]:
+    """Groups to rewrite before a commit: enough for all tasks, and of at least `COMMIT_BYTES`."""
+    held: list[Sequence[FileDebt]] = []
+    size = 0
+    for files in groups:
+        held.append(files)
+        size += sum(f.size for f in files)
+        if len(held) >= num_groups and size >= COMMIT_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
 def _bins(files: Sequence[FileDebt], max_bytes: int) -> Iterator[list[FileDebt]]:
     held: list[FileDebt] = []
     size = 0
@@ -658,31 +690,6 @@ def _max_dead_rows(task: FileScanTask) -> int:
     return min(task.data_file.record_count, keys + sum(file.record_count for file in _position_deletes(task)))
 
 
-def count_dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> list[int]:
-    """Number of dead rows of each of these files; reads the columns of keys."""
-
-    def count(split: Split, metrics: ScanMetrics) -> Iterator[int]:
-        yield sum(int(flags.sum()) for flags in resolve_deletes(split.tasks[0], context, metrics))
-
-    splits = [Split(context, (task,)) for task in tasks]
-    return list(run_splits(splits, count, ScanMetrics(), context.options.parallelism))
-
-
-def _without(
-    batches: Iterator[pa.RecordBatch], drops: Callable[[pa.RecordBatch], Mask]
-) -> tuple[Iterator[pa.RecordBatch], list[int]]:
-    """The rows that are not dropped, and the numbers of those that were so far."""
-    num_dropped: list[int] = []
-
-    def kept() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            dropped = drops(batch)
-            num_dropped.append(int(dropped.sum()))
-            yield batch.filter(pa.array(~dropped)) if dropped.any() else batch
-
-    return kept(), num_dropped
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Files that were rewritten, and what became of them; `moves` tells whether they had another partition spec."""
@@ -742,7 +749,8 @@ class _Run:
     total_bytes: int = 0
     lost: set[str] = field(default_factory=set)
     committing: RowDelta | None = None
-    drops: Callable[[pa.RecordBatch], Mask] | None = None
+    drops: Drops | None = None
+    spark: SparkRewrites | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -772,11 +780,10 @@ class _Run:
             return frozenset()
         self.total_bytes = self.done_bytes + sum(f.size for files in groups for f in files)
         ready: list[_Group] = []
+        rewritten = self._rewritten(groups, self._how(state, delta)) if groups else iter(())
         try:
-            for files in groups:
-                if self._is_late():
-                    break
-                ready.append(self._rewrite(files, state, delta))
+            while not self._is_late() and (made := next(rewritten, None)) is not None:
+                ready += made
                 if sum(group.size for group in ready) >= COMMIT_BYTES and self.drops is None:
                     self._commit(ready, state)
                     ready = []
@@ -819,7 +826,7 @@ class _Run:
             most = debts_of(plan, costs, lambda tasks: [_max_dead_rows(t) for t in tasks])
             if not self._is_indebted(most, costs):
                 return []
-        debts = debts_of(plan, costs, lambda tasks: count_dead_rows(tasks, plan.context))
+        debts = debts_of(plan, costs, lambda tasks: self._dead_rows(tasks, plan.context))
         is_indebted = self._is_indebted(debts, costs)
         if settings.is_automatic and not is_indebted:
             return []
@@ -833,6 +840,10 @@ class _Run:
         target = settings.target_file_bytes
         groups.sort(key=lambda files: -costs.saved_seconds(files, target) / max(sum(f.size for f in files), 1))
         return groups
+
+    def _dead_rows(self, tasks: Sequence[FileScanTask], context: ScanContext) -> Sequence[int]:
+        spark = self._on_spark(sum(task.data_file.file_size_bytes for task in tasks)) if tasks else None
+        return count_dead_rows(tasks, context) if spark is None else spark.count_dead_rows(tasks, context)
 
     def _is_indebted(self, debts: Sequence[FileDebt], costs: Costs) -> bool:
         """Whether scans lose a noticeable part of their time."""
@@ -860,9 +871,9 @@ class _Run:
         is_ours = KEY in properties and ADOPTED not in properties
         return needless_deletes(state.plan, state.deletes, replaced, sequence_number, trust_bounds=is_ours)
 
-    def _rewrite(self, files: Sequence[FileDebt], state: State, delta: RowDelta) -> _Group:
-        """Write the live rows of a group to new files, which are not committed yet."""
-        settings, metrics = self.settings, ScanMetrics()
+    def _how(self, state: State, delta: RowDelta) -> Rewrite:
+        """How groups of files are rewritten."""
+        settings, schema = self.settings, delta.schema
         layout = FileLayout(
             target_file_bytes=settings.target_file_bytes,
             row_group_bytes=min(
@@ -871,52 +882,59 @@ class _Run:
             row_group_rows=DEFAULT_ROW_GROUP_ROWS,
             page_rows=DEFAULT_PAGE_ROWS,
             compression=settings.compression,
-            bloom_filters=tuple(name for name in settings.bloom_columns if name in delta.schema.names),
+            bloom_filters=tuple(name for name in settings.bloom_columns if name in schema.names),
             sample_dictionaries=True,
         )
-        keys = [delta.schema.find(name).field_id for name in settings.key if name in delta.schema.names]
-        prefix = f"compact-{uuid.uuid4().hex[:8]}"
         context, target = state.plan.context, delta.target
         if self.table.format_version > 2:  # rows keep their ids, and who changed them last
             context = replace(context, projection=_with_lineage(context.projection))
             target = replace(target, schema=_with_lineage(target.schema))
-        with (
-            RollingWriter(target, delta.default_spec, layout, prefix, keys) as writer,
-            closing(self._live_rows(files, context, metrics)) as batches,
-        ):
-            kept, num_dropped = (batches, [0]) if self.drops is None else _without(batches, self.drops)
-            rows: Iterator[pa.Table | pa.RecordBatch] = kept
-            if settings.order.columns:
-                limit = settings.memory_limit_bytes // SORT_SHARE
-                read_keys = partial(self._keys, files, state.plan.context, delta.schema)
-                parts = sorted_rows(kept, settings.order, limit, read_keys)
-                rows = chain.from_iterable(part.to_batches(SORTED_BATCH_ROWS) for part in parts)
-            writer.write(rows)
-        written = tuple(replace(f, data_sequence_number=state.sequence_number) for f in writer.files)
-        if sum(f.record_count for f in written) + sum(num_dropped) != metrics.rows_out:
-            delta.discard(written)
-            raise PipelineError(f"{self.report.table}: {metrics.rows_out} rows were read, but others written")
-        dead = metrics.rows_removed_by_equality_deletes + metrics.rows_removed_by_position_deletes
-        moves = any(f.task.data_file.spec_id != delta.default_spec.spec_id for f in files)
-        return _Group(files, written, dead, moves)
+        return Rewrite(
+            table=self.report.table,
+            context=context,
+            target=target,
+            spec=delta.default_spec,
+            layout=layout,
+            key_ids=tuple(schema.find(name).field_id for name in settings.key if name in schema.names),
+            order=settings.order,
+            sort_bytes=settings.memory_limit_bytes // SORT_SHARE,
+            sequence_number=state.sequence_number,
+        )
 
-    def _keys(self, files: Sequence[FileDebt], context: ScanContext, schema: Schema) -> Iterator[pa.RecordBatch]:
-        ids = tuple(schema.find(name).field_id for name in self.settings.order.columns)
-        context = replace(context, projection=schema.select(ids))
-        splits = [Split(context, (debt.task,)) for debt in files]
-        return run_splits(splits, read_split, ScanMetrics(), context.options.parallelism)
+    def _on_spark(self, num_bytes: int) -> SparkRewrites | None:
+        """The tasks of Spark that work on so many bytes of data files; None for this process."""
+        settings = self.settings
+        if self.drops is not None or not settings.takes_spark(num_bytes):
+            return None
+        if self.spark is None:
+            self.spark = SparkRewrites.of(settings.spark)
+        return self.spark
 
-    def _live_rows(
-        self, files: Sequence[FileDebt], context: ScanContext, metrics: ScanMetrics
-    ) -> Generator[pa.RecordBatch, None, None]:
-        splits = [Split(context, (debt.task,)) for debt in files]
+    def _rewritten(self, groups: Sequence[Sequence[FileDebt]], how: Rewrite) -> Iterator[list[_Group]]:
+        """Write the live rows of groups to new files, which are not committed yet: one group at a time, or a job's."""
+        spark = self._on_spark(sum(f.size for files in groups for f in files))
+        if spark is None:
+            for files in groups:
+                yield [self._group(files, how([f.task for f in files], self._read, self.drops), how.spec)]
+            return
+        self.report.engine = "spark"
+        for chosen in _jobs(groups, GROUPS_PER_SLOT * spark.slots):
+            made = spark.rewrite([[f.task for f in files] for files in chosen], how)
+            self._done(sum(f.size for files in chosen for f in files))
+            yield [self._group(files, one, how.spec) for files, one in zip(chosen, made, strict=True)]
 
-        def read(split: Split, own: ScanMetrics) -> Iterator[pa.RecordBatch]:
-            yield from read_split(split, own)
-            self.done_bytes += split.tasks[0].data_file.file_size_bytes
-            self.progress(self.done_bytes, self.total_bytes, self.report.table)
+    @staticmethod
+    def _group(files: Sequence[FileDebt], made: Rewritten, spec: PartitionSpec) -> _Group:
+        moves = any(f.task.data_file.spec_id != spec.spec_id for f in files)
+        return _Group(files, made.files, made.dead_rows, moves)
 
-        yield from run_splits(splits, read, metrics, context.options.parallelism)
+    def _read(self, split: Split, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
+        yield from read_split(split, metrics)
+        self._done(split.tasks[0].data_file.file_size_bytes)
+
+    def _done(self, num_bytes: int) -> None:
+        self.done_bytes += num_bytes
+        self.progress(self.done_bytes, self.total_bytes, self.report.table)
 
     def _commit(self, groups: Sequence[_Group], read: State) -> None:
         """Replace the old files of these groups by the new ones, unless another writer has changed them."""

@@ -28,13 +28,13 @@ from pipelines.maintain.compact import (
     FileDebt,
     State,
     choose_groups,
-    count_dead_rows,
     debts_of,
     needless_deletes,
     pays_conversion,
     pays_unasked,
 )
 from pipelines.maintain.retention import Expiry, MaintainedTable, counted, expire, size_text
+from pipelines.maintain.rewrite import count_dead_rows
 from scan_core import ScanOptions, Table
 
 if TYPE_CHECKING:

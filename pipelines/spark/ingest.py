@@ -8,7 +8,7 @@ neither pyspark nor what only the driver needs.
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -38,14 +38,11 @@ from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import whole_lines
 from pipelines.sources.files import gather, read_pieces
+from pipelines.spark.jobs import REPORT, ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
 from scan_core import PartitionSpec
 
-_ROWS = "piece int, place int, number int, data binary"
-"""Rows between tasks: a piece, the place of the changes in it, a table or a bucket, and the changes."""
-_ROW_SCHEMA = pa.schema([("piece", pa.int32()), ("place", pa.int32()), ("number", pa.int32()), ("data", pa.binary())])
 _RESULT = -1
 """Instead of the number of a table: the row holds the `PieceResult`."""
-_REPORT = "data binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +194,8 @@ class DecodePieces:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode the pickled pieces in `batches`: yield their changes by table, and the result of each."""
-        _begin_task()
-        for number, packed in _values(batches, "number", "packed"):
+        begin_task()
+        for number, packed in values_of(batches, "number", "packed"):
             yield from self._decoded(number, pickle.loads(packed))  # noqa: S301 - of our own driver
 
     def _decoded(self, number: int, piece: Sequence[Part]) -> Iterator[pa.RecordBatch]:
@@ -222,7 +219,7 @@ class DecodePieces:
                         own.add(batch)
                     for code, batch in enumerate(done.tables.values()):
                         if batch.num_rows:
-                            yield _row(number, place, code, packed_table(batch.table))
+                            yield row_of(number, place, code, packed_table(batch.table))
                             place += 1
                     result.num_read += raw.num_read
                     result.rejected = Rejected.concat([result.rejected, done.rejected])
@@ -235,7 +232,7 @@ class DecodePieces:
                 result.files |= {file.name: file for file in part.files}
         except PipelineError as error:
             result.error = error
-        yield _row(number, place, _RESULT, pickle.dumps(result))
+        yield row_of(number, place, _RESULT, pickle.dumps(result))
 
     def _read(self, part: Part) -> Iterator[FilePiece]:
         for piece in read_pieces(part.file, part.known, self.options, self.filesystem, part.stop):
@@ -265,7 +262,7 @@ class WriteLog:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return a report of the files of the changes in `batches`."""
-        _begin_task()
+        begin_task()
         written = Written()
         held: list[pa.Table] = []
         for _, first, changes in numbered(batches, self.row_type, self.key, self.firsts):
@@ -286,7 +283,7 @@ def numbered(
     """((piece, place), first ordinal, changes) of all rows of a task."""
     at: dict[int, int] = dict(firsts)
     last = (-1, -1)
-    for piece, place, data in _values(batches, "piece", "place", "data"):
+    for piece, place, data in values_of(batches, "piece", "place", "data"):
         if piece == last[0] and place <= last[1]:
             raise RuntimeError(f"changes of piece {piece} are out of order: {place} after {last[1]}")
         last = (piece, place)
@@ -328,7 +325,7 @@ class ToBuckets:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the changes of `batches` by bucket, many at a time, as every row of Spark repeats their schema."""
-        _begin_task()
+        begin_task()
         held: list[pa.Table] = []
         at = (-1, -1)
         for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts):
@@ -347,7 +344,7 @@ class ToBuckets:
         moved = rows.take(pa.array(order)).combine_chunks()
         for number in np.flatnonzero(np.diff(starts)).tolist():
             own = moved.slice(starts[number], starts[number + 1] - starts[number])
-            yield _row(piece, place, number, packed_table(own))
+            yield row_of(piece, place, number, packed_table(own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,9 +373,9 @@ class FoldBuckets:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return a report of the files of the buckets in `batches`, which are sorted by bucket, piece and place."""
-        _begin_task()
+        begin_task()
         written, deletes = Written(), list[pa.Table]()
-        rows = _values(batches, "number", "data")
+        rows = values_of(batches, "number", "data")
         for _, bucket in groupby(rows, key=lambda row: row[0]):
             with closing(ChangeRun.of((unpacked_table(data) for _, data in bucket), self.limit_bytes)) as run:
                 written.num_changes += run.num_rows
@@ -416,58 +413,19 @@ class FoldBuckets:
 
 def count_lines(filesystem: FileSystem | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Task: find the lines of parts of files given as (number, pickled (file, start, stop)); see `whole_lines`."""
-    _begin_task()
-    for number, packed in _values(batches, "number", "packed"):
+    begin_task()
+    for number, packed in values_of(batches, "number", "packed"):
         file, start, stop = pickle.loads(packed)  # noqa: S301 - of our own driver
         try:
             found: Any = whole_lines(file, start, stop, filesystem)
         except SourceError as error:
             found = error
-        yield _row(number, 0, 0, pickle.dumps(found))
-
-
-def packed_table(table: pa.Table) -> bytes:
-    """A table as compressed bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table.combine_chunks())
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def unpacked_table(data: bytes) -> pa.Table:
-    """The table of `packed_table`."""
-    return pa.ipc.open_stream(data).read_all()
-
-
-def _begin_task() -> None:
-    from scan_core.spark import keep_archives_of_spark
-
-    keep_archives_of_spark()
-
-
-def _values(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:
-    """The rows that Spark passes; each holds many changes."""
-    for batch in batches:
-        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
-        for row in range(batch.num_rows):
-            yield tuple(column[row].as_py() for column in columns)
-
-
-def _row(piece: int, place: int, number: int, data: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [{"piece": piece, "place": place, "number": number, "data": data}], schema=_ROW_SCHEMA
-    )
-
-
-BATCH_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+        yield row_of(number, 0, 0, pickle.dumps(found))
 
 
 @dataclass(frozen=True, slots=True)
-class IngestJobs:
+class IngestJobs(SparkJobs):
     """The Spark jobs of an ingest."""
-
-    session: Any
 
     def counted_lines(
         self, parts: Sequence[tuple[ListedFile, int, int]], filesystem: FileSystem | None
@@ -477,8 +435,8 @@ class IngestJobs:
         Raises:
             SourceError: a file cannot be read.
         """
-        frame = self._spread(dict(enumerate(map(pickle.dumps, parts))))
-        rows = self._collected(frame.mapInArrow(partial(count_lines, filesystem), _ROWS))
+        frame = self.spread(dict(enumerate(map(pickle.dumps, parts))))
+        rows = self.collected(frame.mapInArrow(partial(count_lines, filesystem), ROWS))
         found = {row["piece"]: pickle.loads(bytes(row["data"])) for row in rows}  # noqa: S301 - of our own tasks
         for answer in found.values():
             if isinstance(answer, SourceError):
@@ -491,9 +449,9 @@ class IngestJobs:
         Raises:
             SourceError: the job failed.
         """
-        frame = self._spread({number: pickle.dumps(piece) for number, piece in pieces.items()})
-        decoded = frame.mapInArrow(task, _ROWS).persist()
-        rows = self._collected(decoded.where(f"number = {_RESULT}").select("data"))
+        frame = self.spread({number: pickle.dumps(piece) for number, piece in pieces.items()})
+        decoded = frame.mapInArrow(task, ROWS).persist()
+        rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
         results = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
         return decoded, sorted(results, key=lambda result: result.number)
 
@@ -503,7 +461,7 @@ class IngestJobs:
         Raises:
             SourceError: the job failed, or a file has changed since it was read.
         """
-        return self._written(changes.frame().mapInArrow(task, _REPORT), changes.num_rows).files
+        return self._written(changes.frame().mapInArrow(task, REPORT), changes.num_rows).files
 
     def write_mirror(self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets) -> Written:
         """Write the files of a mirror.
@@ -511,14 +469,14 @@ class IngestJobs:
         Raises:
             SourceError: as `write_log`.
         """
-        buckets = changes.frame().mapInArrow(spread, _ROWS).repartition(spread.num_buckets, "number")
+        buckets = changes.frame().mapInArrow(spread, ROWS).repartition(spread.num_buckets, "number")
         ordered = buckets.sortWithinPartitions("number", "piece", "place")
         first = min(spread.firsts.values())
         left = changes.num_rows - max(0, spread.first - first)
-        return self._written(ordered.mapInArrow(task, _REPORT), left)
+        return self._written(ordered.mapInArrow(task, REPORT), left)
 
     def _written(self, frame: Any, num_changes: int) -> Written:
-        parts = [pickle.loads(bytes(row["data"])) for row in self._collected(frame)]  # noqa: S301 - of our own tasks
+        parts = [pickle.loads(bytes(row["data"])) for row in self.collected(frame)]  # noqa: S301 - of our own tasks
         files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
         total = Written(files, sum(p.num_changes for p in parts), sum(p.num_missed for p in parts))
         if total.num_changes != num_changes:
@@ -527,31 +485,6 @@ class IngestJobs:
                 "has changed while it was read; nothing was committed, run again"
             )
         return total
-
-    def _spread(self, packed: Mapping[int, bytes]) -> Any:
-        """A frame with one row per task."""
-        rows = {"number": pa.array(list(packed), pa.int32()), "packed": pa.array(list(packed.values()), pa.binary())}
-        return self.session.createDataFrame(pa.table(rows)).coalesce(1).repartition(len(packed))
-
-    def _collected(self, frame: Any) -> list[Any]:
-        from pipelines.spark.session import SPARK_FAILURES, spark_message
-
-        try:
-            with self._few_rows():
-                rows: list[Any] = frame.collect()
-        except SPARK_FAILURES as error:
-            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
-        return rows
-
-    @contextmanager
-    def _few_rows(self) -> Iterator[None]:
-        """Let Spark pass few rows at a time to a task: each may take megabytes."""
-        before = self.session.conf.get(BATCH_ROWS_CONF)
-        self.session.conf.set(BATCH_ROWS_CONF, "4")
-        try:
-            yield
-        finally:
-            self.session.conf.set(BATCH_ROWS_CONF, before)
 
 
 @dataclass(frozen=True, slots=True)

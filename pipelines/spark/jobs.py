@@ -1,0 +1,94 @@
+"""Runs tasks of our own in Spark: each gets rows of bytes and yields such rows, so that Spark copies bytes and converts nothing.
+
+Tasks import neither pyspark nor what only the driver needs. What tasks write that fail or are overtaken is never named by a
+result, so no commit contains it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.errors import SourceError
+
+ROWS = "piece int, place int, number int, data binary"
+"""Rows between tasks: a piece of the work, the place of the data in it, a table or a bucket, and the data."""
+_ROW_SCHEMA = pa.schema([("piece", pa.int32()), ("place", pa.int32()), ("number", pa.int32()), ("data", pa.binary())])
+REPORT = "data binary"
+"""Rows of results alone."""
+BATCH_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJobs:
+    """Starts jobs in a session and collects what they report."""
+
+    session: Any
+
+    def spread(self, packed: Mapping[int, bytes]) -> Any:
+        """A frame of numbered work with one row per task, in columns `number` and `packed`."""
+        rows = {"number": pa.array(list(packed), pa.int32()), "packed": pa.array(list(packed.values()), pa.binary())}
+        return self.session.createDataFrame(pa.table(rows)).coalesce(1).repartition(len(packed))
+
+    def collected(self, frame: Any) -> list[Any]:
+        """The rows of a frame.
+
+        Raises:
+            SourceError: the job failed.
+        """
+        from pipelines.spark.session import SPARK_FAILURES, spark_message
+
+        try:
+            with self._few_rows():
+                rows: list[Any] = frame.collect()
+        except SPARK_FAILURES as error:
+            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
+        return rows
+
+    @contextmanager
+    def _few_rows(self) -> Iterator[None]:
+        """Let Spark pass few rows at a time to a task: each may take megabytes."""
+        before = self.session.conf.get(BATCH_ROWS_CONF)
+        self.session.conf.set(BATCH_ROWS_CONF, "4")
+        try:
+            yield
+        finally:
+            self.session.conf.set(BATCH_ROWS_CONF, before)
+
+
+def begin_task() -> None:
+    """Prepare the worker of a task."""
+    from scan_core.spark import keep_archives_of_spark
+
+    keep_archives_of_spark()
+
+
+def values_of(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:
+    """These columns of the rows that Spark passes; each holds many changes."""
+    for batch in batches:
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+        for row in range(batch.num_rows):
+            yield tuple(column[row].as_py() for column in columns)
+
+
+def row_of(piece: int, place: int, number: int, data: bytes) -> pa.RecordBatch:
+    """One row of `ROWS`."""
+    return pa.RecordBatch.from_pylist(
+        [{"piece": piece, "place": place, "number": number, "data": data}], schema=_ROW_SCHEMA
+    )
+
+
+def packed_table(table: pa.Table) -> bytes:
+    """A table as compressed bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table.combine_chunks())
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpacked_table(data: bytes) -> pa.Table:
+    """The table of `packed_table`."""
+    return pa.ipc.open_stream(data).read_all()
