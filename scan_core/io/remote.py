@@ -1,19 +1,22 @@
 """One object of a store: near byte ranges merged into few requests, long ones cut, several at a time, fetched ahead."""
 
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from scan_core.io.object_store import StoredObject
 
+T = TypeVar("T")
 Range = tuple[int, int]
 """Offset and length."""
 
@@ -127,12 +130,34 @@ def grouped(ranges: Sequence[Range], bridge: int, max_bytes: int | None = None) 
 SMALL_FILE_BYTES = 256 * 1024
 """So much of the end of a file is read at once, which takes no longer than a request for less: all of a small file, and the page
 indexes of most others."""
-_REQUESTS_AT_A_TIME = 16
+_REQUESTS_AT_A_TIME = 64
+"""Of all files of a process, and as many that are made ahead: 16 connections reach the bandwidth of most stores, and several scans may run at a time."""
 _LARGEST_SPAN = 8 * 1024**2
 """Ranges are joined up to this size: all of it is held until the last of them is read."""
 _BLOCK_BYTES = 512 * 1024
 """Of each column that is read in windows of rows, two such blocks are held."""
 _MIN_PATIENCE_SECONDS = 0.5
+
+
+_POOLS: dict[bool, ThreadPoolExecutor] = {}
+_POOL_LOCK = Lock()
+
+
+def _requests(*, ahead: bool) -> ThreadPoolExecutor:
+    """The threads of this process in which requests wait for their answers; those that nobody waits for yet have their own."""
+    with _POOL_LOCK:
+        if ahead not in _POOLS:
+            _POOLS[ahead] = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "store-ahead" if ahead else "store")
+        return _POOLS[ahead]
+
+
+def _forget_threads() -> None:
+    global _POOL_LOCK  # noqa: PLW0603  its holder may be a thread of the other process
+    _POOL_LOCK = Lock()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 class Pace:
@@ -221,7 +246,7 @@ class RemoteFile:
         self._spans: list[_Span] = []
         self._tail: tuple[int, memoryview] | None = None
         self._lock, self._tail_lock = Lock(), Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._running: set[Future[Any]] = set()
         self.num_repeated = 0
         self._num_kept = 0
 
@@ -268,7 +293,7 @@ class RemoteFile:
                     break
                 chosen.append((offset, length))
             if self._tail is None:  # page indexes will be asked for
-                self._workers().submit(self.read_tail, SMALL_FILE_BYTES)
+                self._submit(True, self.read_tail, SMALL_FILE_BYTES)
             return self._request(chosen, row_group)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
@@ -343,17 +368,22 @@ class RemoteFile:
 
         return pa.PythonFile(_ArrowView(read, self.size()), "r")
 
-    def request(self, offset: int, length: int) -> "Future[memoryview]":
+    def request(self, offset: int, length: int) -> Callable[[], memoryview]:
         """Begin to read a range, which the caller holds; from what was fetched ahead, if it is in there."""
-        return self._workers().submit(self._read_one, offset, length)
+        with self._lock:
+            is_known = self._holder(offset, offset + length) is not None
+        if is_known:
+            return partial(self._read_one, offset, length)
+        return self._submit(True, self._get, offset, length).result
 
     def close(self) -> None:
         """Cancel requests that nobody waits for, wait for running ones, and release the file.
 
         If a request was sent twice, the slower answer is not waited for.
         """
-        if self._pool is not None:
-            self._pool.shutdown(wait=not self.num_repeated, cancel_futures=True)
+        running = {future for future in list(self._running) if not future.cancel()}
+        if not self.num_repeated:
+            wait(running)
         self._spans.clear()
         self._source.close()
 
@@ -381,14 +411,18 @@ class RemoteFile:
         for (start, length), members in groups:
             count = max(round(length / most), 1)
             edges = [start + length * i // count for i in range(count + 1)]
-            parts = [_Part(a, b - a, self._workers().submit(self._get, a, b - a)) for a, b in pairwise(edges)]
+            parts = [
+                _Part(a, b - a, self._submit(ahead_for is not None, self._get, a, b - a)) for a, b in pairwise(edges)
+            ]
             self._spans.append(_Span(start, start + length, [ranges[i] for i in members], parts, ahead_for))
         return sum(length for (_, length), _ in groups)
 
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "scan-range")
-        return self._pool
+    def _submit(self, ahead: bool, task: Callable[..., T], *arguments: int) -> "Future[T]":  # noqa: FBT001
+        """Run a request in a thread; it must not wait for another."""
+        future = _requests(ahead=ahead).submit(task, *arguments)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
 
     def _get(self, start: int, length: int) -> memoryview:
         began = perf_counter()
@@ -425,7 +459,7 @@ class RemoteFile:
         if first.done() or not first.running():
             return first.result()
         self.num_repeated += 1
-        second = self._workers().submit(self._get, part.start, part.length)
+        second = self._submit(False, self._get, part.start, part.length)
         done, _ = wait((first, second), return_when=FIRST_COMPLETED)
         answered = next((f for f in done if f.exception() is None), None)
         return (answered or (second if first.done() else first)).result()
@@ -455,7 +489,7 @@ class _Blocks:
         self._file = file
         self._at = start
         self._held = memoryview(b"")
-        self._next: Future[memoryview] | None = None
+        self._next: Callable[[], memoryview] | None = None
 
     def read(self, offset: int, length: int) -> memoryview:
         """A range, which begins where the last one did or behind it; from elsewhere on it begins anew."""
@@ -474,9 +508,9 @@ class _Blocks:
     def _take(self, offset: int) -> memoryview:
         block = self._next or self._begin(offset)
         self._next = None
-        return memoryview(b"") if block is None else block.result()
+        return memoryview(b"") if block is None else block()
 
-    def _begin(self, offset: int) -> "Future[memoryview] | None":
+    def _begin(self, offset: int) -> Callable[[], memoryview] | None:
         length = min(_BLOCK_BYTES, self.end - offset)
         return self._file.request(offset, length) if length > 0 else None
 
