@@ -25,7 +25,7 @@ from assets.materialized import change_log_metadata, mirror_metadata
 from assets.new_files import has_files, new_files_sensor
 from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
-from assets.retries import retry, retry_if_transient
+from assets.steps import executor_of, retry, retry_if_transient
 from checks.asset_checks import leave_run_failed, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.errors import ConfigError
@@ -192,7 +192,7 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
             *([publish_after_ingest(refresh, config)] if refresh else []),
             *(alert_sensors() if config.alerts is not None else []),
         ],
-        executor=dg.in_process_executor,  # one Spark session per run, not one per step
+        executor=executor_of(config),
         resources={
             "project": Project(
                 config_path=str(config.path), spark_master=spark_master or os.environ.get(SPARK_VARIABLE)

@@ -13,7 +13,7 @@ from assets.labels import beta_features, formatted_sql, labels
 from assets.materialized import partition_metadata, published_columns, refresh_metadata
 from assets.new_files import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
-from assets.retries import retry_if_transient
+from assets.steps import retry_if_transient
 from checks.asset_checks import check_metadata, leave_run_failed
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE
@@ -197,7 +197,6 @@ def publish_job(config: Config) -> dg.JobDefinition | None:
 
     @dg.job(
         name=PUBLISH_JOB,
-        executor_def=dg.in_process_executor,
         description="Bring incremental and unpartitioned published tables up to date with their mirrors.",
     )
     def refresh_all() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from difflib import get_close_matches
+from threading import Lock
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -157,6 +158,10 @@ def shape_of(expectations: Iterable[ExpectationConfig]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_library_lock = Lock()
+"""Great Expectations keeps its project in a global, so steps that work side by side take turns."""
+
+
 def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame_bytes: int) -> Validation:
     """Check expectations.
 
@@ -177,17 +182,18 @@ def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame
             groups.setdefault((expectation.where, _scope(expectation, rows)), []).append(place)
     counts: dict[str, int] = {}
     documents: list[Mapping[str, Any]] = []
-    library = _Library() if groups else None
-    for (where, scope), places in groups.items():
-        if library is None:
-            break
-        chosen = {place: _with_typed_bounds(expectations[place], rows.scan.schema, scope) for place in places}
-        made = _Group(library, rows, where, scope, chosen, frame_bytes).run()
-        for place, result in made.results.items():
-            found[place] = _found(expectations[place], result, rows.key)
-        what = "changed rows" if scope == "changed" else "rows"
-        counts[what] = max(counts.get(what, 0), made.num_rows)
-        documents.append(made.document)
+    with _library_lock:
+        library = _Library() if groups else None
+        for (where, scope), places in groups.items():
+            if library is None:
+                break
+            chosen = {place: _with_typed_bounds(expectations[place], rows.scan.schema, scope) for place in places}
+            made = _Group(library, rows, where, scope, chosen, frame_bytes).run()
+            for place, result in made.results.items():
+                found[place] = _found(expectations[place], result, rows.key)
+            what = "changed rows" if scope == "changed" else "rows"
+            counts[what] = max(counts.get(what, 0), made.num_rows)
+            documents.append(made.document)
     return Validation([f for f in found if f is not None], counts, documents)
 
 

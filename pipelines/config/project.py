@@ -757,6 +757,8 @@ def _as_text(value: Any) -> Any:
 
 
 MAX_THREADS = 512
+DEFAULT_PARALLEL_STEPS = 4
+"""Most steps wait for Spark, DuckDB or files most of the time."""
 ALL_TABLES = ".*"
 """Suffix of entries that stand for all tables of their feed."""
 _TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
@@ -816,6 +818,7 @@ class Config(Section):
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
         parallel_tables: number of tables of a feed that are folded, written and committed at the same time; if omitted, one per thread, but at least two.
         threads: number of threads that read, decode and encode during an ingest; if omitted, one per core.
+        parallel_steps: steps of a Dagster run that work at the same time, in one process and with one Spark session; 1 for one after the other.
         patterns: entries of `tables` named `namespace.*`; their mirrors become known when the feed delivers them.
         scan: scan options by name, as accepted by `ScanOptions.of`; sizes also as text, such as 64MiB.
         path: path of the config file.
@@ -834,6 +837,7 @@ class Config(Section):
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
     parallel_tables: Annotated[int, Field(ge=1)] | None = None
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
+    parallel_steps: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_STEPS
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     scan: dict[str, Any] = Field(default_factory=dict)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -92,6 +93,9 @@ _QUERY_SETTINGS = {
 }
 """Settings that a session can still change when Spark is already running."""
 _CONSTRAINTS = "spark.sql.constraintPropagation.enabled"
+_planning_lock = Lock()
+_planned: dict[int, tuple[int, str]] = {}
+"""By session: blocks of `planning` that threads are in, and the setting before the first of them."""
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -188,13 +192,22 @@ def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
     if not computes_in_unions(query):
         yield
         return
-    before = str(session.conf.get(_CONSTRAINTS))
-    session.conf.set(_CONSTRAINTS, "false")
+    with _planning_lock:
+        number, before = _planned.get(id(session), (0, ""))
+        if not number:
+            before = str(session.conf.get(_CONSTRAINTS))
+            session.conf.set(_CONSTRAINTS, "false")
+        _planned[id(session)] = number + 1, before
     try:
         yield
     finally:
-        with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
-            session.conf.set(_CONSTRAINTS, before)
+        with _planning_lock:
+            number, before = _planned.pop(id(session))
+            if number > 1:
+                _planned[id(session)] = number - 1, before
+            else:
+                with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
+                    session.conf.set(_CONSTRAINTS, before)
 
 
 def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
