@@ -22,7 +22,7 @@ from assets.jobs import (
 )
 from assets.labels import labels
 from assets.materialized import change_log_metadata, mirror_metadata
-from assets.new_files import has_files, new_files_sensor
+from assets.new_events import new_events_sensor
 from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from assets.steps import executor_of, retry, retry_if_transient
@@ -188,7 +188,7 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
             *publish_schedules(config.published),
         ],
         sensors=[
-            *([new_files_sensor(config.ingest_sensor)] if has_files(config) else []),
+            new_events_sensor(config.ingest_sensor),
             *([publish_after_ingest(refresh, config)] if refresh else []),
             *(alert_sensors() if config.alerts is not None else []),
         ],

@@ -11,7 +11,7 @@ from pydantic import Field
 from assets.jobs import INGEST_JOB, PUBLISH_JOB
 from assets.labels import beta_features, formatted_sql, labels
 from assets.materialized import partition_metadata, published_columns, refresh_metadata
-from assets.new_files import TRIGGER
+from assets.new_events import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
 from assets.steps import retry_if_transient
 from checks.asset_checks import check_metadata, leave_run_failed

@@ -811,7 +811,7 @@ class Config(Section):
         published: tables built from mirrors, by name.
         spark: where and how Spark runs.
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
-        ingest_sensor: how often Dagster looks for new files; the sensor then runs by default, and ingests the sources that have some.
+        ingest_sensor: how often Dagster looks for new events; the sensor then runs by default, and ingests the sources that have some.
         alerts: who is notified when a run or a check fails in Dagster.
         maintenance: what is done to keep tables fast and small, for all tables.
         retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.

@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -244,6 +244,17 @@ class KafkaTopics:
             return True  # reading it says what is wrong
         offsets, unread = self._starts(consumer, partitions, known)
         return bool(unread) or offsets != known.offsets
+
+    def news(self, positions: Collection[str | None]) -> str | None:
+        """What is new for tables with these positions: a text that is another one when more has come; None if nothing is.
+
+        Raises:
+            SourceError: as `batches`.
+            PositionLostError: as `batches`.
+        """
+        unread = {position: self.unread(position) for position in positions}
+        new = {p: count for p, count in unread.items() if (count if p is None else self.has_news(p))}
+        return ", ".join(sorted(f"{count} after {position}" for position, count in new.items())) or None
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,7 +6,7 @@ logs have reached it, so the run acknowledges positions after their commits, nev
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
@@ -56,6 +56,19 @@ def clock_finding(server: str, seconds: float) -> Finding:
         f"the clock of {server} is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} that of this machine, so lags "
         "are wrong by as much: synchronise both (NTP)",
     )
+
+
+@runtime_checkable
+class TellsNews(Protocol):
+    """A connection that can tell without reading them whether there are new events."""
+
+    def news(self, positions: Collection[str | None]) -> str | None:
+        """What is new for tables with these positions: a text that is another one when more has come; None if nothing is.
+
+        Raises:
+            SourceError: the source cannot be reached.
+        """
+        ...
 
 
 class LiveBatch(Protocol):

@@ -1,4 +1,4 @@
-"""What starts runs, what they accept, and what happens when they fail: sensors, Launchpad, retries, alerts."""
+"""What runs accept, and what happens when they fail: Launchpad, retries, alerts."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets import alerts, definitions, new_files, published, steps
+from assets import alerts, definitions, new_events, published, steps
 from assets.jobs import INGEST_JOB
 from assets.project import change_log_key, mirror_key
 from pipelines.config.project import load
@@ -22,7 +22,7 @@ from pipelines.iceberg.commit import RowDelta, is_transient
 from pipelines.iceberg.table_writer import write_rows
 from pipelines.ingest.feed_run import run_once
 from scan_core import open_table
-from tests.support.shop_project import ShopProject, event, order
+from tests.support.shop_project import ShopProject
 
 
 @pytest.fixture
@@ -42,64 +42,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def configure(project: ShopProject, **options: Any) -> None:
     document = yaml.safe_load(project.path.read_text()) | options
     project.path.write_text(yaml.safe_dump(document, sort_keys=False))
-
-
-def tick(project: ShopProject, instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
-    sensor = project.definitions.resolve_sensor_def(new_files.SENSOR)
-    context = dg.build_sensor_context(
-        instance=instance, cursor=cursor, resources=dict(project.definitions.resources or {}),
-        repository_def=project.definitions.get_repository_def(),
-    )  # fmt: skip
-    return sensor(context)  # type: ignore[return-value]
-
-
-def test_new_files_start_an_ingest_of_their_source_alone_and_only_once(
-    project: ShopProject, instance: dg.DagsterInstance
-) -> None:
-    first = tick(project, instance, None)
-    assert isinstance(first, dg.SensorResult)
-    (request,) = first.run_requests or []
-    assert request.tags == {"nevermore/trigger": "new_files", "nevermore/sources": "2"}
-    assert len(request.asset_selection or ()) == 6
-    run_once(project.config)
-
-    again = tick(project, instance, first.cursor)
-    assert isinstance(again, dg.SensorResult)
-    assert (again.run_requests, again.cursor) == ([], first.cursor)
-    without_cursor = tick(project, instance, None)  # everything was ingested by somebody else
-    assert isinstance(without_cursor, dg.SensorResult)
-    assert not without_cursor.run_requests
-
-    project.land("orders", "3.jsonl", [event("c", "orders", after=order(8, 80.0, 2))])
-    later = tick(project, instance, first.cursor)
-    assert isinstance(later, dg.SensorResult)
-    (request,) = later.run_requests or []
-    assert set(request.asset_selection or ()) == {change_log_key("shop.orders"), mirror_key("shop.orders")}
-
-
-def test_while_an_ingest_runs_the_sensor_waits(project: ShopProject, instance: dg.DagsterInstance) -> None:
-    run = dg.DagsterRun(
-        job_name=INGEST_JOB, run_id="00000000-0000-0000-0000-000000000001", status=dg.DagsterRunStatus.STARTED
-    )
-    instance.add_run(run)
-    assert "an ingest is running" in str(tick(project, instance, None))
-
-
-def test_a_folder_that_is_missing_is_told(project: ShopProject, instance: dg.DagsterInstance) -> None:
-    document = yaml.safe_load(project.path.read_text())
-    document["tables"]["shop.orders"]["source"]["path"] = "nowhere/a.jsonl"
-    project.path.write_text(yaml.safe_dump(document))
-    assert "nowhere" in str(tick(project, instance, None))
-
-
-@pytest.mark.parametrize(("every", "status", "interval"), [(None, "STOPPED", 30), ("2m", "RUNNING", 120)])
-def test_the_config_says_whether_the_sensor_runs(
-    every: str | None, status: str, interval: int, project: ShopProject
-) -> None:
-    if every is not None:
-        configure(project, ingest_sensor=every)
-    sensor = project.definitions.resolve_sensor_def(new_files.SENSOR)
-    assert (sensor.default_status.name, sensor.minimum_interval_seconds) == (status, interval)
 
 
 def rows(project: ShopProject) -> list[dict[str, Any]]:
@@ -340,8 +282,8 @@ def test_an_address_that_is_none_is_refused_without_showing_it(webhook_: str, pr
 
 
 def test_without_alerts_there_are_no_sensors_for_them(project: ShopProject) -> None:
-    assert [sensor.name for sensor in project.definitions.sensors or []] == [new_files.SENSOR]
+    assert [sensor.name for sensor in project.definitions.sensors or []] == [new_events.SENSOR]
     configure(project, alerts={"webhook": "https://example.com/x"})
     assert {sensor.name for sensor in project.definitions.sensors or []} == {
-        new_files.SENSOR, alerts.RUN_SENSOR, alerts.CHECK_SENSOR
+        new_events.SENSOR, alerts.RUN_SENSOR, alerts.CHECK_SENSOR
     }  # fmt: skip

@@ -5,7 +5,7 @@ import select
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,6 +40,8 @@ MESSAGE_BYTES = 96
 NEVER_SECONDS = 10_000_000
 """The driver must not acknowledge by itself what it takes for idle: the slot would be ahead of the change logs."""
 MAX_MESSAGES = 500_000
+MAX_PEEKED = 1000
+"""Changes that are counted to see whether something new came."""
 _BEGIN, _COMMIT, _RELATION, _TRUNCATE, _ORIGIN = (ord(letter) for letter in "BCRTO")
 _BLOCK, _BLOCK_END, _OPEN_COMMIT, _OPEN_ABORT = (ord(letter) for letter in "SEcA")
 _NO_CHANGES = frozenset(ord(letter) for letter in "YOM")
@@ -352,6 +354,20 @@ class PostgresReader:
         if oldest is not None and slot.confirmed > oldest:
             raise lost(f"slot {name} was read up to {lsn_text(slot.confirmed)} by someone else", oldest)
         return slot.confirmed
+
+    def news(self, positions: Collection[str | None]) -> str | None:
+        """What is new for tables with these positions: a text that is another one when more has come; None if nothing is.
+
+        Raises:
+            SourceError: the server cannot be reached, or the slot is in use.
+        """
+        slot = self._server.slot()
+        if slot is None or not all(self.is_loaded(position) for position in positions):
+            return f"rows to load, {lsn_text(self._server.written())}"
+        if slot.active_pid is not None:
+            raise SourceError(f"slot {self.source.slot} is being read by process {slot.active_pid} of the server")
+        changes = self._server.first_changes(self.source.publication, MAX_PEEKED)
+        return f"{len(changes)} changes from {changes[0]} on" if changes else None
 
     def check_table(self, source_table: str, position: str) -> None:
         """See `LiveSource`."""

@@ -273,6 +273,26 @@ class Server:
             int(lag or 0),
         )
 
+    def first_changes(self, publication: str, most: int) -> list[str]:
+        """Log positions of the first changes of published tables that are not confirmed, about `most` of them.
+
+        They are left where they are. The server decodes its log up to them, and for more if none is of these tables.
+
+        Raises:
+            SourceError: the slot is in use.
+        """
+        return [
+            str(lsn)
+            for (lsn,) in self.query(
+                "SELECT lsn::text FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', "
+                "'publication_names', %s) WHERE get_byte(data, 0) IN (68, 73, 84, 85) LIMIT %s",  # delete, insert, truncate, update
+                self.source.slot,
+                most,
+                publication,
+                most,
+            )
+        ]
+
     def require_slot(self) -> Slot:
         """The replication slot.
 
