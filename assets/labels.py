@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal
+from urllib.parse import quote
 
 import dagster as dg
 from sqlglot.errors import SqlglotError
 
-from pipelines.config.project import AssetConfig, Config
+from checks.data_docs import page_of
+from pipelines.config.project import Config
 from pipelines.errors import ConfigError
 from pipelines.publish.query import published_query
 from scan_core.spark import DIALECT
@@ -37,7 +39,7 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
         table: its name in the catalog.
         what: one sentence about every table of this kind, which follows the description in the config.
     """
-    entry: AssetConfig = config.published[name] if layer == "published" else config.tables[name]
+    entry = config.published[name] if layer == "published" else config.tables[name]
     described = [entry.description.strip()] if entry.description else []
     freshness = entry.freshness
     return {
@@ -50,6 +52,11 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
             "dagster/table_name": table,
             "dagster/storage_kind": "iceberg",
             "dagster/code_references": _code_references(config, name),
+            **(
+                {"data docs": _data_docs(config, name)}
+                if layer != "change_log" and entry.checks.has_expectations
+                else {}
+            ),
         },
         "freshness_policy": None
         if freshness is None
@@ -70,6 +77,13 @@ def formatted_sql(config: Config, name: str) -> str:
         return str(published_query(config, name).tree.sql(dialect=DIALECT, pretty=True))
     except (ConfigError, SqlglotError):
         return written
+
+
+def _data_docs(config: Config, name: str) -> dg.MetadataValue[Any]:
+    """Where the page of a table's expectations is: an address if the config has one, otherwise the file."""
+    if config.docs.url is None:
+        return dg.MetadataValue.path(str(config.docs.folder_of(config.path) / page_of(name)))
+    return dg.MetadataValue.url(f"{config.docs.url.rstrip('/')}/{quote(page_of(name))}")
 
 
 def _code_references(config: Config, name: str) -> dg.CodeReferencesMetadataValue:

@@ -225,6 +225,58 @@ def report(
     write_page(output, text, as_json=as_json)
 
 
+def docs(
+    tables: MirrorsAndPublished = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="The folder to write; default: `data_docs` of the config.",
+            show_default=False,
+        ),
+    ] = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Write Data Docs: pages of Great Expectations with the expectations of tables, and the values that did not meet them.
+
+    The pages show the results that `nevermore check` and publications have kept, and load nothing from elsewhere. They contain
+    values of rows: treat them like the data.
+
+    Example: `nevermore docs --output data_docs`
+    """
+    from checks.data_docs import INDEX, build_docs
+    from pipelines.cli.terminal import print_result
+    from pipelines.config.project import load
+    from pipelines.errors import ConfigError
+    from pipelines.iceberg.catalog import check_catalog, open_to_look
+    from pipelines.ingest.table_patterns import expanded
+
+    given = load(config)
+    check_catalog(given)
+    settings = expanded(given, open_to_look(given))
+    for name in tables or ():
+        if name not in settings.published:
+            settings.table(name)
+    folder = output or settings.docs.folder_of(settings.path)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: specify the folder to write with --output")
+    found = build_docs(settings, list(dict.fromkeys(tables or (*settings.tables, *settings.published))), folder)
+    lines = [
+        f"{one.table}: not checked yet; nevermore check {one.table}"
+        if one.page is None
+        else f"{one.table}: {counted(one.expectations, 'expectation')}, {'passed' if one.passed else 'failed'}"
+        for one in found
+    ]
+    print_result(
+        {"path": str(folder / INDEX), "tables": [asdict(one) for one in found]},
+        [*(lines or ["no table of the config has expectations"]), f"Wrote {folder / INDEX}"],
+        as_json=as_json,
+    )
+
+
 _MAX_LISTED = 5
 """Files without checksums that are listed for one table; `--json` has all of them."""
 

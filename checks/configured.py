@@ -147,6 +147,19 @@ def staged_results(
     return [*_expected(target, _Staged(base_id, own), full=False).values()]
 
 
+def kept_expectations(config: Config, name: str, opened: Table, key: tuple[str, ...]) -> KeptResults | None:
+    """The newest kept results of the expectations of a mirror or published table; None if there are none.
+
+    Args:
+        config: the project.
+        name: an entry of `tables` or `published`.
+        opened: the table.
+        key: columns that identify its rows.
+    """
+    entry = config.published[name] if name in config.published else config.tables[name]
+    return _Target(config, name, opened, key, entry.checks).store().newest()
+
+
 @dataclass(frozen=True, slots=True)
 class _Staged:
     """Rows that are not visible yet."""

@@ -678,6 +678,29 @@ class AlertsConfig(Section):
         return value
 
 
+class DocsConfig(Section):
+    """Where `nevermore docs` writes Data Docs, and where others read them.
+
+    Attributes:
+        folder: the folder, relative to the config.
+        url: address at which a web server shows the folder, such as `https://data.example.com/docs`; assets in Dagster then link to their pages.
+    """
+
+    folder: str = "data_docs"
+    url: str | None = None
+
+    def folder_of(self, config: Path) -> Path:
+        """The folder of a project with this config file."""
+        return config.parent / Path(self.folder).expanduser()
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and re.match(r"https?://[^/\s]+", value) is None:
+            raise ValueError("must be an address that begins with http:// or https://")
+        return value
+
+
 LOCAL_MASTER = "local[*]"
 SHIPPED = frozenset({"auto", "installed"})
 """Values of `package` other than a path."""
@@ -813,6 +836,7 @@ class Config(Section):
         ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
         ingest_sensor: how often Dagster looks for new events; the sensor then runs by default, and ingests the sources that have some.
         alerts: who is notified when a run or a check fails in Dagster.
+        docs: where Data Docs of expectations are.
         maintenance: what is done to keep tables fast and small, for all tables.
         retention_schedule: cron expression, in UTC, for when Dagster expires snapshots and deletes orphan files; the schedule then runs by default.
         tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
@@ -832,6 +856,7 @@ class Config(Section):
     ingest_schedule: Cron | None = None
     ingest_sensor: Seconds | None = None
     alerts: AlertsConfig | None = None
+    docs: DocsConfig = DocsConfig()
     maintenance: MaintenanceConfig = MaintenanceConfig()
     retention_schedule: Cron | None = None
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
@@ -984,6 +1009,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("spark",): SparkConfig,
     ("maintenance",): MaintenanceConfig,
     ("alerts",): AlertsConfig,
+    ("docs",): DocsConfig,
 }
 
 

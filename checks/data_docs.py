@@ -1,0 +1,192 @@
+"""`nevermore docs`: a folder of pages with the expectations of tables and how their last checks ended, drawn by Great Expectations.
+
+Its pages load styles, scripts and pictures from several servers on the internet; here they load nothing.
+"""
+
+import html
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from checks.configured import kept_expectations
+from checks.kept_results import KeptResults
+from checks.mirror_checks import mirror_subject
+from pipelines.config.project import Config
+from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from scan_core import Html, escaped, grid, open_table, page, require_package
+
+INDEX = "index.html"
+_SECTIONS = r"<(script|footer)\b.*?</\1>|<nav class=\"navbar navbar-expand-md.*?</nav>\s*</div>\s*</nav>"
+_FROM_ELSEWHERE = re.compile(rf"{_SECTIONS}|<link\b[^>]*>|url\('https?://[^']*'\)", re.DOTALL)
+_STYLE = """
+:root{color-scheme:light dark}*{box-sizing:border-box}
+body{font:14px/1.45 system-ui,sans-serif;margin:0;padding:1rem;overflow-wrap:anywhere}
+.container-fluid{max-width:75rem;margin:auto}.row{display:flex;flex-wrap:wrap;gap:1rem}
+.row>[class*="col-md-2"]{flex:0 0 13rem}.row>[class*="col-md-10"]{flex:1 1 20rem;min-width:0}.col-12{width:100%}
+.d-flex{display:flex}.card{border:1px solid #8886;border-radius:6px;margin-bottom:1rem}.card-header{background:#8882}
+.card-header,.card-body{padding:.5rem}.nav{list-style:none;margin:0;padding:0}.nav-link{display:block;padding:.2rem .4rem}
+.table-responsive,.table-wrap{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{border:1px solid #8884;padding:.35rem .5rem;text-align:left;vertical-align:top}
+.alert{border:1px solid #8886;border-radius:6px;padding:.5rem .8rem}.badge{background:#8883;border-radius:4px;padding:0 .3rem}
+.text-success{color:#2a9d5c}.text-danger{color:#d64545}.collapse{display:none}.cooltip .top{display:none}
+.fa-check-circle::before{content:"\\2714"}.fa-times::before,.fa-times-circle::before{content:"\\2718"}i{font-style:normal}
+.btn{border:1px solid #8886;border-radius:4px;padding:.2rem .5rem;cursor:pointer}.btn input{display:none}a[href]{color:#2f7fd6}
+h4,h5,h6{font-size:1.05rem;margin:.6rem 0}
+"""
+_SCRIPT = """
+function showAllValidations(){document.querySelectorAll("[hidden]").forEach(e=>e.hidden=false)}
+function hideSucceededValidations(){
+document.querySelectorAll(".hide-succeeded-validation-target-child").forEach(e=>e.parentElement.hidden=true);
+document.querySelectorAll(".hide-succeeded-validation-target").forEach(e=>e.hidden=true);
+document.querySelectorAll(".hide-succeeded-validations-column-section-target-child").forEach(
+e=>e.parentElement.parentElement.hidden=true)}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A table with expectations.
+
+    Attributes:
+        table: its name.
+        page: its file in the folder; None if it was not checked yet.
+        passed: whether all expectations held; None if it was not checked yet.
+        expectations: number of expectations that were checked.
+        snapshot_id: the snapshot that was checked.
+    """
+
+    table: str
+    page: str | None
+    passed: bool | None
+    expectations: int = 0
+    snapshot_id: int | None = None
+
+
+def page_of(table: str) -> str:
+    """The file name of a table's page, as text of an address."""
+    return f"{table}.html"
+
+
+def build_docs(config: Config, names: Sequence[str], folder: Path) -> list[Documented]:
+    """Write a page for each table with expectations, and an index; pages of the folder that are not theirs stay.
+
+    Args:
+        config: the project.
+        names: mirrors and published tables.
+        folder: where to write; created if necessary.
+
+    Raises:
+        MissingPackageError: Great Expectations is not installed.
+        OSError: a page cannot be written.
+    """
+    found = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        checks = config.published[name].checks if name in config.published else config.tables[name].checks
+        if not checks.has_expectations:
+            continue
+        kept = _kept(config, name)
+        if kept is None or not kept.documents:
+            found.append(Documented(name, None, None))
+            continue
+        document = _joined(name, kept)
+        _write(folder / page_of(name), _rendered(document))
+        results = document["results"]
+        found.append(Documented(name, page_of(name), document["success"], len(results), kept.snapshot_id))
+    _write(folder / INDEX, _index(found))
+    return found
+
+
+def _kept(config: Config, name: str) -> KeptResults | None:
+    if name in config.published:
+        handle = find_table(open_catalog(config), name) if has_catalog(config) else None
+        opened = None if handle is None else open_table(handle, options=config.scan_options)
+        return None if opened is None else kept_expectations(config, name, opened, config.published[name].key)
+    subject = mirror_subject(config, name)
+    return None if subject is None else kept_expectations(config, name, subject.opened, subject.key)
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _index(found: Sequence[Documented]) -> Html:
+    rows = []
+    for one in found:
+        name = escaped(one.table)
+        link = name if one.page is None else Html(f"<a href='{quote(one.page)}'>{name}</a>")
+        outcome = {None: f"not checked yet: nevermore check {one.table}", True: "passed", False: "failed"}[one.passed]
+        rows.append([link, outcome, one.expectations, "" if one.snapshot_id is None else str(one.snapshot_id)])
+    shown = grid(["table", "expectations", "checked", "snapshot"], rows, max_rows=len(rows))
+    return page("Expectations", shown if rows else Html("<p>No table of the config has expectations.</p>"))
+
+
+def _joined(name: str, kept: KeptResults) -> dict[str, Any]:
+    """One result of Great Expectations for a table: it was checked in parts, by the rows that each expectation is about."""
+    results = [_shown(result) for document in kept.documents for result in document["results"]]
+    good = sum(bool(result["success"]) for result in results)
+    checked = datetime.fromtimestamp(kept.full_at, UTC)
+    run = {"run_name": f"snapshot {kept.snapshot_id}", "run_time": checked.isoformat()}
+    return {
+        "success": good == len(results),
+        "results": sorted(results, key=lambda result: result["expectation_config"]["meta"].get("place", 0)),
+        "suite_name": name,
+        "suite_parameters": {},
+        "statistics": {
+            "evaluated_expectations": len(results),
+            "successful_expectations": good,
+            "unsuccessful_expectations": len(results) - good,
+            "success_percent": 100.0 * good / max(len(results), 1),
+        },
+        "meta": {**kept.documents[0]["meta"], "run_id": run},
+        "id": None,
+    }
+
+
+def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result that says for which rows it holds, with values as markup: the library takes them for markup."""
+    result = {**result, "result": _as_markup(result["result"])}
+    config = result["expectation_config"]
+    where = config["meta"].get("where")
+    if where is None:
+        return result
+    kwargs = {**config["kwargs"], "row_condition": where, "condition_parser": "pandas"}
+    return {**result, "expectation_config": {**config, "kwargs": kwargs}}
+
+
+def _as_markup(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _as_markup(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_markup(inner) for inner in value]
+    return html.escape(value, quote=False) if isinstance(value, str) else value
+
+
+def _rendered(document: Mapping[str, Any]) -> str:
+    """A page that loads nothing."""
+    require_package("great_expectations", "a page of expectations", "great-expectations")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
+        from great_expectations.core.expectation_validation_result import (
+            ExpectationSuiteValidationResult,
+            ExpectationSuiteValidationResultSchema,
+        )
+        from great_expectations.render.renderer import ValidationResultsPageRenderer
+        from great_expectations.render.view import DefaultJinjaPageView
+
+        loaded = ExpectationSuiteValidationResultSchema().load(dict(document))
+        if not isinstance(loaded, ExpectationSuiteValidationResult):
+            loaded = ExpectationSuiteValidationResult(**loaded)
+        drawn = DefaultJinjaPageView().render(ValidationResultsPageRenderer(run_info_at_end=True).render(loaded))
+    own = f"<title>{escaped(document['suite_name'])}</title><style>{_STYLE}</style><script>{_SCRIPT}</script></head>"
+    home = f"<body><p><a href='{INDEX}'>All tables</a></p><h1>{escaped(document['suite_name'])}</h1>"
+    text = _FROM_ELSEWHERE.sub("", str(drawn)).replace("Data asset: None", "")
+    text = re.sub(r"<title>.*?</title>|href=\"[^\"#]*\"", "", text, flags=re.DOTALL)  # of pages that are not made
+    return text.replace("</head>", own, 1).replace("<body>", home, 1)
