@@ -2,8 +2,9 @@
 
 Run: `python -m benchmarks.tpch [--scale 1] [--keys skewed] [--queries 1 3 5]`. `tpchgen-cli` makes the rows (`make peers` installs
 it). A twentieth of customers, orders and items was deleted and another updated, by equality deletes: everywhere, or `skewed`,
-most of them among the newest. Plain Parquet has the rows that are alive, in as many files. All three write what a query
-gives; the rows must be the same. One session of Spark 4.1, CPU time with Java and its Python workers.
+most of them among the newest. Plain Parquet has the rows that are alive, in as many files. All three find the tables, run the query
+and write what it gives: an Iceberg table by us and by Iceberg Java, else a folder of Parquet files; the rows must be the same. One
+session of Spark 4.1, CPU time with Java and its Python workers.
 """
 
 import argparse
@@ -42,6 +43,7 @@ KEYS = {
 CHANGED = {"customer": "c_acctbal", "orders": "o_totalprice", "lineitem": "l_quantity"}
 """Tables with updates and deletes, and the column that an update changes."""
 FILE_ROWS = 1_000_000
+_CATALOG = "java"
 _BENCHMARKS = Path(__file__).parent
 
 
@@ -185,20 +187,34 @@ def ways(spark: "SparkSession", config: "Config", folder: Path, number: int) -> 
             lambda: scan_core.open_table(find_table(catalog, name)).scan().to_table(),
         )
 
-    def by_spark(read: Callable[[str], Any]) -> Answer:
-        import pyarrow.parquet as pq
+    def by_spark(read: Callable[[str], Any], write: Callable[[Any], None], written: "Callable[[], pa.Table]") -> Answer:
+        def run() -> None:
+            for name in KEYS:
+                if name in sql:
+                    read(name).createOrReplaceTempView(name)
+            write(spark.sql(sql))
 
-        for name in KEYS:
-            read(name).createOrReplaceTempView(name)
-        return timed(lambda: spark.sql(sql).write.mode("overwrite").parquet(str(output)), lambda: pq.read_table(output))
+        return timed(run, written)
 
+    def to_parquet(result: Any) -> None:
+        result.write.mode("overwrite").parquet(str(output))
+
+    def by_iceberg(name: str) -> Any:
+        return spark.read.format("iceberg").load(metadata[name].removeprefix("file://"))
+
+    def in_table() -> "pa.Table":
+        return scan_core.open_table(str(folder / "java" / "tpch" / f"q{number}")).scan().to_table()
+
+    import pyarrow.parquet as pq
+
+    java = f"{_CATALOG}.tpch.q{number}"
     metadata = {name: str(find_table(catalog, f"tpch.{name}").metadata_location) for name in KEYS}  # type: ignore[union-attr]
     return {
         "publish": published,
-        "iceberg_java": lambda: by_spark(
-            lambda name: spark.read.format("iceberg").load(metadata[name].removeprefix("file://"))
+        "iceberg_java": lambda: by_spark(by_iceberg, lambda result: result.writeTo(java).createOrReplace(), in_table),
+        "plain Parquet": lambda: by_spark(
+            lambda name: spark.read.parquet(str(folder / "plain" / name)), to_parquet, lambda: pq.read_table(output)
         ),
-        "plain Parquet": lambda: by_spark(lambda name: spark.read.parquet(str(folder / "plain" / name))),
     }
 
 
@@ -214,7 +230,14 @@ def measure(numbers: Sequence[int], scale: float, keys: str, rounds: int) -> Non
 
     folder = DATA / f"tpch_{scale:g}_{keys}"
     config = prepare(folder, scale, keys)
-    settings = {"spark.jars.packages": ICEBERG, "spark.driver.memory": "6g", "spark.sql.shuffle.partitions": "4"}
+    settings = {
+        "spark.jars.packages": ICEBERG,
+        "spark.driver.memory": "6g",
+        "spark.sql.shuffle.partitions": "4",
+        f"spark.sql.catalog.{_CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{_CATALOG}.type": "hadoop",
+        f"spark.sql.catalog.{_CATALOG}.warehouse": str(folder / "java"),
+    }
     spark = spark_session("tpch", master="local[2]", config=settings)
     found: dict[int, dict[str, Timing]] = {}
     try:

@@ -171,6 +171,7 @@ def _one_or_many(value: Any) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
 Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]

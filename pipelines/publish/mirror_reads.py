@@ -103,11 +103,13 @@ class MirrorView:
         name: name of the view.
         reader: the reader of its rows, and why it was chosen.
         reports: reports of planning and of the tasks that read it.
+        is_read: whether its rows are few and are read already.
     """
 
     name: str
     reader: str
     reports: TaskReports
+    is_read: bool
 
 
 @contextmanager
@@ -116,8 +118,11 @@ def views_of(
     scans: Mapping[str, Scan],
     reports_folder: str | None,
     reader: Reader,
+    driver_bytes: int = 0,
 ) -> Iterator[dict[str, MirrorView]]:
     """Temporary views of the scans, by table, for a query that repeats their conditions.
+
+    Scans of which this process reads at most `driver_bytes` are read here, at once.
 
     Sessions are shared, and Spark's Python sources do not work in `newSession()`, so the names are unique.
     """
@@ -125,7 +130,13 @@ def views_of(
     folders = {table: reports_folder and f"{reports_folder}/{uuid4().hex}" for table in scans}
     frames = {  # tasks in Python write the result
         table: dataframe(
-            spark, scan, reader=reader, metrics_dir=folders[table], runs_python=True, is_filtered_again=True
+            spark,
+            scan,
+            reader=reader,
+            metrics_dir=folders[table],
+            runs_python=True,
+            is_filtered_again=True,
+            driver_bytes=driver_bytes,
         )
         for table, scan in scans.items()
     }
@@ -133,7 +144,11 @@ def views_of(
     try:
         for table, frame in frames.items():
             frame.createTempView(names[table])
-        yield {t: MirrorView(names[t], str(choice_of(frame)), reports_of(frame)) for t, frame in frames.items()}
+        choices = {table: choice_of(frame) for table, frame in frames.items()}
+        yield {
+            table: MirrorView(names[table], str(choices[table]), reports_of(frame), choices[table].strategy == "driver")
+            for table, frame in frames.items()
+        }
     finally:
         for view in names.values():
             spark.catalog.dropTempView(view)

@@ -22,6 +22,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.index_upkeep import keep_indexes
+from pipelines.iceberg.positions import current_snapshot, summary_properties
 from pipelines.iceberg.recovery import open_for_writing
 from pipelines.iceberg.storage import Storage
 from pipelines.publish.abandoned_runs import (
@@ -43,6 +44,7 @@ from pipelines.publish.audit import (
     summarize_checks,
 )
 from pipelines.publish.mirror_reads import (
+    MirrorView,
     columns_of,
     mirror_scans,
     names_of,
@@ -91,7 +93,16 @@ from pipelines.publish.state import (
     remembered,
 )
 from pipelines.publish.task import PublishTask, TaskDeletes
-from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
+from pipelines.publish.writer import (
+    file_layout,
+    is_result_few,
+    query_result,
+    rows_beyond,
+    rows_of,
+    write_copy,
+    write_few,
+    write_result,
+)
 from pipelines.spark.session import project_session
 from pipelines.watch.telemetry import span
 from scan_core import Scan
@@ -147,6 +158,7 @@ class WorkWriter:
         scans: scans of the mirrors.
         work: the rows to make.
         shape: shape of the result.
+        rows_before: rows that the table had before, if it is known.
         reads: what was read, by table.
         written: what was written, by key of the partition.
         copied_rows: rows among them that were written by the tasks that read them.
@@ -160,6 +172,7 @@ class WorkWriter:
     scans: Mapping[str, Scan]
     work: Work
     shape: ResultShape
+    rows_before: int | None = None
     reads: dict[str, TableRead] = field(default_factory=dict)
     written: dict[str, PartitionWritten] = field(default_factory=dict)
     copied_rows: int = 0
@@ -267,7 +280,12 @@ class WorkWriter:
                 reader, plan = DIRECT_COPY, scan.plan()
                 if isinstance(way, _RunQuery):
                     chosen = expected_choice(
-                        scan, plan, self.entry.options.reader, runs_python=True, is_filtered_again=True
+                        scan,
+                        plan,
+                        self.entry.options.reader,
+                        runs_python=True,
+                        is_filtered_again=True,
+                        driver_bytes=self.entry.options.driver_bytes,
                     )
                     reader = str(chosen)
                 self.count({table: TableRead.of(scan, most_read(plan), reader, found.pushed.get(table))})
@@ -286,11 +304,16 @@ class WorkWriter:
         scans = narrowed.scans
         # of a copy, the view only gives the columns: nobody reads it
         reader = self.entry.options.reader if isinstance(way, _RunQuery) else "python"
-        with views_of(self.spark, scans, self.config.spark.reports, reader) as views:
+        driver_bytes = self.entry.options.driver_bytes
+        with views_of(self.spark, scans, self.config.spark.reports, reader, driver_bytes) as views:
             result = query_result(self.spark, self.query, names_of(views), given)
             match way:
                 case _RunQuery():
-                    written = write_result(name, self._chosen(result, part.values), self.entry, task)
+                    chosen = self._chosen(result, part.values)
+                    few = None
+                    if driver_bytes and is_result_few(chosen, self._expected_rows(views)):
+                        few = write_few(name, chosen, self.entry, task, driver_bytes)
+                    written = few or write_result(name, self._spread(chosen, part.values), self.entry, task)
                     self.count(reads_of(scans, views, narrowed.pushed))
                 case _CopyColumns(_, columns, day):
                     (scan,) = scans.values()
@@ -298,6 +321,14 @@ class WorkWriter:
                     self.count({table: TableRead.of(scan, written.metrics, DIRECT_COPY) for table in scans})
                     self.copied_rows += sum(file.record_count for file in written.files)
         return written.files
+
+    def _expected_rows(self, views: Mapping[str, MirrorView]) -> int | None:
+        """How many rows a result is expected to have at most; None if that is unknown."""
+        if self.work.keys is not None:
+            return int(self.work.keys.rows.num_rows)
+        if all(view.is_read for view in views.values()):
+            return 0
+        return self.rows_before
 
     def _is_copied(self, value: Any) -> bool:
         return isinstance(self._way({value}), _CopyColumns)
@@ -332,7 +363,7 @@ class WorkWriter:
         return partition.periods([value])[0].start.date() if value is not None else None
 
     def _chosen(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
-        """The rows of some partitions, or of all except those that are left out, in a reasonable number of tasks."""
+        """The rows of some partitions, or of all except those that are left out."""
         partition, kept = self.entry.partitioning, self.shape.partition
         if self.work.keys is not None:
             result = self.work.keys.chosen(result)
@@ -342,6 +373,13 @@ class WorkWriter:
             result = rows_of(result, partition, kept.type, values)
         elif self.work.without:
             result = rows_beyond(result, partition, kept.type, self.work.without)
+        return result
+
+    def _spread(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
+        """The same rows in a reasonable number of tasks."""
+        partition = self.entry.partitioning
+        if partition is None:
+            return result
         is_one = values is not None and len(values) == 1
         if is_one or self.entry.mode == "upsert" or self.entry.options.distribution != "none":
             return result
@@ -506,7 +544,9 @@ class _Run:
         return joined([*made, self._made(self._writer(spark, last, shape), last, shape, wanted, is_part=False)])
 
     def _writer(self, spark: SparkSession, work: Work, shape: ResultShape) -> WorkWriter:
-        return WorkWriter(spark, self.config, self.entry, self.query, self.scans, work, shape)
+        known = None if self.table is None else summary_properties(current_snapshot(self.table)).get("total-records")
+        rows = None if known is None else int(known)
+        return WorkWriter(spark, self.config, self.entry, self.query, self.scans, work, shape, rows)
 
     def _made(
         self, writer: WorkWriter, work: Work, shape: ResultShape, wanted: PublishedState, *, is_part: bool

@@ -193,6 +193,10 @@ class PublishTask:
         from scan_core.spark import keep_archives_of_spark
 
         keep_archives_of_spark()
+        yield self.write(batches).batch()
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+        """Write all rows of `batches`."""
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
         rows = _distinct(batches, self.key) if self.is_by_key else batches
         with (
@@ -200,7 +204,7 @@ class PublishTask:
             KeyDeletes(self.deletes, self.target, self.key, self.run) as deletes,
         ):
             writer.write(deletes.of(rows))
-        yield TaskReport((*writer.files, *deletes.files)).batch()
+        return TaskReport((*writer.files, *deletes.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,53 @@ def write_result(name: str, result: DataFrame, entry: PublishedConfig, task: Pub
     return _run(name, _numbered(result), partial(write_numbered, task, result.columns))
 
 
+MAX_ROWS_HERE = 100_000
+"""Maximum of rows of a result that this process writes; more are worth the start of tasks."""
+_TOO_LARGE = "spark.driver.maxResultSize"
+
+
+def is_result_few(result: DataFrame, expected_rows: int | None) -> bool:
+    """Whether a result is expected to have few rows: by its text (limits, sums over all rows), else by `expected_rows`."""
+    if expected_rows is not None and expected_rows <= MAX_ROWS_HERE // 2:
+        return True
+    if not hasattr(result, "_jdf"):  # Connect does not tell
+        return False
+    most = result._jdf.queryExecution().analyzed().maxRows()  # noqa: SLF001 - no other way
+    return bool(most.isDefined()) and int(most.get()) <= MAX_ROWS_HERE
+
+
+def write_few(
+    name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask, most_bytes: int
+) -> TaskReport | None:
+    """Run a query and write its rows in this process, which saves the start of tasks in Python.
+
+    Returns:
+        None if the rows are too many or take more than `most_bytes`, or are to be spread over tasks; nothing is written then.
+
+    Raises:
+        ConfigError: rows cannot be sorted by a column that the config names.
+        PublishError: the job failed.
+    """
+    is_by_key = entry.mode == "upsert" and _is_by_key(entry)
+    if entry.options.distribution != "none" or (entry.mode == "upsert" and not is_by_key):
+        return None
+    order = tuple(dict.fromkeys((*entry.sort_by, *(entry.key if is_by_key else ()))))
+    try:
+        ordered = result.orderBy(*_quoted(order)) if order else result
+    except AnalysisException as error:
+        raise ConfigError(f"published {name}: {spark_message(error)}") from error
+    try:
+        rows = _numbered(ordered).limit(MAX_ROWS_HERE + 1).toArrow()
+    except SPARK_FAILURES as error:
+        if _TOO_LARGE in str(error):
+            return None
+        raise _job_failed(name, error) from error
+    if rows.num_rows > MAX_ROWS_HERE or rows.nbytes > most_bytes:
+        return None
+    named = rows.rename_columns(result.columns).cast(arrow_schema_of(result.schema))
+    return replace(task, is_by_key=is_by_key).write(named.to_batches())
+
+
 def write_copy(
     name: str,
     spark: SparkSession,
@@ -203,10 +250,14 @@ def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
     try:
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     except SPARK_FAILURES as error:
-        message = spark_message(error)
-        hint = _HINT if "No module named" in message else ""
-        raise PublishError(f"published {name}: the Spark job failed: {message}{hint}") from error
+        raise _job_failed(name, error) from error
     return total_report(bytes(report["report"]) for report in reports)
+
+
+def _job_failed(name: str, error: Exception) -> PublishError:
+    message = spark_message(error)
+    hint = _HINT if "No module named" in message else ""
+    return PublishError(f"published {name}: the Spark job failed: {message}{hint}")
 
 
 def _quoted(columns: Sequence[str]) -> list[str]:

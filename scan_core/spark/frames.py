@@ -4,19 +4,23 @@ Columns and predicate belong to the scan and snapshots are pinned, so a DataFram
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import pyarrow as pa
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
+from pyspark.sql.types import StructType
 
 from scan_core.expr.normalize import may_fail
 from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
+from scan_core.read.split_reader import read_split
 from scan_core.spark.native import (
     MAX_READINGS,
     NativeFiles,
@@ -32,6 +36,7 @@ from scan_core.spark.reader_choice import (
     READERS,
     Reader,
     ReaderChoice,
+    expected_bytes,
     filter_holds_everywhere,
     require_scan,
     require_session,
@@ -39,7 +44,7 @@ from scan_core.spark.reader_choice import (
 )
 from scan_core.spark.reports import TaskReports, fetching
 from scan_core.spark.source import FORMAT, NevermoreDataSource, SourceOptions
-from scan_core.spark.types import spark_schema
+from scan_core.spark.types import arrow_schema_of, conform, spark_schema
 
 if TYPE_CHECKING:
     from scan_core.scan import Scan
@@ -112,6 +117,7 @@ def dataframe(
     limits: NativeLimits | None = None,
     runs_python: bool = False,
     is_filtered_again: bool = False,
+    driver_bytes: int = 0,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -134,6 +140,8 @@ def dataframe(
         is_filtered_again: whether every query over the DataFrame has the conditions of the scan itself. The DataFrame may
             then have rows that do not fulfil them, which allows the native reader in more cases. Conditions of `filters`
             are applied in any case.
+        driver_bytes: rows of at most this many bytes in memory, which reader "auto" would read in Python, are read at once,
+            by this process: for a single query over few rows that is much cheaper than starting tasks. 0 never does.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -166,12 +174,16 @@ def dataframe(
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
-        register(spark)
-        choice = ReaderChoice(reader, "python", found)
-        reports.write_plan(
-            plan.metrics, num_splits=0
-        )  # where Spark plans again on this host, it says the same and more
-        frame = frame_by_source(spark, scan, parallelism, reports)
+        rows = rows_here(scan, plan, schema, driver_bytes) if reader == "auto" else None
+        choice = ReaderChoice(reader, "python" if rows is None else "driver", found)
+        if rows is None:
+            register(spark)
+            # where Spark plans again on this host, it says the same and more
+            reports.write_plan(plan.metrics, num_splits=0)
+            frame = frame_by_source(spark, scan, parallelism, reports)
+        else:
+            reports.write_plan(scan.metrics, num_splits=0)
+            frame = spark.createDataFrame(rows, schema)
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
         frame = native_dataframe(spark, found.files, plan.context, schema, limits)
@@ -182,6 +194,30 @@ def dataframe(
         frame = frame.limit(scan.row_limit)
     remember(frame, reports, choice)
     return frame
+
+
+MOST_STORED = 16
+"""Data files that this process reads for a DataFrame have at most this many stored bytes for each byte of rows."""
+
+
+def is_read_here(plan: ScanPlan, driver_bytes: int) -> bool:
+    """Whether the files of a plan are small enough to be read by this process, whatever their rows take then."""
+    return driver_bytes > 0 and sum(task.length for task in plan.tasks) <= MOST_STORED * driver_bytes
+
+
+def rows_here(scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: int) -> pa.Table | None:
+    """The rows of a scan in Spark's types, read by this process; None if they take more than `driver_bytes`."""
+    if not is_read_here(plan, driver_bytes):
+        return None
+    target = arrow_schema_of(schema)
+    batches, size = [], 0
+    with closing(scan.run(plan, read_split)) as results:
+        for batch in results:
+            batches.append(conform(batch, target))
+            size += batches[-1].nbytes
+            if size > driver_bytes:
+                return None
+    return pa.Table.from_batches(batches, target)
 
 
 def remember(frame: DataFrame, reports: TaskReports, choice: ReaderChoice) -> None:
@@ -216,6 +252,7 @@ def expected_choice(
     *,
     runs_python: bool = False,
     is_filtered_again: bool = False,
+    driver_bytes: int = 0,
 ) -> ReaderChoice:
     """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads little of them.
 
@@ -225,6 +262,7 @@ def expected_choice(
         reader: as for `dataframe`.
         runs_python: as for `dataframe`.
         is_filtered_again: as for `dataframe`.
+        driver_bytes: as for `dataframe`.
     """
     reason: str | None = "it was not asked for"
     if reader != "python":
@@ -234,7 +272,10 @@ def expected_choice(
         if isinstance(found := how_to_read(task, plan.context), str):
             reason = found
             break
-    return ReaderChoice(reader, "python" if reason else "native", reason)
+    if reason is None:
+        return ReaderChoice(reader, "native")
+    is_here = reader == "auto" and is_read_here(plan, driver_bytes) and expected_bytes(plan) <= driver_bytes
+    return ReaderChoice(reader, "driver" if is_here else "python", reason)
 
 
 def why_not_native_plan(scan: "Scan", plan: ScanPlan, *, is_filtered_again: bool = False) -> str | None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from datetime import date
 from functools import partial, reduce
 from urllib.parse import unquote
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
@@ -213,8 +214,33 @@ def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
 
 _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
 """Arrow types that Parquet stores unchanged."""
-_LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "date", "decimal"})
-"""Types that every Spark version accepts as literals without converting between time zones."""
+_LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "decimal", "binary", "fixed"})
+_EPOCH = date(1970, 1, 1)
+_DAYS = ((date.min - _EPOCH).days, (date.max - _EPOCH).days)
+_MICROSECONDS = 24 * 3600 * 10**6
+
+
+def _has_literal(value: pa.Scalar, kind: Type) -> bool:
+    """Whether every Spark version accepts a constant as a literal: times only in years that its texts can have."""
+    match kind:
+        case PrimitiveType("date"):
+            return bool(_DAYS[0] <= value.value <= _DAYS[1])
+        case PrimitiveType("timestamp" | "timestamptz"):
+            return bool(_DAYS[0] <= value.value // _MICROSECONDS <= _DAYS[1])
+        case PrimitiveType(name):
+            return name in _LITERALS
+        case _:
+            return False
+
+
+def _literal(value: pa.Scalar) -> Column:
+    """A constant in Spark, whatever the time zone of its session is."""
+    if pt.is_timestamp(value.type):
+        text = str(np.datetime64(value.value, "us")).replace("T", " ")
+        return f.expr(f"timestamp_ntz '{text}'" if value.type.tz is None else f"timestamp_ltz '{text}+00:00'")
+    if pt.is_binary(value.type) or pt.is_large_binary(value.type) or pt.is_fixed_size_binary(value.type):
+        return f.expr(f"X'{value.as_py().hex()}'")
+    return f.lit(value.as_py())
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +321,7 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
             source = projection.column(column)
             if isinstance(source, Constant):
                 if source.value.is_valid:
-                    if not isinstance(column.type, PrimitiveType) or column.type.name not in _LITERALS:
+                    if not _has_literal(source.value, column.type):
                         return f"{file.path} lacks column {column.name!r}, which has a {column.type} value there"
                     constants.append((column.field_id, source.value))
             elif not source.is_identity and not _is_read_as(kept := schema.field(source.index), column):
@@ -707,7 +733,7 @@ def plain_path(path: str) -> str:
     return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
 
 
-MAX_READINGS = 16
+MAX_READINGS = 64
 """Maximum number of different ways of reading, each a scan in Spark's plan; beyond it the python reader is used."""
 
 _READ_OPTIONS = {
@@ -778,7 +804,7 @@ def in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, 
     columns = []
     for column, wanted in zip(context.projection.fields, schema, strict=True):
         if column.field_id in constants:
-            value = f.lit(constants[column.field_id].as_py())
+            value = _literal(constants[column.field_id])
         else:
             value = f.col(quoted_name(names.get(column.field_id, column.name)))
         columns.append(value.cast(wanted.dataType).alias(wanted.name))

@@ -41,7 +41,7 @@ class ReaderChoice:
 
     Attributes:
         asked: "auto", "python" or "native".
-        strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks.
+        strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks, "driver" in this process.
         why_not_native: why the native reader is not used; None if it is.
         bits_found_by: who finds the rows that the native reader leaves out: "driver", "job", "cache" where all of them
             were known, or "queries", which each look for those they need; None for the python reader, and before anybody
@@ -49,7 +49,7 @@ class ReaderChoice:
     """
 
     asked: Reader
-    strategy: Literal["native", "python"]
+    strategy: Literal["native", "python", "driver"]
     why_not_native: str | None = None
     bits_found_by: str | None = None
 
@@ -57,6 +57,8 @@ class ReaderChoice:
         if self.strategy == "native":
             found_by = f", dead rows found by {self.bits_found_by}" if self.bits_found_by else ""
             return f"native reader{found_by}"
+        if self.strategy == "driver":
+            return "driver: few rows, which it has read before tasks would have started"
         return f"python reader: {self.why_not_native}"
 
 
@@ -136,6 +138,19 @@ def share_that_fulfils(plan: "ScanPlan") -> float:
     return counted[0] / counted[1] if counted[1] else 1.0
 
 
+def expected_bytes(plan: "ScanPlan") -> float:
+    """Memory that the rows of a plan are expected to take, by the shares of its filters."""
+    total = sum(task.data_file.record_count for task in plan.tasks)
+    widths = [_WIDTHS.get(str(field.type), _OTHER_WIDTH) for field in plan.context.projection.fields]
+    shares = [x.decision.share for x in plan.context.runtime_filters if x.decision.share is not None]
+    rows = total * min(shares, default=1.0)
+    if plan.context.predicate is not None and rows * sum(widths) > _SAMPLED_ROWS * _OTHER_WIDTH:
+        rows *= share_that_fulfils(plan)
+    return rows * sum(widths)
+
+
+_WIDTHS = {"boolean": 1, "int": 4, "long": 8, "float": 4, "double": 8, "date": 4}
+_OTHER_WIDTH = 20
 _FIRST_ROW_GROUP = 5
 """Bytes within which only the first row group of a Parquet file begins, after four bytes of magic."""
 

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.config.project import Config, parse
+from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import open_catalog
+from pipelines.publish import writer
 from pipelines.publish.mirror_reads import mirror_scans
 from pipelines.publish.query import arguments, published_entry, published_query
 from pipelines.publish.refresh import publish
@@ -165,17 +167,21 @@ def test_a_condition_that_can_fail_is_left_with_the_reason(filled: Path) -> None
 def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_choice, "NATIVE_FILE_COST", 0)  # else files as small as these are never read natively
     found = {}
-    for push_down_, reader in ((True, "auto"), (False, "auto"), (False, "python")):
-        folder = tmp_path / f"{push_down_}-{reader}"
+    ways = ((True, "auto", 0), (False, "auto", 0), (False, "python", 2**24), (True, "auto", 2**24))
+    for push_down_, reader, driver_bytes in ways:
+        folder = tmp_path / f"{push_down_}-{reader}-{driver_bytes}"
         folder.mkdir()
-        config = config_of(folder, JOINED, options={"push_down": push_down_, "reader": reader})
+        options = {"push_down": push_down_, "reader": reader, "driver_bytes": driver_bytes}
+        config = config_of(folder, JOINED, options=options)
         fill(config)
         report = publish(config, NAME, is_full=True)
         reads = {table: read.metrics.rows_out for table, read in report.reads.items()}
         rows = sorted(map(str, open_table_of(config, NAME).to_pylist()))
-        found[push_down_, reader] = rows, reads, report.as_dict()["reads"]
-    narrowed, whole, by_python = found[True, "auto"], found[False, "auto"], found[False, "python"]
-    assert narrowed[0] == whole[0] == by_python[0]
+        found[push_down_, reader, driver_bytes] = rows, reads, report.as_dict()["reads"]
+    narrowed, whole, by_python, by_driver = (found[way] for way in ways)
+    assert narrowed[0] == whole[0] == by_python[0] == by_driver[0]
+    assert by_driver[1] == narrowed[1]
+    assert {read["reader"].partition(":")[0] for read in by_driver[2].values()} == {"driver"}
     assert len(narrowed[0]) > 500
     assert whole[1] == by_python[1] == {"shop.customers": 98, "shop.orders": 997, "shop.lines": 4998}
     assert {read["reader"].partition(",")[0] for read in whole[2].values()} == {"native reader"}
@@ -214,3 +220,60 @@ def test_keys_of_columns_with_capitals_and_of_columns_compared_twice_reach_the_s
     assert found.scans["shop.customers"].to_table()["Id"].to_pylist() == [0, 2, 4]
     assert found.pushed["shop.orders"].joins == joins
     assert {0, 2, 4} <= set(found.scans["shop.orders"].to_table()["Id"].to_pylist())
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("ansi_spark")
+@pytest.mark.parametrize("entry", [{}, {"mode": "upsert", "key": ["id"]}, {"sort_by": ["amount", "id"]}])
+def test_few_rows_are_read_and_written_by_this_process_and_are_the_same(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """Every type, NULLs and a delete; a limit of memory that the rows exceed leaves all of it to tasks."""
+    rows = pa.table({
+        "id": pa.array(range(50), pa.int64()), "amount": pa.array([None, *(float(i % 7) for i in range(48)), float("nan")]),
+        "customer_id": pa.array([UUID(int=i).bytes for i in range(50)], pa.binary(16)),
+        "price": pa.array([None if i % 5 == 0 else i for i in range(50)], pa.decimal128(20, 2)),
+        "at": pa.array(range(50), pa.timestamp("us", "UTC")), "local": pa.array(range(50), pa.timestamp("us")),
+        "day": pa.array(range(50), pa.date32()), "raw": pa.array([bytes([i]) for i in range(50)]),
+        "parts": pa.array([[{"x": i, "y": str(i)}, None] for i in range(50)]),
+        "odd`na.me": pa.array([i % 2 == 0 for i in range(50)]),
+    })  # fmt: skip
+    found = {}
+    for driver_bytes in (0, 1024, 2**24):
+        folder = tmp_path / str(driver_bytes)
+        folder.mkdir()
+        config = config_of(
+            folder,
+            "select * from shop.orders where id <> 7",
+            options={"driver_bytes": driver_bytes, "direct_copy": False},
+            **entry,
+        )
+        apply(config, "shop.orders", rows)
+        apply(config, "shop.orders", rows.slice(0, 0), deleted=[3, 4])
+        reader = publish(config, NAME, is_full=True).reads["shop.orders"].reader
+        found[driver_bytes] = reader.partition(":")[0], open_table_of(config, NAME)
+    assert [found[most][0] for most in (0, 1024, 2**24)] == ["python reader", "python reader", "driver"]
+    tables = [str(table.sort_by("id").to_pylist()) for _, table in found.values()]
+    assert tables[0] == tables[1] == tables[2]
+    assert found[0][1].schema == found[2**24][1].schema
+    assert found[0][1].num_rows == 47
+    if "sort_by" in entry:
+        assert found[2**24][1]["id"].to_pylist() == found[0][1]["id"].to_pylist()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("ansi_spark")
+def test_a_key_that_repeats_is_refused_in_this_process_too(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "select customer_id as id, status from shop.orders", mode="upsert", key=["id"])
+    fill(config)
+    with pytest.raises(PublishError, match=r"several rows of the result have the same key \(id\)"):
+        publish(config, NAME)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("ansi_spark")
+def test_more_rows_than_were_expected_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MAX_ROWS_HERE", 100)
+    config = config_of(tmp_path, "select o.id, l.id as line from shop.orders o join shop.lines l on l.order_id = o.id")
+    fill(config)
+    report = publish(config, NAME)
+    assert report.rows == open_table_of(config, NAME).num_rows == 4983
+    assert {read.reader.partition(":")[0] for read in report.reads.values()} == {"driver"}

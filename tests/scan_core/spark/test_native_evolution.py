@@ -160,3 +160,37 @@ def test_columns_that_reading_natively_needs_for_itself_are_read_by_tasks(
     with pytest.raises(OptionError, match="needs for itself"):
         dataframe(spark, scan, reader="native")
     assert sorted(row[0] for row in dataframe(spark, scan).collect()) == [1, 3]
+
+
+_DEFAULTS = {
+    "timestamptz": ["2026-02-01T12:34:56.789012+00:00", "0001-01-01T00:00:00+00:00"],
+    "timestamp": ["1969-12-31T23:59:59.999999", "9999-12-31T23:59:59"],
+    "binary": ["00ff27"], "fixed[2]": ["27ff"], "date": ["0001-01-01"],
+}  # fmt: skip
+
+
+def test_times_and_bytes_that_older_files_lack_are_constants_in_any_time_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "int")], version=3)
+    builder.commit(builder.data({"id": [1, 2, 3]}))
+    builder.commit(builder.equality_delete({"id": [2]}, ids=[1]))
+    defaults = [(kind, value) for kind, values in _DEFAULTS.items() for value in values]
+    later = [Column(9 + n, f"c{n}", kind, initial_default=value) for n, (kind, value) in enumerate(defaults)]
+    builder.evolve(Column(1, "id", "int"), *later)
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for name in ("UTC", "Asia/Kolkata"):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            texts = [f"cast({c.name} as string)" for c in later if not str(c.type).startswith(("binary", "fixed"))]
+            hexed = [f"hex({c.name})" for c in later if str(c.type).startswith(("binary", "fixed"))]
+            native, python = (
+                sorted(map(tuple, dataframe(spark, scan, reader=reader).selectExpr("id", *texts, *hexed).collect()))
+                for reader in ("native", "python")
+            )
+            assert native == python
+            assert len(native) == 2
+            assert native[0][-2:] == ("00FF27", "27FF")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
