@@ -33,7 +33,7 @@ from scan_core.io.location import FileIOConfig, Location, relocate
 from scan_core.joins.late_keys import LateKeys
 from scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.model.snapshot import DeleteFile, FileFormat
 from scan_core.read.metadata_columns import METADATA_IDS
 from scan_core.read.projection import Constant, FileProjection
@@ -281,18 +281,17 @@ def why_not_columns(context: ScanContext) -> str | None:
         return "the scan has runtime filters that only scan_core applies"
     if context.sample is not None:
         return "the scan is a sample"
-    tops = {path[0].field_id for path in context.field_paths.values()}
     whole = context.projection
     with_uuids = {whole.path(i)[0].field_id for i in whole.field_ids if str(whole.field(i).type) == "uuid"}
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"
-        if column.name.lower() in _TAKEN:
-            return f"column {column.name!r} has a name that reading with Spark needs for itself"
+        if (name := _path_of(column, context)[0].name).lower() in _TAKEN:
+            return f"column {name!r} has a name that reading with Spark needs for itself"
         if column.field_id in context.parts:
             return f"column {column.name!r} is a part of a list or map"
-        if column.field_id not in tops:
-            return f"column {column.name!r} is a member of a struct"
+        if not all(isinstance(field.type, StructType) for field in _path_of(column, context)[:-1]):
+            return f"column {column.name!r} is within a list or map"
         if column.field_id in with_uuids:
             return f"column {column.name!r} holds UUIDs, which are text in Spark"
     return None
@@ -318,26 +317,82 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
         projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
         constants = []
         for column in context.projection.fields:
-            source = projection.column(column)
-            if isinstance(source, Constant):
-                if source.value.is_valid:
-                    if not _has_literal(source.value, column.type):
-                        return f"{file.path} lacks column {column.name!r}, which has a {column.type} value there"
-                    constants.append((column.field_id, source.value))
-            elif not source.is_identity and not _is_read_as(kept := schema.field(source.index), column):
-                return (
-                    f"{file.path} has column {column.name!r} as {kept.type}, which Spark does not read as {column.type}"
-                )
+            found = _constant_or_why_not(column, schema, projection, context)
+            if isinstance(found, str):
+                return f"{file.path} {found}"
+            if found is not None:
+                constants.append((column.field_id, found))
     finally:
         reader.close()
-    stored = _stored_columns(file.path, schema, context.projection)
+    stored = _stored_columns(file.path, schema, read_columns(context))
     return stored if isinstance(stored, str) else FileReading(stored, tuple(constants))
 
 
-def _stored_columns(path: str, schema: pa.Schema, wanted: Schema) -> tuple[StoredColumn, ...] | str:
+def _constant_or_why_not(
+    column: NestedField, schema: pa.Schema, projection: FileProjection, context: ScanContext
+) -> pa.Scalar | str | None:
+    """The value of a column that a file lacks, if it is not NULL, or why Spark does not read the column as the table has it."""
+    source = projection.column(column)
+    if isinstance(source, Constant):
+        if not source.value.is_valid:
+            return None
+        if not _has_literal(source.value, column.type):
+            return f"lacks column {column.name!r}, which has a {column.type} value there"
+        return source.value
+    if len(path := _path_of(column, context)) > 1:
+        return _why_not_member(schema, path)
+    kept = schema.field(source.index)
+    if source.is_identity or _is_read_as(kept, column):
+        return None
+    return f"has column {column.name!r} as {kept.type}, which Spark does not read as {column.type}"
+
+
+def _path_of(column: NestedField, context: ScanContext) -> tuple[NestedField, ...]:
+    """The fields from the top-level column to a column of the scan, which may be a member of a struct."""
+    path = context.field_paths.get(column.field_id, (column,))
+    return (*path[:-1], replace(column, name=path[-1].name)) if len(path) > 1 else (column,)
+
+
+def read_columns(context: ScanContext) -> tuple[NestedField, ...]:
+    """The top-level columns that the scan needs; of a struct the members that it needs, if it does not need all."""
+    found: dict[int, NestedField] = {}
+    for column in sorted(context.projection.fields, key=lambda column: len(_path_of(column, context)) > 1):
+        _add_path(found, _path_of(column, context))
+    return tuple(found.values())
+
+
+def _add_path(found: dict[int, NestedField], path: tuple[NestedField, ...]) -> None:
+    field, *rest = path
+    known = found.get(field.field_id)
+    if not rest or known == field:
+        found[field.field_id] = field
+        return
+    members = {m.field_id: m for m in known.type.fields} if known and isinstance(known.type, StructType) else {}
+    _add_path(members, tuple(rest))
+    found[field.field_id] = replace(field, type=StructType(tuple(members.values())))
+
+
+def _why_not_member(schema: pa.Schema, path: Sequence[NestedField]) -> str | None:
+    """Why Spark does not read a struct's member as the table has it; None if it does, or if all of its values are NULL."""
+    fields = list(schema)
+    for number, step in enumerate(path):
+        found = next((field for field in fields if field_id_of(field) == step.field_id), None)
+        name = ".".join(field.name for field in path[: number + 1])
+        if found is None:
+            is_null = not any(field.required or field.initial_default is not None for field in path[number:])
+            return None if is_null else f"lacks {name!r}, which is not NULL there"
+        if number == len(path) - 1:
+            return None if _is_read_as(found, step) else f"has {name!r} as {found.type}, not as {step.type}"
+        if not pt.is_struct(found.type):
+            return f"has {name!r} as {found.type}, which is no struct"
+        fields = [found.type.field(i) for i in range(found.type.num_fields)]
+    return None
+
+
+def _stored_columns(path: str, schema: pa.Schema, wanted: Sequence[NestedField]) -> tuple[StoredColumn, ...] | str:
     """Columns stored differently from the table's schema, or why Spark would not find one of them by name."""
     stored: dict[int, StoredColumn] = {}
-    if (name := _find_by_name(list(schema), wanted.fields, stored)) is not None:
+    if (name := _find_by_name(list(schema), wanted, stored)) is not None:
         return f"{path} has several columns that Spark finds under the name {name!r}"
     if taken := next((column.name for column in stored.values() if column.name.lower() in _TAKEN), None):
         return f"{path} has a column {taken!r}, a name that reading with Spark needs for itself"
@@ -782,7 +837,7 @@ def read_files(
     """Read the columns that the files have, including dead rows."""
     absent = {field_id for field_id, _ in reading.constants}
     stored = {column.field_id: column for column in reading.stored}
-    schema = st.StructType([_file_field(c, stored) for c in context.projection.fields if c.field_id not in absent])
+    schema = st.StructType([_file_field(c, stored) for c in read_columns(context) if c.field_id not in absent])
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
     frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
     if (listed := _num_listed(frame)) != len(set(paths)):
@@ -797,16 +852,20 @@ def _num_listed(frame: DataFrame) -> int:
 
 def in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The result's columns, renamed, cast and ordered, including columns that the files lack."""
-    if not reading.stored and not reading.constants:
+    paths = [_path_of(column, context) for column in context.projection.fields]
+    if not reading.stored and not reading.constants and all(len(path) == 1 for path in paths):
         return rows
     constants = dict(reading.constants)
     names = {column.field_id: column.name for column in reading.stored}
     columns = []
-    for column, wanted in zip(context.projection.fields, schema, strict=True):
-        if column.field_id in constants:
-            value = _literal(constants[column.field_id])
+    for (top, *members), wanted in zip(paths, schema, strict=True):
+        last = members[-1] if members else top
+        if last.field_id in constants:
+            value = _literal(constants[last.field_id])
         else:
-            value = f.col(quoted_name(names.get(column.field_id, column.name)))
+            value = f.col(quoted_name(names.get(top.field_id, top.name)))
+            for member in members:
+                value = value.getField(names.get(member.field_id, member.name))
         columns.append(value.cast(wanted.dataType).alias(wanted.name))
     return rows.select(*columns)
 

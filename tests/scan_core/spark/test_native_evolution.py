@@ -194,3 +194,37 @@ def test_times_and_bytes_that_older_files_lack_are_constants_in_any_time_zone(
             assert native[0][-2:] == ("00FF27", "27FF")
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.parametrize(
+    "columns", [("name", "p.y", "p.why"), ("p.x",), ("p.y", "p"), ("p.why", "since", "p.x", "name")], ids=",".join
+)
+def test_members_of_structs_are_read_natively_under_any_names(
+    spark: SparkSession, evolved: scan_core.Table, columns: tuple[str, ...]
+) -> None:
+    """In older files members have other names and types, some are missing, and some structs are NULL."""
+    scan = evolved.scan().select(*columns)
+    native, python = (dataframe(spark, scan, reader=reader) for reader in ("native", "python"))
+    assert native.schema == python.schema
+    expected = sorted(map(repr, python.collect()))
+    assert len(expected) == 87
+    assert sorted(map(repr, native.collect())) == expected
+
+
+def test_a_member_of_a_member_is_read_alone(spark: SparkSession, tmp_path: Path) -> None:
+    inner = {"type": "struct", "fields": [
+        {"id": 31, "name": "a`.b", "type": "long", "required": False},
+        {"id": 32, "name": "c", "type": "string", "required": False},
+    ]}  # fmt: skip
+    outer = {"type": "struct", "fields": [
+        {"id": 21, "name": "in", "type": inner, "required": False}, {"id": 22, "name": "z", "type": "int", "required": False},
+    ]}  # fmt: skip
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "int"), Column(2, "s", outer)])
+    rows = [{"in": {"a`.b": 1, "c": "x"}, "z": 1}, {"in": None, "z": 2}, None, {"in": {"a`.b": None, "c": "y"}, "z": 4}]
+    builder.commit(builder.data({"id": [1, 2, 3, 4], "s": rows}))
+    builder.commit(builder.equality_delete({"id": [4]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan().select("s.in.c", "s.z", "id")
+    frame = dataframe(spark, scan, reader="native")
+    assert sorted(map(tuple, frame.collect()), key=lambda row: row[2]) == [("x", 1, 1), (None, 2, 2), (None, None, 3)]
+    read = str(frame._jdf.queryExecution().executedPlan())
+    assert "a`.b" not in read
