@@ -555,7 +555,7 @@ class PublishedOptions(Section):
         direct_copy: let the tasks that read a mirror write the files, if the SQL only selects columns of one mirror and no row is sorted or shuffled.
         push_down: pass conditions and join keys that the SQL puts on the rows of a mirror to its scan.
         reader: `auto` chooses for each mirror, by expected cost, between Spark's own Parquet reader and tasks in Python; `python` always reads in Python.
-        driver_bytes: rows of a mirror that take at most this much memory are read by the process that publishes where that costs less than starting tasks for them; 0 always leaves them to tasks.
+        driver_bytes: rows of a mirror that take at most this much memory are read, and small results written, by the process that publishes, where that costs less than starting tasks for them; 0 leaves everything to tasks.
     """
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES

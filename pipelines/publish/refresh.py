@@ -6,6 +6,7 @@ are removed. This module imports pyspark.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -66,6 +67,7 @@ from pipelines.publish.refresh_plan import (
     MakeNothing,
     RefreshPlan,
     ResultShape,
+    ViewOf,
     Work,
     WorkFinder,
     last_partition,
@@ -506,19 +508,26 @@ class _Run:
     def _make_in(
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], wanted: PublishedState, *, is_dry: bool
     ) -> PublishReport:
-        asked: Mapping[str, TableRead] = {}
-        if isinstance(plan, MakeAll) or keys:
-            with columns_of(spark, self.scans) as columns:
-                work, shape = self._work(spark, plan, keys, columns)
-        else:  # the python reader reads nothing before a query asks for rows, which few plans do
-            with views_of(spark, self.scans, self.config.spark.reports, "python") as views:
-                work, shape = self._work(spark, plan, keys, names_of(views))
-                asked = reads_of(self.scans, views)
+        asked: dict[str, MirrorView] = {}
+        with ExitStack() as stack:
+
+            def view_of(table: str) -> str:
+                if table not in asked:
+                    scans, options = {table: self.scans[table]}, self.entry.options
+                    folder = self.config.spark.reports
+                    asked.update(
+                        stack.enter_context(views_of(spark, scans, folder, options.reader, options.driver_bytes))
+                    )
+                return asked[table].name
+
+            columns = stack.enter_context(columns_of(spark, self.scans))
+            work, shape = self._work(spark, plan, keys, columns, view_of)
+            reads = reads_of({table: self.scans[table] for table in asked}, asked)
         writer = self._writer(spark, work, shape)
         if is_dry:
             writer.plan_reads()
             return replace(self._report(work, writer, None), is_dry=True)
-        writer.count(asked)
+        writer.count(reads)
         if self.entry.mode == "append" and work.values is not None and not work.values:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
         num_keys = None if work.keys is None else work.keys.rows.num_rows
@@ -590,9 +599,9 @@ class _Run:
         require_green_rows(rows, found)
 
     def _work(
-        self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
+        self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], columns: Mapping[str, str], views: ViewOf
     ) -> tuple[Work, ResultShape]:
-        result = query_result(spark, self.query, views, sample_arguments(self.entry, self.query))
+        result = query_result(spark, self.query, columns, sample_arguments(self.entry, self.query))
         shape = result_shape(self.entry, self.query, result)
         self._require_incremental()  # after errors in the SQL itself and missing columns, which are reported first
         finder = WorkFinder(self.entry, self.query, self.base, self.table)

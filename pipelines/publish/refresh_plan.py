@@ -4,7 +4,7 @@ Partitions and keys are those that changes reach; a user may ask for partitions.
 imports pyspark.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -189,6 +189,8 @@ def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
     return str(copy.sql(dialect=DIALECT, identify=True))
 
 
+ViewOf = Callable[[str], str]
+"""Gives the name of a view of a table's rows, which costs something the first time that it is asked for a table."""
 ASKED_FOR = "asked for"
 NEW = "new since the last run"
 Why = Mapping[str, tuple[str, ...]]
@@ -286,7 +288,7 @@ class WorkFinder:
         values = frozenset(partition.physical(key, kind) for key in keys)
         return Work(values, ASKED_FOR, dict.fromkeys(keys, (ASKED_FOR,)))
 
-    def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: Mapping[str, str]) -> Work:
+    def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: ViewOf) -> Work:
         """Turn a plan into work; all partitions if Spark cannot tell which ones changed rows reach."""
         if isinstance(plan, MakeKeys):
             try:
@@ -311,7 +313,7 @@ class WorkFinder:
             raise ConfigError(f"published {self.query.name} has no partitions")
         return partition, shape.partition.type
 
-    def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: Mapping[str, str]) -> Work:
+    def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: ViewOf) -> Work:
         partition, kind = self._partition(shape)
         why = {partition.canonical(key, kind): [reason] for key, reason in plan.keys.items()}
         num_changed: dict[str, int] = {}
@@ -345,7 +347,7 @@ class WorkFinder:
         made = frozenset(partition.physical(key, kind) for key in why)
         return Work(made, reason + plan.note, reasons, num_changed)
 
-    def _keyed(self, spark: SparkSession, plan: MakeKeys, shape: ResultShape, views: Mapping[str, str]) -> Work | str:
+    def _keyed(self, spark: SparkSession, plan: MakeKeys, shape: ResultShape, views: ViewOf) -> Work | str:
         """The work on single keys; the reason if whole partitions are better."""
         names, fields = key_column_names(self.entry), {c.name: c for c in shape.columns}
         columns = KeyColumns(tuple(fields[name] for name in names), tuple(shape.spark_types[name] for name in names))
@@ -382,14 +384,15 @@ class WorkFinder:
 
     @contextmanager
     def _traces(
-        self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: Mapping[str, str]
+        self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: ViewOf
     ) -> Iterator[tuple[int, list[str]]]:
         """The number of changed rows of a table, and queries for the slices that they can have reached."""
         view = self.query.view_names[table]
-        names = {view: views[table] for table, view in self.query.view_names.items()}
         with view_of_changes(spark, plan.changes[table]) as (changed, count):
-            names[view + OF_CHANGED] = changed
             found = [r.values for r in plan.reaches if r.table == view and r.values is not None] if count else []
+            named = {of.name for values in found for of in values.find_all(exp.Table)}
+            names = {name: views(of) for of, name in self.query.view_names.items() if name in named}
+            names[view + OF_CHANGED] = changed
             yield count, [trace_text(values, names) for values in found]
 
     def _values(self, keys: pa.Table, column: str, shape: ResultShape) -> set[Any]:

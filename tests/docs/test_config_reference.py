@@ -36,6 +36,7 @@ UNITS = {
     "target_file_bytes": "256MiB",
     "target_file_size": "256MiB",
     "row_group_bytes": "128MiB",
+    "driver_bytes": "16MiB",
     "keep_for": "5d",
     "orphan_age": "3d",
 }
