@@ -58,7 +58,7 @@ class ReaderChoice:
             found_by = f", dead rows found by {self.bits_found_by}" if self.bits_found_by else ""
             return f"native reader{found_by}"
         if self.strategy == "driver":
-            return "driver: few rows, which it has read before tasks would have started"
+            return "driver: few rows, which it reads before tasks would have started"
         return f"python reader: {self.why_not_native}"
 
 

@@ -125,7 +125,7 @@ def test_explain_shows_what_a_publication_would_make_and_how_it_reads(
     code, output, errors = run(*words)
     assert (code, errors) == (0, "")
     snapshot = find_table(open_catalog(project.config), "shop.orders").metadata.current_snapshot_id
-    reason = "few rows, which it has read before tasks would have started"
+    reason = "few rows, which it reads before tasks would have started"
     assert output.splitlines() == [
         "shop.daily: would build all partitions (the table is empty)",
         f"  read shop.orders, snapshot {snapshot}, by the driver: {reason}",
