@@ -30,14 +30,20 @@ from scan_core.spark import (
 
 SPARK_FAILURES = (PySparkException, Py4JError)
 """PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
+_AWAITED = "Exception thrown in awaitResult"
 _OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
 
 
 def spark_message(error: Exception) -> str:
     """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
+    while _AWAITED in str(error).partition("\n")[0] and isinstance(cause := getattr(error, "_cause", None), Exception):
+        error = cause  # which another thread met while it collected rows
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, Py4JError):  # the first line only names the method that was called
         lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
+        if _AWAITED in lines[0]:
+            causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+            lines = [_without_class(line) for line in causes] or lines
     return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
 
 

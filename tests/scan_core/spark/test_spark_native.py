@@ -154,7 +154,7 @@ def test_scans_that_spark_would_answer_differently_are_refused_and_auto_reads_th
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda b: b.evolve(Column(1, "id", "long"), Column(7, "at", "timestamp", initial_default="2026-01-01T00:00:00")), "lacks column 'at', which has a timestamp value"),
+        (lambda b: b.evolve(Column(1, "id", "long"), Column(7, "at", struct(Column(8, "x", "int")), initial_default={})), "lacks column 'at', which has a struct<x: int> value"),
         (lambda b: b.commit(b.data({"id": [1], "name": ["a"]}, field_ids=False)), "has no field ids"),
     ],
 )  # fmt: skip
