@@ -15,7 +15,7 @@ from scan_core.spark import native
 from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.dead_row_index import index_built
-from tests.support.iceberg_json import Column, Partition
+from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
 
