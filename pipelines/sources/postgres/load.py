@@ -1,8 +1,9 @@
 """Loads what exists in a table: in chunks, each as a transaction of its own sees it, copied as text.
 
-Chunks are ranges of an integer key where there is one: such a load continues after an interruption, and the key of a change
-tells which chunk it belongs to. Other tables are read within one transaction, by ranges of row addresses; their load begins
-again after an interruption.
+Chunks are ranges of a key where there is one: such a load continues after an interruption, and the key of a change tells which
+chunk it belongs to. Other tables are read within one transaction, by ranges of row addresses; their load begins again after an
+interruption. Addresses could not be the borders of chunks of several transactions: an update moves a row to another address, so
+that no chunk has it, and a change that does not send all of its values would find no row to take them from.
 """
 
 import threading
@@ -24,7 +25,7 @@ from pipelines.decode.feed import TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import ROWS, SourceTable, described
 from pipelines.sources.live import LoadOutdatedError
-from pipelines.sources.postgres.position import Chunk, Load, PostgresPosition, Visibility, lsn_of
+from pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
 from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, reported
 from scan_core import Mask
 
@@ -52,7 +53,7 @@ class _Range:
 
     relation: str
     condition: str
-    end: int | None = None
+    end: int | tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,14 @@ class TableLoad:
         """
         description = self.server.describe(self.published)
         self._check_identity(description)
-        column = self._range_column(description)
-        name = None if column is None else self.target.target_name(column)
-        load = Load(column=name)
+        load = self._begun(description)
         if known is not None and known.load is not None and known.load.chunks:
-            load = known.load
-            if name is None or load.column != name:
+            if not load.is_ranged or known.load.begun_again != load:
                 why = f"{self.target.name}: the load was interrupted and begins again"
                 raise LoadOutdatedError(why, replace(known, load=Load()).to_json())
+            load = known.load
         self.server.wait_for_running(WAIT_SECONDS)
-        ranges = self._by_address() if column is None else self._by_key(description, column, load)
+        ranges = self._by_key(description, load) if load.is_ranged else self._by_address()
         yield from self._decodable(description, load, ranges)
 
     def _check_identity(self, description: SourceTable) -> None:
@@ -119,17 +118,24 @@ class TableLoad:
             f"ALTER TABLE {name} REPLICA IDENTITY FULL, with identity: full in the config"
         )
 
-    def _range_column(self, description: SourceTable) -> str | None:
-        """The only column of the key, if it is an integer by which the mirror identifies rows, too."""
-        if len(description.key) != 1 or self.target.identity_full:
-            return None
-        (name,) = description.key
-        kind = next(column.type for column in description.columns if column.name == name)
-        is_key = self.target.key in ((), (self.target.target_name(name),))
-        return name if kind in _INTEGERS and is_key and name not in {*self.target.cast, *self.target.types} else None
+    def _begun(self, description: SourceTable) -> Load:
+        """The load before its first chunk: by ranges of the key, if the mirror identifies rows by the same columns."""
+        if not description.key or self.target.identity_full:
+            return Load()
+        names = {name: self.target.target_name(name) for name in description.key}
+        is_same = not self.target.key or set(self.target.key) == set(names.values())
+        if not is_same or {*names, *names.values()} & {*self.target.cast, *self.target.types}:
+            return Load()
+        key = self.server.ordered_key(description.oid)
+        if len(key) == 1 and key[0][1] in _INTEGERS:
+            return Load(column=names[key[0][0]])
+        return Load(key=tuple(KeyColumn(names[name], kind, collation) for name, kind, collation in key))
 
-    def _by_key(self, description: SourceTable, column: str, done: Load) -> Iterator[_Range]:
-        relation, key = f"{_quoted(self.published.schema)}.{_quoted(self.published.table)}", _quoted(column)
+    def _by_key(self, description: SourceTable, done: Load) -> Iterator[_Range]:
+        relation = f"{_quoted(self.published.schema)}.{_quoted(self.published.table)}"
+        names = [_quoted(name) for name, _, _ in self.server.ordered_key(description.oid)]
+        key = ", ".join(names)
+        ends = key if done.column is not None else ", ".join(f"{name}::text" for name in names)
         size, rows = self.server.query(
             "SELECT sum(pg_relation_size(oid)), sum(greatest(reltuples, 0)) FROM pg_class "
             "WHERE oid = %s OR oid IN (SELECT relid FROM pg_partition_tree(%s))",
@@ -140,10 +146,11 @@ class TableLoad:
         step = int(min(max(self.server.source.chunk_bytes / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
         begin = done.chunks[-1].end if done.chunks else None
         while True:
-            lower = "" if begin is None else f"{key} >= {begin}"
+            lower = "" if begin is None else f"({key}) >= ({_literals(done, begin)})"
             where = f" WHERE {lower}" if lower else ""
-            end = self.server.value(f"SELECT {key} FROM {relation}{where} ORDER BY {key} OFFSET {step} LIMIT 1")
-            upper = "" if end is None else f"{key} < {end}"
+            found = self.server.query(f"SELECT {ends} FROM {relation}{where} ORDER BY {key} OFFSET {step} LIMIT 1")
+            end = None if not found else found[0][0] if done.column is not None else tuple(found[0])
+            upper = "" if end is None else f"({key}) < ({_literals(done, end)})"
             yield _Range(relation, " AND ".join(filter(None, (lower, upper))), end)
             if end is None:
                 return
@@ -181,9 +188,7 @@ class TableLoad:
             after = load
             if block.is_last:
                 chunk = Chunk(block.range.end, block.visible)
-                after = replace(
-                    load, chunks=(*load.chunks, chunk) if load.column is not None else (chunk,), until=until
-                )
+                after = replace(load, chunks=(*load.chunks, chunk) if load.is_ranged else (chunk,), until=until)
             count = len(block.lines) + 1
             raw = RawEvents(
                 source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), place),
@@ -194,7 +199,7 @@ class TableLoad:
             return Part(raw, BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION, continues, after)
 
         # Each block waits for the next one: only the last completes the load.
-        for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=load.column is None)):
+        for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=not load.is_ranged)):
             if held is not None:
                 done = part(held, until=0)
                 load, number, continues = done.load, number + len(held.lines), not held.is_last
@@ -203,7 +208,7 @@ class TableLoad:
         if held is None:
             raise SourceError(f"{self.published.name} was not loaded: nothing was read")
         # Every transaction that any chunk sees has committed before this position.
-        yield part(held, until=lsn_of(self.server.value("SELECT pg_current_wal_insert_lsn()::text")))
+        yield part(held, until=self.server.inserted)
 
     def _copy(self, description: SourceTable, ranges: Iterator[_Range], put: _Put, *, in_one_transaction: bool) -> None:
         """Read ranges, all in one transaction or each in one of its own."""
@@ -229,6 +234,14 @@ class TableLoad:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _literals(load: Load, end: int | tuple[str, ...]) -> str:
+    """The values of a key in SQL."""
+    if isinstance(end, int):
+        return str(end)
+    texts = ("E'" + text.replace("\\", "\\\\").replace("'", "''") + "'" for text in end)
+    return ", ".join(f"{text}::{column.type}" for text, column in zip(texts, load.key, strict=True))
 
 
 class _Sink:
@@ -287,8 +300,12 @@ def read_ahead(read: Callable[[_Put], None]) -> Iterator[_Block]:
         thread.join()
 
 
+PLACED_KEYS = 50_000
+"""Keys whose chunks the server tells in one query."""
+
+
 def without_loaded(
-    changes: ChangeBatch, position: PostgresPosition, lsn: NDArray[np.int64], xid: NDArray[np.int64]
+    changes: ChangeBatch, position: PostgresPosition, lsn: NDArray[np.int64], xid: NDArray[np.int64], server: Server
 ) -> ChangeBatch:
     """Changes without those that the load of their rows contains; of a changed key, the part that it does not.
 
@@ -297,9 +314,11 @@ def without_loaded(
         position: position of the table, with its load.
         lsn: log position of the transaction of each change.
         xid: identifier of the transaction of each change.
+        server: knows the order of keys that are not integers.
 
     Raises:
         LoadOutdatedError: the table was truncated between chunks.
+        SourceError: the server cannot be asked.
     """
     load = position.load
     if load is None or not load.is_complete:
@@ -309,16 +328,23 @@ def without_loaded(
     is_truncate = ops == b"t"
     doubtful = lsn < load.until
     seen_by = np.stack([chunk.visible.sees(xid) for chunk in load.chunks]) & doubtful
-    if (is_truncate & seen_by.any(axis=0) & ~seen_by.all(axis=0)).any():
+    by_all: Mask = np.logical_and.reduce(seen_by)
+    depends: Mask = np.logical_or.reduce(seen_by) & ~by_all
+    if (is_truncate & depends).any():
         why = "the table was truncated while it was loaded, so the load begins again"
-        raise LoadOutdatedError(why, replace(position, load=Load(column=load.column)).to_json())
-    old = seen_by[_chunk_of(table.column("key"), load), np.arange(len(xid))]
-    new = old
+        raise LoadOutdatedError(why, replace(position, load=load.begun_again).to_json())
+
+    def seen(rows: pa.ChunkedArray, asked: Mask) -> Mask:
+        found = by_all.copy()
+        places = np.flatnonzero(asked)
+        if len(places):
+            chunks = _chunks_of(rows.combine_chunks().take(pa.array(places)), load, server)
+            found[places] = seen_by[chunks, places]
+        return found
+
+    old = seen(table.column("key"), depends)
     is_update = ops == b"u"
-    if load.column is not None and is_update.any():
-        new = np.where(is_update, seen_by[_chunk_of(table.column("after"), load), np.arange(len(xid))], old)
-    old = np.where(is_truncate, seen_by.all(axis=0), old)
-    new = np.where(is_truncate, old, new)
+    new = np.where(is_update, seen(table.column("after"), depends & is_update), old) if load.is_ranged else old
     dropped = old & new
     if not (old != new).any():
         return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
@@ -326,14 +352,33 @@ def without_loaded(
     return replace(changes, table=kept.filter(pa.array(~dropped)))
 
 
-def _chunk_of(rows: pa.ChunkedArray, load: Load) -> NDArray[np.int64]:
-    """The chunk that contains the key of each row; the first where there is none."""
-    if load.column is None or len(load.chunks) == 1:
+def _chunks_of(rows: pa.StructArray, load: Load, server: Server) -> NDArray[np.int64]:
+    """The chunk that contains the key of each row."""
+    if not load.is_ranged or len(load.chunks) == 1:
         return np.zeros(len(rows), np.int64)
-    array = rows.combine_chunks()
-    keys = np.asarray(array.field(load.column).cast(pa.int64()).fill_null(0))
-    ends = np.array([chunk.end for chunk in load.chunks[:-1]], np.int64)
-    return np.searchsorted(ends, keys, side="right")
+    ends = [chunk.end for chunk in load.chunks if chunk.end is not None]
+    if load.column is not None:
+        keys = np.asarray(rows.field(load.column).cast(pa.int64()))
+        return np.searchsorted(np.array(ends, np.int64), keys, side="right")
+    types = [(column.type, column.collation) for column in load.key]
+    columns = [_texts(rows.field(column.name)) for column in load.key]
+    borders = [list(values) for values in zip(*(end for end in ends if isinstance(end, tuple)), strict=True)]
+    found: list[int] = []
+    for first in range(0, len(rows), PLACED_KEYS):
+        found += server.chunks_of(types, [texts[first : first + PLACED_KEYS] for texts in columns], borders)
+    return np.array(found, np.int64)
+
+
+def _texts(values: pa.Array) -> list[str]:
+    """Values as PostgreSQL reads them."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_fixed_size_binary(values.type):  # uuid
+        return [value.hex() for value in values.to_pylist()]
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return [f"\\x{value.hex()}" for value in values.to_pylist()]
+    texts: list[str] = values.cast(pa.string()).to_pylist()
+    return texts
 
 
 def _split_updates(table: pa.Table, *, removed: Mask, created: Mask) -> pa.Table:

@@ -67,10 +67,28 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a table that was read: the keys below `end` that no earlier chunk has; None for all others."""
+    """A part of a table that was read: the keys below `end` that no earlier chunk has; None for all others.
 
-    end: int | None
+    Of a key that is not an integer, `end` is the text of its columns: only the server knows their order.
+    """
+
+    end: int | tuple[str, ...] | None
     visible: Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a key by whose order a table is divided.
+
+    Attributes:
+        name: its name in the mirror.
+        type: its type in SQL.
+        collation: its collation in SQL; None for that of the database, or for types without one.
+    """
+
+    name: str
+    type: str
+    collation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +97,46 @@ class Load:
 
     Attributes:
         chunks: chunks that were read, in order of their keys.
-        column: column of the keys in the mirror, if chunks are ranges of keys.
+        column: column of the keys in the mirror, if chunks are ranges of an integer key.
+        key: columns of the key, if they are ranges of another one.
         until: once the load is complete, the log position from which on no change can be part of it; else 0.
     """
 
     chunks: tuple[Chunk, ...] = ()
     column: str | None = None
     until: int = 0
+    key: tuple[KeyColumn, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether all of the table is loaded."""
         return self.until > 0
 
+    @property
+    def is_ranged(self) -> bool:
+        """Whether chunks are ranges of keys."""
+        return self.column is not None or bool(self.key)
+
+    @property
+    def begun_again(self) -> "Load":
+        """The load before its first chunk."""
+        return replace(self, chunks=(), until=0)
+
     def to_json(self) -> dict[str, Any]:
         """The load as a JSON object."""
         chunks = [[c.end, str(c.visible)] for c in self.chunks]
-        return {"chunks": chunks, "column": self.column, "until": lsn_text(self.until)}
+        key = {"key": [[c.name, c.type, c.collation] for c in self.key]} if self.key else {}
+        return {"chunks": chunks, "column": self.column, "until": lsn_text(self.until), **key}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Load":
         """The load of a JSON object."""
-        chunks = tuple(Chunk(end, Visibility.parse(text)) for end, text in document["chunks"])
-        return cls(chunks, document["column"], lsn_of(document["until"]))
+        chunks = tuple(
+            Chunk(tuple(end) if isinstance(end, list) else end, Visibility.parse(text))
+            for end, text in document["chunks"]
+        )
+        key = tuple(KeyColumn(*column) for column in document.get("key", ()))
+        return cls(chunks, document["column"], lsn_of(document["until"]), key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +150,8 @@ class PostgresPosition:
         load: state of the load, as long as it matters.
         claims: tables of the source by the target that takes them.
         member: what identifies the table and its membership in the publication; None if it is not known.
+        timeline: history of the cluster that the position is of; 0 if it is not known. A standby that becomes the primary begins
+            another one, in which the same positions may mean other changes.
     """
 
     system: str
@@ -123,6 +160,7 @@ class PostgresPosition:
     load: Load | None = None
     claims: Mapping[str, str] = field(default_factory=dict)
     member: str | None = None
+    timeline: int = 0
 
     @property
     def words(self) -> str:
@@ -132,10 +170,10 @@ class PostgresPosition:
             return text
         return f"{text}; being loaded, {len(self.load.chunks):,} chunk{'s' * (len(self.load.chunks) != 1)} so far"
 
-    def reaching(self, lsn: int, claims: Mapping[str, str]) -> "PostgresPosition":
+    def reaching(self, lsn: int, claims: Mapping[str, str], timeline: int = 0) -> "PostgresPosition":
         """The position after reading the log up to `lsn`."""
         load = None if self.load is not None and self.load.is_complete and lsn >= self.load.until else self.load
-        return replace(self, lsn=max(lsn, self.lsn), load=load, claims=claims)
+        return replace(self, lsn=max(lsn, self.lsn), load=load, claims=claims, timeline=timeline or self.timeline)
 
     def to_json(self) -> str:
         """The position as JSON text."""
@@ -148,6 +186,7 @@ class PostgresPosition:
             **({} if self.load is None else {"load": self.load.to_json()}),
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({} if self.member is None else {"member": self.member}),
+            **({"timeline": self.timeline} if self.timeline else {}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -172,6 +211,7 @@ class PostgresPosition:
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),
                 member=document.get("member"),
+                timeline=document.get("timeline", 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PositionLostError(f"unreadable position of PostgreSQL {text[:80]!r}: {error}") from error

@@ -68,10 +68,12 @@ class PostgresBatch:
     Attributes:
         lsn: log position after the last transaction that is complete.
         system: identifier of the database cluster.
+        timeline: number of its history.
         slot: name of the slot.
         transactions: transactions of the changes; None for rows of a load.
         load: state of the load after the batch, for rows of a load.
         member: see `PublishedTable`, for rows of a load.
+        server: is asked about keys while a load is recent; None for rows of a load.
     """
 
     raw: RawEvents
@@ -79,16 +81,20 @@ class PostgresBatch:
     continues: bool
     lsn: int
     system: str
+    timeline: int
     slot: str
     transactions: Transactions | None = None
     load: Load | None = None
     member: str | None = None
+    server: Server | None = None
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
         if self.load is not None or before is None:
-            return PostgresPosition(self.system, self.slot, self.lsn, self.load, decided.claims, self.member).to_json()
-        return PostgresPosition.from_json(before).reaching(self.lsn, decided.claims).to_json()
+            return PostgresPosition(
+                self.system, self.slot, self.lsn, self.load, decided.claims, self.member, self.timeline
+            ).to_json()
+        return PostgresPosition.from_json(before).reaching(self.lsn, decided.claims, self.timeline).to_json()
 
     def is_due(self, before: str | None) -> bool:
         """See `LiveBatch`."""
@@ -96,7 +102,7 @@ class PostgresBatch:
 
     def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
         """See `LiveBatch`."""
-        if self.transactions is None or before is None or not changes.num_rows:
+        if self.transactions is None or self.server is None or before is None or not changes.num_rows:
             return changes
         position = PostgresPosition.from_json(before)
         if position.load is None and (self.transactions.lsn >= position.lsn).all():
@@ -109,7 +115,7 @@ class PostgresBatch:
             changes, lsn, xid = replace(changes, table=table), lsn[is_new], xid[is_new]
         if position.load is None or not changes.num_rows:
             return changes
-        return without_loaded(changes, position, lsn, xid)
+        return without_loaded(changes, position, lsn, xid, self.server)
 
 
 class _Messages:
@@ -307,6 +313,7 @@ class PostgresReader:
         self._publication: Publication | None = None
         self._name_of: dict[int, str] = {}
         self._system = ""
+        self._timeline = 0
         self._start = 0
         self._safe = 0
         self._reached = 0
@@ -329,6 +336,12 @@ class PostgresReader:
         oldest = min((position.lsn for position in known), default=0)
         if any(position.system != self._system for position in known):
             raise lost("this is another database cluster than the one that was read before", oldest)
+        self._timeline = self._server.timeline
+        for position in known:
+            self._check_history(position)
+        newest = max((position.lsn for position in known), default=0)
+        if newest > (end := self._server.inserted):
+            raise lost("the server was restored from a copy that is older than what was read", end)
         if others := sorted({position.slot for position in known} - {self.source.slot}):
             raise SourceError(
                 f"the tables were read from slot {others[0]}, and the config says {self.source.slot}: a new slot lacks the "
@@ -341,6 +354,18 @@ class PostgresReader:
             self._server.create_slot()
             slot = self._server.slot()
         self._start = self._checked(slot, oldest if known else None)
+
+    def _check_history(self, position: PostgresPosition) -> None:
+        """Refuse a server that was a standby, unless it has all that was read of the former primary."""
+        if position.timeline in {0, self._timeline}:
+            return
+        end = self._server.end_of_timeline(position.timeline)
+        if position.lsn > end:
+            left = f"left its log at {lsn_text(end)}" if end else "does not have its log"
+            raise lost(
+                f"the server was replaced by a standby, or restored, which {left} and lacks what was read after it",
+                end or position.lsn,
+            )
 
     def _checked(self, slot: Slot | None, oldest: int | None) -> int:
         """The position that a slot has confirmed, if it has all changes after `oldest`."""
@@ -404,6 +429,7 @@ class PostgresReader:
                 part.continues,
                 start,
                 self._system,
+                self._timeline,
                 self.source.slot,
                 load=part.load,
                 member=published.member,
@@ -472,7 +498,9 @@ class PostgresReader:
         if slot is None:
             self._server.create_slot()
             slot = self._server.slot()
-        return PostgresPosition(self._server.system, self.source.slot, self._checked(slot, None), Load()).to_json()
+        return PostgresPosition(
+            self._server.system, self.source.slot, self._checked(slot, None), Load(), timeline=self._server.timeline
+        ).to_json()
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
@@ -505,6 +533,7 @@ class PostgresReader:
                     options={"publication_names": name, **protocol},
                     status_interval=NEVER_SECONDS,
                 )
+            self._checked(self._server.slot(), start)  # nobody can replace it now, but could during a long load
         except SourceError:
             connection.close()
             raise
@@ -595,4 +624,14 @@ class PostgresReader:
             ingested_at=datetime.now(UTC),
         )
         transactions = Transactions(names.slice(0, len(numbered.lsn)), numbered.lsn, numbered.xid)
-        return PostgresBatch(raw, end, place.continues, lsn, self._system, self.source.slot, transactions)
+        return PostgresBatch(
+            raw,
+            end,
+            place.continues,
+            lsn,
+            self._system,
+            self._timeline,
+            self.source.slot,
+            transactions,
+            server=self._server,
+        )

@@ -1,8 +1,9 @@
 """A PostgreSQL server: connections, what its catalog says about tables, the replication slot, and what is wrong with them."""
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -174,6 +175,7 @@ class Server:
         self.source = source
         self._connection: Any = None
         self._types: dict[tuple[int, int], str] = {}
+        self._lock = threading.Lock()
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a query and return its rows.
@@ -181,7 +183,7 @@ class Server:
         Raises:
             SourceError: it failed.
         """
-        with reported("a query to PostgreSQL failed"):
+        with reported("a query to PostgreSQL failed"), self._lock:
             if self._connection is not None and self._connection.closed == 0:
                 try:
                     return self._rows(sql, values)
@@ -217,13 +219,40 @@ class Server:
         """Identifier of the database cluster; a copy of it has the same one."""
         return str(self.value("SELECT system_identifier FROM pg_control_system()"))
 
+    @property
+    def timeline(self) -> int:
+        """Number of the history that the server writes."""
+        return int(str(self.value("SELECT pg_walfile_name(pg_current_wal_lsn())"))[:8], 16)
+
+    @property
+    def inserted(self) -> int:
+        """Log position after all that was written, some of it perhaps not to disk."""
+        return lsn_of(self.value("SELECT pg_current_wal_insert_lsn()::text"))
+
+    def end_of_timeline(self, timeline: int) -> int:
+        """Log position at which the present history left an older one; 0 if it does not come from that.
+
+        Raises:
+            SourceError: no right to replicate.
+        """
+        with (
+            reported("the history of the server could not be read"),
+            closing(connect(self.source, replication=True)) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(f"TIMELINE_HISTORY {self.timeline}")
+            _, content = cursor.fetchone()
+        text = content if isinstance(content, str) else bytes(content).decode(errors="replace")
+        lines = (line.split() for line in text.splitlines())
+        return next((lsn_of(words[1]) for words in lines if len(words) > 1 and words[0] == str(timeline)), 0)
+
     def written(self) -> int:
         """Log position after all that is committed now.
 
         Only what is safe on disk is sent. With `synchronous_commit = off` a commit gets there a little later, so this waits for
         it; log of transactions that are still running may never get there.
         """
-        inserted = lsn_of(self.value("SELECT pg_current_wal_insert_lsn()::text"))
+        inserted = self.inserted
         ends = time.monotonic() + FLUSH_SECONDS
         while (flushed := lsn_of(self.value("SELECT pg_current_wal_flush_lsn()::text"))) < inserted:
             if time.monotonic() > ends:
@@ -418,6 +447,52 @@ class Server:
             oid,
         )
         return tuple(rows[0][1]) if rows else ()
+
+    def ordered_key(self, oid: int) -> tuple[tuple[str, str, str | None], ...]:
+        """Columns of the index that is the replica identity, else of the primary key, in the order of the index.
+
+        Returns:
+            (name, type in SQL, collation in SQL if it is another than that of the database) of each; none if the text of some
+            value might not lead to the same place in the order: types of extensions, floats, arrays and ranges.
+        """
+        rows = self.query(
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), CASE WHEN a.attcollation NOT IN (0, 100) THEN "
+            "(SELECT format('%%I.%%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace "
+            "WHERE c.oid = a.attcollation) END, "
+            "t.typtype = 'e' OR (t.typnamespace = 'pg_catalog'::regnamespace AND t.typcategory NOT IN ('A', 'R', 'C', 'P', 'X') "
+            "AND t.oid NOT IN ('real'::regtype, 'double precision'::regtype)) "
+            "FROM (SELECT * FROM pg_index WHERE indrelid = %s AND (indisprimary OR indisreplident) "
+            "ORDER BY indisreplident DESC LIMIT 1) i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY k(attnum, place) "
+            "JOIN pg_attribute a ON a.attrelid = %s AND a.attnum = k.attnum JOIN pg_type b ON b.oid = a.atttypid "
+            "JOIN pg_type t ON t.oid = CASE b.typtype WHEN 'd' THEN b.typbasetype ELSE b.oid END ORDER BY k.place",
+            oid,
+            oid,
+        )
+        return tuple(row[:3] for row in rows) if all(row[3] for row in rows) else ()
+
+    def chunks_of(
+        self, types: Sequence[tuple[str, str | None]], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
+    ) -> list[int]:
+        """How many of these ends are not behind each key, in the order that the server has.
+
+        Args:
+            types: type and collation of each column of the key, as `ordered_key` returns them.
+            keys: text of the values of each column.
+            ends: text of the values of each column.
+        """
+        names = [f"k{place}" for place in range(len(types))]
+        order = ", ".join(n if c is None else f"{n} COLLATE {c}" for n, (_, c) in zip(names, types, strict=True))
+        arrays = ", ".join(f"%s::text[]::{kind}[]" for kind, _ in types)
+        columns = ", ".join(names)
+        rows = self.query(
+            f"SELECT chunk FROM (SELECT place, sum(is_end) OVER (ORDER BY {order}, is_end DESC ROWS UNBOUNDED PRECEDING) AS chunk "
+            f"FROM (SELECT {columns}, 0 AS is_end, place FROM unnest({arrays}) WITH ORDINALITY keys({columns}, place) "
+            f"UNION ALL SELECT {columns}, 1, NULL FROM unnest({arrays}) ends({columns})) both_of_them) placed "
+            "WHERE place IS NOT NULL ORDER BY place",
+            *map(list, keys),
+            *map(list, ends),
+        )
+        return [int(chunk) for (chunk,) in rows]
 
     def identity(self, table: PublishedTable) -> str:
         """The replica identity of a table: d(efault), n(othing), f(ull) or i(ndex)."""

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,8 @@ class Soak:
         for table in LEDGERS:
             self.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, amount bigint NOT NULL)")
         self.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+        # large transactions are sent while they are in progress
+        self.sql("ALTER DATABASE soak SET logical_decoding_work_mem = '64kB'")
         self.mover = Mover(server, seed, self.stop)
         self.writers = [
             Writer(server, table, number, seed * 100 + number, self.stop, self.gates[table])
@@ -396,6 +399,18 @@ class Soak:
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
         )
 
+    def next_kill(self) -> Callable[[], bool]:
+        """When the ingester is killed: at some time, or after some commits, however busy the machine is."""
+        if self.random.random() < 0.3:
+            at = time.monotonic() + self.random.uniform(0.5, 12)
+            return lambda: time.monotonic() > at
+        enough = self.commits() + self.random.randrange(1, 40)
+        return lambda: self.commits() >= enough
+
+    def commits(self) -> int:
+        """Commits of all change logs and mirrors so far."""
+        return sum(1 for _ in self.folder.rglob("*.metadata.json"))
+
     def run(self, seconds: float) -> dict[str, Any]:
         for writer in self.writers:
             writer.start()
@@ -403,7 +418,7 @@ class Soak:
         ends = time.monotonic() + seconds
         process = self.ingester()
         try:
-            next_kill = time.monotonic() + self.random.uniform(1, 12)
+            is_due = self.next_kill()
             while time.monotonic() < ends:
                 time.sleep(0.3)
                 assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
@@ -412,12 +427,12 @@ class Soak:
                 if process.poll() is not None:
                     self.counts["ingester ended by itself"] += 1
                     process = self.ingester()
-                if time.monotonic() > next_kill:
+                if is_due():
                     process.send_signal(signal.SIGKILL)
                     process.wait()
                     self.counts["kills"] += 1
                     process = self.ingester()
-                    next_kill = time.monotonic() + self.random.uniform(1, 12)
+                    is_due = self.next_kill()
         finally:
             self.stop.set()
             for writer in self.writers:
@@ -459,7 +474,9 @@ class Soak:
             checked += self.check_snapshots(catalog, table, mirror)
         writers = {f"{w.table}/{w.number}": len(w.states) for w in self.writers}
         transactions = sum(writers.values()) + self.mover.count
-        return {**self.counts, "transactions": transactions, "snapshots checked": checked}
+        assert checked, "no snapshot of a whole table was seen"
+        streamed = self.sql("SELECT sum(stream_txns)::int FROM pg_stat_replication_slots")[0][0]
+        return {**self.counts, "transactions": transactions, "snapshots checked": checked, "sent while open": streamed}
 
     def check_snapshots(self, catalog: Any, table: str, mirror: Any) -> int:
         log = catalog.load_table(f"change_log.shop_{table}")

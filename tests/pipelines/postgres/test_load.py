@@ -30,7 +30,8 @@ def ingest_with(config: Config, between: Callable[[int], None]) -> IngestReport:
 def compare(shop: Any, config: Config, name: str = "items") -> None:
     assert shop.reasons(config, name) == []
     found = sorted(tuple(map(str, row)) for row in shop.rows(config, name))
-    assert found == sorted(tuple(map(str, row)) for row in shop.sql(f"SELECT * FROM {name}"))
+    rows = ((bytes(v) if isinstance(v, memoryview) else v for v in row) for row in shop.sql(f"SELECT * FROM {name}"))
+    assert found == sorted(tuple(map(str, row)) for row in rows)
 
 
 @pytest.fixture
@@ -109,6 +110,69 @@ def test_a_truncate_between_chunks_begins_the_load_again(items: Any) -> None:
     assert report.tables[0].error is None
     items.ingest(config)
     compare(items, config)
+
+
+KEYS = {
+    "text": ("k text", "(CASE i % 3 WHEN 0 THEN 'b' WHEN 1 THEN 'B' ELSE E'\\\\''%%' END) || i"),
+    "text of another order": ('k text COLLATE "und-x-icu"', "(CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'B' ELSE 'ä' END) || i"),
+    "uuid": ("k uuid", "md5(i::text)::uuid"),
+    "composite": ("a date, k char(6), b numeric(10,2)", "DATE '2024-01-01' + i % 7, 'c' || i % 100, i / 4.0"),
+    "bytea": ("k bytea", "decode(md5(i::text), 'hex')"),
+    "enum and time": ("e mood, k timestamptz", "(CASE i % 2 WHEN 0 THEN 'sad' ELSE 'happy' END)::mood, '2024-01-01Z'::timestamptz + i * interval '1.5 s'"),
+    "domain": ("k positive", "i"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key", [k if k in {"text", "composite"} else pytest.param(k, marks=pytest.mark.slow) for k in KEYS]
+)
+def test_a_load_by_any_key_continues_after_each_chunk(shop: Any, key: str) -> None:
+    columns, values = KEYS[key]
+    names = ", ".join(column.split()[0] for column in columns.split(", ")) if "(" not in columns else "a, k, b"
+    rows = 36_000
+    if "icu" in columns and not shop.sql("SELECT FROM pg_collation WHERE collname = 'und-x-icu'"):
+        pytest.skip("this PostgreSQL was built without ICU")
+    shop.sql(
+        "CREATE TYPE mood AS ENUM ('happy', 'sad', 'angry')",
+        "CREATE DOMAIN positive AS bigint CHECK (VALUE >= 0)",
+        f"CREATE TABLE items (n int, {columns}, name text, big text, PRIMARY KEY ({', '.join(reversed(names.split(', ')))}))",
+        "ALTER TABLE items ALTER COLUMN big SET STORAGE EXTERNAL",
+        f"INSERT INTO items SELECT i, {values}, repeat('n', 100), CASE WHEN i % 100 = 0 THEN repeat('b', 4000) END FROM generate_series(1, {rows}) i",
+        "ANALYZE items",
+        "CREATE PUBLICATION pub FOR TABLE items",
+    )
+    shop.source = {"chunk_bytes": "1MiB"}
+    config = shop.config("items")
+    dice = random.Random(key)
+
+    def disturb(seed: int) -> None:
+        for _ in range(4):
+            old, new = dice.randrange(1, rows), rows + dice.randrange(10**6)
+            shop.sql(
+                f"UPDATE items SET name = 'u{seed}' WHERE n IN ({dice.randrange(rows)}, {dice.randrange(rows) // 100 * 100})",
+                f"DELETE FROM items WHERE n = {dice.randrange(rows)}",
+                f"INSERT INTO items SELECT i, {values}, 'new', repeat('c', 3000) FROM (VALUES ({new + 1})) v(i) ON CONFLICT DO NOTHING",
+                f"DELETE FROM items WHERE n = {new}",
+                f"UPDATE items SET (n, {names}) = (SELECT i, {values} FROM (VALUES ({new})) v(i)) WHERE n = {old} "
+                f"AND NOT EXISTS (SELECT FROM items WHERE n = {new})",
+            )
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(commits: int) -> None:
+        disturb(commits)
+        raise KilledError
+
+    for _ in range(3):
+        with pytest.raises(KilledError):
+            ingest_with(config, kill)
+    report = ingest_with(config, disturb)
+    assert report.tables[0].error is None
+    assert 0 < report.tables[0].events["r"] < rows - 15_000
+    disturb(1000)
+    shop.ingest(config)
+    compare(shop, config)
 
 
 @pytest.mark.parametrize(
