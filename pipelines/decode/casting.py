@@ -247,7 +247,8 @@ def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tup
     # Other zone names, such as IST, are ambiguous.
     written = pc.if_else(pc.match_substring_regex(zone, "^[A-Z]{2}"), pa.scalar(None, pa.string()), moments)
     if pa.types.is_date(arrow):
-        values, _ = cast_each(pc.if_else(pc.equal(time, ""), days, pa.scalar(None, pa.string())), arrow)
+        is_day = pc.and_(pc.equal(time, ""), pc.equal(zone, ""))  # what looks like a zone is BC
+        values, _ = cast_each(pc.if_else(is_day, days, pa.scalar(None, pa.string())), arrow)
     else:
         values, _ = from_text(pc.binary_join_element_wise(written, zone, ""), arrow)
     return values, np.asarray(pc.and_(pc.is_null(values), pc.is_valid(text)))
@@ -271,12 +272,19 @@ def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]
     return merged, bad
 
 
+_MOMENT = r"^.{10}([T ]\d\d(:?\d\d(:?\d\d(\.\d+)?)?)? ?(Z|UTC|GMT|[+-]\d\d(:?\d\d(:?\d\d)?)?)?)?$"
+"""A day that may be followed by a time of day and a zone."""
+
+
 def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
     trimmed = pc.utf8_trim_whitespace(text)
     digits = 9 if not pa.types.is_date(arrow) and arrow.unit == "ns" else 6
     trimmed = pc.replace_substring_regex(trimmed, rf"(\.\d{{{digits}}})\d+", r"\1")
     if pa.types.is_date(arrow):
-        return cast_each(pc.utf8_slice_codeunits(trimmed, 0, 10), arrow)
+        # Anything else behind the day, such as BC, makes it another day.
+        is_moment = pc.match_substring_regex(trimmed, _MOMENT)
+        days, _ = cast_each(pc.utf8_slice_codeunits(pc.if_else(is_moment, trimmed, None), 0, 10), arrow)
+        return days, np.asarray(pc.and_(pc.is_null(days), pc.is_valid(text)))
     zoned = pa.timestamp(arrow.unit, "UTC")
     has_zone = pc.match_substring_regex(trimmed, r"\d[T ]\d\d:.*(Z|[+-]\d\d(:?\d\d)?)$")
     with_zone = pc.if_else(has_zone, trimmed, pc.binary_join_element_wise(trimmed, "Z", ""))

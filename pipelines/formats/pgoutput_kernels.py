@@ -423,6 +423,8 @@ def write_json(
 ) -> int:
     """Write arrays and hstores as JSON, elements as strings, and let the spans point to it; return the number of bytes.
 
+    The JSON of arrays of several dimensions is text.
+
     Args:
         data: bytes of the values.
         start: begin of each value; replaced.
@@ -442,6 +444,7 @@ def write_json(
         if p + 1 < until and data[p] == 0x00:  # the mark of a value that was not sent
             continue
         begin = to
+        is_nested = False
         if is_map:
             out[to] = _OPEN
             to += 1
@@ -473,6 +476,7 @@ def write_json(
                 to += 1
                 p += 1
             elif not is_map and (byte == _OPEN or byte == _CLOSE):
+                is_nested |= byte == _OPEN and to > begin
                 out[to] = 0x5B if byte == _OPEN else 0x5D
                 to += 1
                 p += 1
@@ -487,5 +491,6 @@ def write_json(
             to += 1
         start[row] = base + begin
         end[row] = base + to
-        kind[row] = _OBJECT if is_map else _ARRAY
+        # Lists have one dimension: more of them are text, and no list of texts.
+        kind[row] = _OBJECT if is_map else _STRING if is_nested else _ARRAY
     return to
