@@ -61,7 +61,7 @@ def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator
     """The results of tasks in their order, of which up to `most` (default: as many as there are threads) run ahead of the caller.
 
     Raises:
-        Exception: what a task raises, in its turn. Tasks that have begun end before this does.
+        Exception: what a task raises, or `tasks` itself, in its turn. Tasks that have begun end before this does.
     """
     pool, most = _POOL.get(), most or num_threads()
     if pool is None or most <= 1:
@@ -69,13 +69,22 @@ def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator
             yield task()
         return
     begun: deque[Future[T]] = deque()
+    failure: Exception | None = None
+    left = iter(tasks)
     try:
-        for task in tasks:
-            begun.append(pool.submit(task))
+        while failure is None:
+            try:
+                begun.append(pool.submit(next(left)))
+            except StopIteration:
+                break
+            except Exception as error:  # noqa: BLE001 - raised in its turn
+                failure = error
             if len(begun) > most:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()
+        if failure is not None:
+            raise failure
     finally:
         for future in begun:
             future.cancel()

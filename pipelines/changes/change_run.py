@@ -131,7 +131,7 @@ def _disk_full(error: OSError) -> PipelineError:
     )
 
 
-BATCH_SHARE = 8
+BATCH_SHARE = 4
 """Divides the memory limit for decoded changes: folding, sorting and writing them need several times as much."""
 
 

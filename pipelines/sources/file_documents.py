@@ -430,6 +430,11 @@ class FilePiece:
     after: ReadFile
     rejected: Rejected = field(default_factory=Rejected.none)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the documents or columns."""
+        return int(self.piece.documents.nbytes if self.rows is None else self.rows.nbytes)
+
 
 def end_of(known: ReadFile) -> FilePiece:
     """A piece without events that marks the file as completely read."""

@@ -7,6 +7,7 @@ container files; CSV is in `csv_file.py`. Files are selected in `files.py`.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from pipelines.sources.file_options import (
     sniff_layout,
 )
 from pipelines.sources.file_position import ReadFile
+from pipelines.workers import ahead
 from scan_core import ScanError
 from scan_core.files import DecodedSizes, DecodingLimits, read_layout, record_bytes
 from scan_core.io import ByteRanges
@@ -71,13 +73,28 @@ def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
             )
         document = header.schema.decode()
         reader = reader_of(document)
-        for block in find_blocks(source.read_at, header, size):
-            table = _rows(source, block, header.codec, reader, max_bytes)
+        blocks = find_blocks(source.read_at, header, size)
+        for block, rows in ahead(partial(_rows_ahead, source, b, header.codec, reader, max_bytes) for b in blocks):
+            table = _rows(source, block, header.codec, reader, max_bytes) if rows is None else rows
             table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
             for first in range(0, table.num_rows, batch_rows):
                 yield table.slice(first, batch_rows)
     except (ValueError, KeyError, IndexError, EOFError) as error:
         raise SourceError(f"unreadable Avro file: {error}") from error
+
+
+_AHEAD_BYTES = 8 * 1024**2
+"""Bytes of blocks that are decoded ahead; larger ones are decoded one at a time."""
+
+
+def _rows_ahead(
+    source: Any, block: Block, codec: str, reader: AvroReader, max_bytes: int
+) -> tuple[Block, pa.Table | None]:
+    """(block, its rows; None if it is large)."""
+    try:
+        return block, _rows(source, block, codec, reader, min(max_bytes, _AHEAD_BYTES))
+    except SourceError:
+        return block, None
 
 
 def _rows(source: Any, block: Block, codec: str, reader: AvroReader, max_bytes: int) -> pa.Table:
@@ -479,6 +496,11 @@ def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
     arrays = [pa.array(values, field.type) for values, field in zip(columns, REJECTED_SCHEMA, strict=True)]
     end = end_of(replace(known, waiting=False))
     return replace(end, rejected=Rejected(pa.table(arrays, schema=REJECTED_SCHEMA)))
+
+
+def is_compressed(name: str) -> bool:
+    """Whether a file is compressed, by its name."""
+    return _suffixes(name)[1] is not None
 
 
 def is_quiet(file: ListedFile) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -23,7 +23,8 @@ from pipelines.sources.file_documents import FilePiece
 from pipelines.sources.file_listing import FileSystem, ListedFile, list_files, open_file, place
 from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
+from pipelines.sources.file_reader import is_compressed, is_quiet, read_file, unreadable_rest
+from pipelines.workers import ahead, num_threads
 
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2
@@ -100,7 +101,7 @@ class _Pending:
     def add(self, piece: FilePiece) -> None:
         self.pieces.append(piece)
         self.rows += len(piece.piece.offsets)
-        self.size += PIECE_BYTES + int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
+        self.size += PIECE_BYTES + piece.nbytes
 
 
 @dataclass(frozen=True)
@@ -406,9 +407,10 @@ def discover(
         sweep = begin_sweep(listing, now, chosen, applied_lines, skip)
         now = sweep.position
         waiting: FileBatch | None = None
-        pieces = (piece for file, known in sweep.files for piece in read_pieces(file, known, chosen, filesystem))
         try:
-            for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
+            for part in gather(
+                _pieces_of(sweep.files, chosen, filesystem), chosen.batch_rows, chosen.batch_bytes, complete
+            ):
                 has_events = part.raw is not None and part.raw.num_read
                 # a batch is held back until the next one is known: pieces without events only move its position
                 if waiting is not None and has_events:
@@ -496,24 +498,35 @@ def _changed_files(
     # files may appear with an old time, since object stores date an upload by its start: then the set differs
     has_late = _recent(listed, position.settled_ns) != position.listed
     names = {f.name for f in listed}
-    for file in listed:
-        is_new = file.arrived_ns > position.settled_ns
+    gone = [f for f in position.named if f.name not in names and f.lines]
+
+    def is_left(file: ListedFile) -> bool:
         # a file's time may be visible before its bytes: only files that are followed by newer ones count as unchanged
-        is_left = file.arrived_ns < newest_ns or is_quiet(file)
+        return file.arrived_ns < newest_ns or is_quiet(file)
+
+    def may_have_changed(file: ListedFile) -> bool:
+        is_new = file.arrived_ns > position.settled_ns
         same_name = position.find(file.name)
         is_unfinished = same_name is not None and (
-            not same_name.finished or (same_name.waiting and not is_new and is_left)
+            not same_name.finished or (same_name.waiting and not is_new and is_left(file))
         )
         may_be_late = has_late and _is_recent(file, position.settled_ns)
         if file.arrived_ns > position.until_ns or not (is_new or may_be_late or is_unfinished):
-            continue
-        if is_new and position.swept and place(file.name) <= place(position.swept) and not is_unfinished:
-            continue
-        try:
-            known = _known(file, position, names, skip, listing.filesystem, is_left=is_left)
-        except SourceError:
-            if options.unreadable == STOP:
-                raise
+            return False
+        is_swept = is_new and position.swept and place(file.name) <= place(position.swept)
+        return is_unfinished or not is_swept
+
+    looked_at = (
+        partial(_looked_at, file, position, gone, listing.filesystem) for file in listed if may_have_changed(file)
+    )
+    for file, prints in ahead(looked_at):
+        same_name, is_new = position.find(file.name), file.arrived_ns > position.settled_ns
+        known: ReadFile | None
+        if not isinstance(prints, SourceError):
+            known = _known(prints, position, gone, skip, is_left=is_left(file))
+        elif options.unreadable == STOP:
+            raise prints
+        else:
             known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it reports the problem
         if known is not None:
             # other content under a known name is a new file, of which the change log cannot contain lines
@@ -536,6 +549,47 @@ def _in_order(
     return sorted(chosen, key=lambda entry: place(entry[0].name))
 
 
+READ_AHEAD_SHARE = 4
+"""Divides the size of a batch for the bytes of one file that a thread may read ahead."""
+
+
+def _pieces_of(
+    files: Sequence[tuple[ListedFile, ReadFile]], options: FileOptions, filesystem: FileSystem | None
+) -> Iterator[FilePiece]:
+    """The pieces of files, in order; threads read the beginning of each, as far as that takes time."""
+    if num_threads() == 1:
+        for file, known in files:
+            yield from read_pieces(file, known, options, filesystem)
+        return
+    for first, rest in ahead(partial(_begun, file, known, options, filesystem) for file, known in files):
+        yield from first
+        yield from rest
+
+
+def _begun(
+    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None
+) -> tuple[Sequence[FilePiece], Iterator[FilePiece]]:
+    """(first pieces of a file, the others)."""
+    pieces = read_pieces(file, known, options, filesystem)
+    most, size = options.batch_bytes // READ_AHEAD_SHARE, 0
+    if file.size > most and not is_compressed(file.name):
+        return (), pieces  # lines are only looked for, and blocks and row groups have threads of their own
+    first: list[FilePiece] = []
+    try:
+        for piece in pieces:
+            first.append(piece)
+            size += piece.nbytes
+            if size >= most:
+                break
+    except Exception as error:  # noqa: BLE001 - raised behind the pieces before it
+        return first, map(_raised, [error])
+    return first, pieces
+
+
+def _raised(error: Exception) -> FilePiece:
+    raise error
+
+
 def read_pieces(
     file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None, stop: int | None = None
 ) -> Iterator[FilePiece]:
@@ -551,21 +605,24 @@ def read_pieces(
         yield unreadable_rest(at, str(error))
 
 
-def _known(
-    file: ListedFile,
-    position: FilePosition,
-    names: set[str],
-    skip: OnSkipped,
-    filesystem: FileSystem | None,
-    *,
-    is_left: bool,
-) -> ReadFile | None:
-    """The state of reading the file; None if it contains nothing new."""
+def _looked_at(
+    file: ListedFile, position: FilePosition, gone: Sequence[ReadFile], filesystem: FileSystem | None
+) -> tuple[ListedFile, Fingerprints | SourceError]:
+    """(file, its fingerprints up to where it was read under its name, or under names that are gone; why it cannot be read)."""
     same_name = position.find(file.name)
-    gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
-    prints = fingerprints_of(file, lengths, filesystem, position.hash)
+    try:
+        return file, fingerprints_of(file, lengths, filesystem, position.hash)
+    except SourceError as error:
+        return file, error
+
+
+def _known(
+    prints: Fingerprints, position: FilePosition, gone: Sequence[ReadFile], skip: OnSkipped, *, is_left: bool
+) -> ReadFile | None:
+    """The state of reading a file; None if it contains nothing new. `gone` are files whose names do not exist any more."""
     own = prints.whole
+    same_name = position.find(own.name)
     if same_name is not None:
         same = own.fingerprint == same_name.fingerprint and own.size == same_name.size
         if same and same_name.finished:
