@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -133,10 +134,29 @@ Threads = Annotated[
 ]
 
 
+class Engine(StrEnum):
+    """Which engine reads and decodes events."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+    AUTO = "auto"
+
+
+ChosenEngine = Annotated[
+    Engine | None,
+    typer.Option(
+        "--engine",
+        help="What reads and decodes: this process, tasks of Spark, or the latter above a size; default: `ingest` of the config.",
+        show_default=False,
+    ),
+]
+
+
 def ingest(
     tables: MirrorNames = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     threads: Threads = None,
+    engine: ChosenEngine = None,
     once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -154,7 +174,7 @@ def ingest(
             "--once was removed: nevermore ingest always applies what is new and stops, so leave the option out; "
             "nevermore run keeps running"
         )
-    settings = _with_threads(load(config), threads)
+    settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
     freeze_imports()
     for name in tables or ():
@@ -168,8 +188,15 @@ def ingest(
     raise typer.Exit(report.exit_code)
 
 
-def _with_threads(settings: "Config", threads: int | None) -> "Config":
-    return settings if threads is None else settings.model_copy(update={"threads": threads})
+def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, tables: list[str] | None) -> "Config":
+    """The config with what options of the command set instead."""
+    if threads is not None:
+        settings = settings.model_copy(update={"threads": threads})
+    return (
+        settings
+        if engine is None
+        else settings.with_engine(engine.value, tables or settings.tables | settings.patterns)
+    )
 
 
 def _progress_text(table: "TableReport") -> str:
@@ -269,6 +296,7 @@ def run(
         ),
     ] = None,
     threads: Threads = None,
+    engine: ChosenEngine = None,
     heartbeat: Annotated[
         float,
         typer.Option(
@@ -305,7 +333,7 @@ def run(
     from pipelines.maintain.retention import RegularExpiry
     from pipelines.watch.telemetry import span
 
-    settings = _with_threads(load(config), threads)
+    settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()

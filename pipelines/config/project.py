@@ -6,7 +6,7 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
 from difflib import get_close_matches
@@ -461,11 +461,12 @@ class TableConfig(AssetConfig):
 
     @model_validator(mode="after")
     def _is_for_its_engine(self) -> "TableConfig":
-        if self.ingest.engine != "local" and (reason := self._why_not_on_spark()) is not None:
+        if self.ingest.engine != "local" and (reason := self.why_not_on_spark()) is not None:
             raise placed(f"{reason}; leave ingest out, or set engine: local", "ingest")
         return self
 
-    def _why_not_on_spark(self) -> str | None:
+    def why_not_on_spark(self) -> str | None:
+        """Why the tasks of Spark cannot ingest the table; None if they can."""
         if not isinstance(self.source, FilesSource):
             return "Spark ingests files, and this source is a connection"
         if self.order_by != "position":
@@ -940,6 +941,30 @@ class Config(Section):
     def folder(self) -> Path:
         """The folder of the config file, against which its paths are resolved."""
         return self.path.parent
+
+    def with_engine(self, engine: Literal["local", "spark", "auto"], names: Collection[str]) -> "Config":
+        """The config in which this engine ingests tables and patterns, and all others of their sources.
+
+        Raises:
+            ConfigError: Spark cannot ingest one of them.
+        """
+        sources = [entry.source for name, entry in {**self.tables, **self.patterns}.items() if name in names]
+
+        def changed(name: str, entry: TableConfig) -> TableConfig:
+            if entry.source not in sources:
+                return entry
+            if engine != "local" and (reason := entry.why_not_on_spark()) is not None:
+                raise ConfigError(f"{name}: {reason}; name other tables, or leave out --engine {engine}")
+            above = entry.ingest.spark_above_bytes if entry.ingest.engine == "auto" else DEFAULT_SPARK_ABOVE_BYTES
+            given = {"engine": engine} | ({"spark_above_bytes": above} if engine == "auto" else {})
+            return entry.model_copy(update={"ingest": IngestConfig.model_validate(given)})
+
+        return self.model_copy(
+            update={
+                "tables": {name: changed(name, entry) for name, entry in self.tables.items()},
+                "patterns": {name: changed(name, entry) for name, entry in self.patterns.items()},
+            }
+        )
 
     def table(self, name: str) -> TableConfig:
         """The config of a mirror.

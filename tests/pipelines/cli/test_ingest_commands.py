@@ -234,3 +234,21 @@ def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_pa
     code, _, errors = run("ingest", "shop.tt", "--config", config)
     assert code == 2
     assert "did you mean shop.t?" in errors
+
+
+def test_threads_and_engine_of_one_run(run: Run, tmp_path: Path) -> None:
+    files = {f"{n}.jsonl": EVENT.format(id=n).encode() for n in range(4)}
+    config = project(tmp_path, "shop.t", files)
+    code, output, errors = run("ingest", "--threads", 3, "--engine", "local", "--config", config)
+    assert (code, output.startswith("shop.t: 4 creates")) == (0, True), errors
+    assert [row["id"] for row in rows_of(run, config, "shop.t")] == [0, 1, 2, 3]
+    for options, said in (
+        (["--threads", 0], "--threads: must be at least 1"),
+        (["--engine", "java"], "--engine"),
+    ):
+        code, _, errors = run("ingest", *options, "--config", config)
+        assert (code, said in " ".join(errors.split())) == (2, True), errors
+    config.write_text(config.read_text().replace("key: [id]", "key: [id]\n    order_by: [source.ts_ms]"))
+    code, _, errors = run("ingest", "--engine", "spark", "--config", config)
+    assert code == 2
+    assert "shop.t: Spark ingests events in the order of their position" in errors
