@@ -171,9 +171,13 @@ class PrivateFolder:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        with suppress(OSError):
-            os.close(self._descriptor)
+        """Give the descriptor back; happens at the latest when nobody holds the folder any more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    __del__ = close
 
     def _lock_file(self, name: str) -> BinaryIO:
         flags = os.O_RDWR | os.O_CREAT
