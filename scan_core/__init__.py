@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from scan_core.model.errors import MissingPackageError as MissingPackageError
     from scan_core.model.errors import OptionError as OptionError
     from scan_core.model.errors import PredicateError as PredicateError
+    from scan_core.model.errors import ScanCancelledError as ScanCancelledError
     from scan_core.model.errors import ScanError as ScanError
     from scan_core.model.errors import SnapshotNotFoundError as SnapshotNotFoundError
     from scan_core.model.errors import TableNotFoundError as TableNotFoundError
@@ -137,7 +138,8 @@ else:
             "scan_core.rows.buffers": "Mask Rows",
             "scan_core.model.errors": (
                 "ColumnNotFoundError EvaluationError HidingStream MalformedTableError MemoryLimitError "
-                "MissingFileError MissingPackageError OptionError PredicateError ScanError SnapshotNotFoundError "
+                "MissingFileError MissingPackageError OptionError PredicateError ScanCancelledError ScanError "
+                "SnapshotNotFoundError "
                 "TableNotFoundError UnsupportedError hide_in_error hide_secrets remember_passwords "
                 "remember_secret require_package"
             ),

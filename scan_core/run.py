@@ -6,7 +6,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
+from scan_core.model.errors import ScanCancelledError
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.running import Running
 
 T = TypeVar("T")
 
@@ -40,11 +42,13 @@ class Channel(Generic[T]):
             self._writers = 0 if error is not None else self._writers - 1
             self._changed.notify_all()
 
-    def cancel(self) -> None:
-        """Record that the consumer has stopped."""
+    def cancel(self, error: BaseException | None = None) -> None:
+        """Record that the consumer has stopped, or is to stop with an error."""
         with self._changed:
             self._cancelled = True
             self._items.clear()
+            if error is not None:
+                self.error, self._writers = error, 0
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
@@ -81,6 +85,7 @@ def run_splits(
     queued: int = QUEUED_BATCHES,
     expect: Callable[[S], None] | None = None,
     num_expected: int = 1,
+    running: Running | None = None,
 ) -> Generator[T, None, None]:
     """What `read` yields for each split.
 
@@ -93,9 +98,10 @@ def run_splits(
         queued: results that may wait per split, so that its thread goes on.
         expect: called with each split shortly before it is read, so that the split can be prepared.
         num_expected: how many splits beyond those that are being read are expected.
+        running: the run that they are part of.
 
     Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
-    turn comes; without order at once.
+    turn comes; without order at once. If `running` is cancelled, that is raised at once, and the threads are not waited for.
     """
     expect = expect or (lambda _: None)
     if parallelism == 1 or len(splits) <= 1:
@@ -104,12 +110,17 @@ def run_splits(
     num_threads = min(parallelism, len(splits))
     expected = _Expected(splits, expect, num_threads - 1 + num_expected, num_threads)
     pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expected, num_threads, queued)
+    if running is not None:
+        running.on_cancel(pool.interrupt)
     try:
         pool.start()
         yield from pool.results()
     finally:
-        pool.stop()
-        for counted in pool.counted:  # after the threads have ended: they count until then
+        if running is not None:
+            running.on_cancel(None)
+            running.stop()
+        pool.stop(wait=running is None or not running.is_cancelled)
+        for counted in list(pool.counted):  # after the threads have ended: they count until then
             metrics.add(counted)
 
 
@@ -157,6 +168,7 @@ class _Pool(ABC, Generic[S, T]):
         self._lock = Lock()
         self._next = 0
         self._stopped = False
+        self._interrupted = False
         self.counted: deque[ScanMetrics] = deque()
         self._threads = [Thread(target=self._work, name=f"scan-{i}", daemon=True) for i in range(num_threads)]
 
@@ -168,18 +180,24 @@ class _Pool(ABC, Generic[S, T]):
     def results(self) -> Iterator[T]:
         """All results; the error of a split that failed."""
 
-    def stop(self) -> None:
-        """Cancel running work and wait until no thread is left."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Cancel running work, and wait until no thread is left."""
         with self._lock:
             self._stopped = True
-        self._cancel()
+        self._cancel(None)
         for thread in self._threads:
-            if thread.ident is not None:
+            if thread.ident is not None and wait:
                 thread.join()
 
+    def interrupt(self) -> None:
+        """Have the consumer raise `ScanCancelledError` now; called from any thread."""
+        with self._lock:
+            self._stopped = self._interrupted = True
+        self._cancel(ScanCancelledError())
+
     @abstractmethod
-    def _cancel(self) -> None:
-        """Wake all waiting threads so that they end."""
+    def _cancel(self, error: BaseException | None) -> None:
+        """Wake all waiting threads so that they end, the consumer with the error if there is one."""
 
     @abstractmethod
     def _work(self) -> None:
@@ -223,19 +241,22 @@ class _OrderedPool(_Pool[S, T]):
         """All results, by split; the error of a split in its turn."""
         for index in range(len(self._splits)):
             with self._begun:
-                while index not in self._channels:
+                while index not in self._channels and not self._interrupted:
                     self._begun.wait()
+                if self._interrupted:
+                    raise ScanCancelledError
                 channel = self._channels[index]
             yield from channel
             with self._lock:
                 del self._channels[index]
             self._ahead.release()
 
-    def _cancel(self) -> None:
-        with self._lock:
+    def _cancel(self, error: BaseException | None) -> None:
+        with self._begun:
             channels = list(self._channels.values())
+            self._begun.notify_all()
         for channel in channels:
-            channel.cancel()
+            channel.cancel(error)
         for _ in self._threads:
             self._ahead.release()
 
@@ -263,8 +284,8 @@ class _UnorderedPool(_Pool[S, T]):
         """All results as they come; the first error at once."""
         yield from self._channel
 
-    def _cancel(self) -> None:
-        self._channel.cancel()
+    def _cancel(self, error: BaseException | None) -> None:
+        self._channel.cancel(error)
 
     def _work(self) -> None:
         error = None

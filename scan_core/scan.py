@@ -6,7 +6,7 @@ Binding of names is in `binding.py`, semi joins in `semi_join.py`, planning in `
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -38,6 +38,7 @@ from scan_core.model.errors import (
 )
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
+from scan_core.model.running import Running, sharing
 from scan_core.model.schema import PrimitiveType, Schema
 from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
@@ -433,10 +434,24 @@ _LOCAL_SPLITS = 16
 
 @dataclass(slots=True)
 class _LastRun:
-    """The only mutable part of a scan: what its last run counted."""
+    """The only mutable part of a scan: what its last run counted, and what runs now."""
 
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
     filters: "tuple[RuntimeFilter, ...]" = ()
+    running: set[Running] = field(default_factory=set)
+
+    @contextmanager
+    def begun(self) -> Iterator[Running]:
+        """One more run, which `Scan.cancel` reaches."""
+        with Running() as running:
+            self.running.add(running)
+            try:
+                yield running
+            finally:
+                self.running.discard(running)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LastRun, (self.metrics, self.filters)  # nothing runs in another process
 
 
 @dataclass(frozen=True, repr=False)
@@ -453,7 +468,17 @@ class Scan(ScanRequest):
     def plan(self, uncommitted: Sequence[DeleteFile] = ()) -> ScanPlan:
         """The files to read, and the deletes that may touch each; `uncommitted` are deletes that the snapshot lacks."""
         snapshot, schema = self._resolve()
-        return plan_scan(self.table.metadata, snapshot, self._context(schema), uncommitted)
+        with self._last.begun() as running, running.at_work():
+            return plan_scan(self.table.metadata, snapshot, self._context(schema), uncommitted)
+
+    def cancel(self) -> None:
+        """Stop what this very scan runs, in whichever threads: its methods and iterators raise `ScanCancelledError`.
+
+        Those that wait for rows raise it at once, those that read in their own thread after the columns at hand. Later runs
+        are not affected.
+        """
+        for running in list(self._last.running):
+            running.cancel()
 
     def changes(
         self, from_snapshot: int | None, to_snapshot: int | None = None, *, trust_rewrites: bool = False
@@ -617,22 +642,24 @@ class Scan(ScanRequest):
 
         `keep_order`, `queued` and `parallelism` are those of `run_splits`; the last is by default that of the options.
         """
-        metrics = ScanMetrics()
-        with FilesAhead(self.options) as ahead:
+        metrics, ahead = ScanMetrics(), FilesAhead(self.options)
+        with self._last.begun() as running:
             results = run_splits(
                 _local_splits(plan),
-                lambda split, own: read(split, own, ahead),
+                lambda split, own: running.stepped(read(split, own, ahead)),
                 metrics,
-                parallelism or self.options.parallelism,
+                max((parallelism or self.options.parallelism) // sharing(), 1),
                 keep_order=keep_order,
                 queued=queued,
                 expect=ahead.expect,
                 num_expected=OPENED_AT_A_TIME,
+                running=running,
             )
             try:
                 yield from results
             finally:
                 results.close()
+                ahead.close(wait=not running.is_cancelled)
                 self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
 
     def _with(self, **changes: Any) -> Self:

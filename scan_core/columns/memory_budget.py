@@ -7,6 +7,7 @@ here never change the rows.
 from dataclasses import dataclass
 
 from scan_core.model.options import ScanOptions
+from scan_core.model.running import sharing
 from scan_core.rows.selection import RowSelection, from_ranges, intersect, row_count, to_indices
 
 _SHARE = 8
@@ -52,12 +53,22 @@ class MemoryBudget:
     """
 
     def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
-        usable = (options.memory_limit_bytes - reserved_bytes) // options.parallelism
-        self._bytes = max(max(usable - _FIXED_BYTES, usable // 2) // _SHARE, 1)
-        self.limits = DecodingLimits.of(options.memory_limit_bytes, self._bytes)
-        self._batch_rows = options.batch_rows
+        self._options = options
+        self._reserved_bytes = reserved_bytes
         self._growth = 1.0
         self._row_bytes = 0.0
+
+    @property
+    def limits(self) -> DecodingLimits:
+        """What may be decoded at once now."""
+        return DecodingLimits.of(self._options.memory_limit_bytes, self._bytes)
+
+    @property
+    def _bytes(self) -> int:
+        """What a piece may hold: the limit is shared with the other scans that run in this process now."""
+        share = self._options.memory_limit_bytes // sharing() - self._reserved_bytes
+        usable = max(share, 0) // self._options.parallelism
+        return max(max(usable - _FIXED_BYTES, usable // 2) // _SHARE, 1)
 
     def pieces(self, num_rows: int, stated_bytes: int) -> list[range]:
         """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
@@ -81,8 +92,9 @@ class MemoryBudget:
     def batch_rows(self) -> int:
         """Rows of a batch, by the width of the batches so far."""
         if not self._row_bytes:
-            return self._batch_rows
-        return max(min(self._batch_rows, int(self._bytes / self._row_bytes)), min(_MIN_BATCH_ROWS, self._batch_rows))
+            return self._options.batch_rows
+        most = self._options.batch_rows
+        return max(min(most, int(self._bytes / self._row_bytes)), min(_MIN_BATCH_ROWS, most))
 
     def record_batch(self, num_rows: int, num_bytes: int) -> None:
         """Remember how wide rows of the result are."""

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -40,6 +41,7 @@ from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
+from scan_core.model.running import check_running, current
 from scan_core.model.schema import NestedField, StructType, arrow_type
 from scan_core.model.snapshot import DeleteFile
 from scan_core.model.statistics import ColumnStatistics
@@ -121,8 +123,11 @@ def load_keys(
     edges = [len(group.files) * i // threads for i in range(threads + 1)]
     counts = [ScanMetrics() for _ in range(threads)]
 
+    running = current()
+
     def load(begin: int, end: int, count: ScanMetrics) -> list[DeleteKeys]:
-        return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count, narrowings))
+        with nullcontext() if running is None else running.at_work():
+            return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count, narrowings))
 
     with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
         jobs = [pool.submit(load, *ends, count) for ends, count in zip(pairwise(edges), counts, strict=True)]
@@ -159,6 +164,7 @@ def _keys_of_files(
 ) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
     for file in files:
+        check_running()
         yield from _file_keys(file, columns, context, metrics, narrowings)
 
 

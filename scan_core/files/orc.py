@@ -6,10 +6,11 @@ nanoseconds. A stripe is decoded as a whole, as pyarrow offers nothing smaller.
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.orc as po
 
-from scan_core.columns.file_reader import FIELD_ID_KEY, FileReader, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.file_reader import (
+    FIELD_ID_KEY,
+    FileReader,
+    PageStatistics,
+    ReadCounts,
+    RowGroup,
+    refusing_malformed,
+)
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.orc_streams import (
+    BLOOM_FILTER,
     DATA,
     LENGTH,
     PRESENT,
+    ROW_INDEX,
     SECONDARY,
+    OrcBloomFilter,
     OrcTail,
     Stripe,
     StripeFooter,
@@ -34,6 +45,8 @@ from scan_core.files.orc_streams import (
     exact_sum,
     first_of_each,
     message_of,
+    parse_bloom_filters,
+    parse_row_index,
     parse_stripe_footer,
     parse_stripe_statistics,
     parse_tail,
@@ -43,6 +56,7 @@ from scan_core.files.orc_streams import (
 )
 from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
+from scan_core.io.remote import ByteSource, RemoteFile, opened_source
 from scan_core.model.errors import MemoryLimitError
 from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from scan_core.model.schema import MAX_TYPE_DEPTH
@@ -68,21 +82,23 @@ def open_orc(path: str, io: FileIOConfig) -> "OrcFileReader":
         MissingFileError: no such file.
         MalformedTableError: truncated, or a tail that contradicts itself.
     """
-    return OrcFileReader(path, open_input(path, io))
+    return OrcFileReader(path, opened_source(open_input(path, io)))
 
 
 class OrcFileReader(FileReader):
     """An open ORC file."""
 
-    def __init__(self, path: str, source: pa.NativeFile) -> None:
+    def __init__(self, path: str, source: ByteSource) -> None:
         self.path = path
         self.counts = ReadCounts()
         self._source = source
         self._max_bytes = _DEFAULT_MAX_BYTES
         self._fitting: dict[int, set[int]] = {}
+        self._contents: dict[int, StripeContent] = {}
+        self._pages: dict[tuple[int, int], PageStatistics | None] = {}
         with refusing_malformed(path, "file tail"):
             require_small_footer(source)
-            self._file = po.ORCFile(source)
+            self._file = po.ORCFile(source.for_arrow())
             size = source.size()
             self._tail = parse_tail(self._file.reader.serialized_file_tail(), size)
             self._stored_schema: pa.Schema = self._file.schema
@@ -106,12 +122,15 @@ class OrcFileReader(FileReader):
             MalformedTableError: a stripe that cannot be decoded; names file and columns.
         """
         del window
-        self._require_fit(row_group, column_indices)
         fields = [self.arrow_schema.field(i) for i in column_indices]
         if not fields or selected_count(selection) == 0:
             return [pa.array([], type=f.type) for f in fields]
         names = ", ".join(repr(f.name) for f in fields)
-        with refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"):
+        with (
+            refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"),
+            self._held(row_group.index, column_indices),
+        ):
+            self._require_fit(row_group, column_indices)
             arrays = self._decode(row_group.index, column_indices)
             for array in arrays:
                 if len(array) != row_group.num_rows:
@@ -131,6 +150,14 @@ class OrcFileReader(FileReader):
             return None
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
             return column_statistics(message, row_group.num_rows, kind)
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Of the row groups inside of the stripe, from its row index and Bloom filters; None where it has no usable one."""
+        key = row_group.index, column_index
+        if key not in self._pages:
+            with refusing_malformed(self.path, f"row index of stripe {row_group.index}"):
+                self._pages[key] = self._indexed(row_group, column_index)
+        return self._pages[key]
 
     def windows(
         self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
@@ -204,10 +231,70 @@ class OrcFileReader(FileReader):
         self._fitting.setdefault(row_group.index, set()).update(columns)
 
     def _content(self, stripe: int) -> "StripeContent":
-        found = self._tail.stripes[stripe]
-        footer_at = found.offset + found.num_bytes - found.footer_bytes
-        footer = decompress(self._source.read_at(found.footer_bytes, footer_at), self._tail)
-        return StripeContent(self._source, self._tail, found, parse_stripe_footer(footer, found))
+        if stripe not in self._contents:
+            found = self._tail.stripes[stripe]
+            length, offset = _footer_range(found)[::-1]
+            with refusing_malformed(self.path, f"footer of stripe {stripe}"):
+                footer = parse_stripe_footer(decompress(self._source.read_at(length, offset), self._tail), found)
+            self._contents[stripe] = StripeContent(self._source, self._tail, found, footer)
+        return self._contents[stripe]
+
+    @contextmanager
+    def _held(self, stripe: int, column_indices: Iterable[int]) -> Iterator[None]:
+        """What decoding these columns of a stripe reads, fetched at once: near streams are one request on an object store."""
+        if not isinstance(self._source, RemoteFile):
+            yield
+            return
+        content, types = self._content(stripe), self._stored_schema
+        chosen = column_indices if self._can_select else range(len(types))
+        below = [range(i := self._column_ids[c], i + _type_count(types.field(c).type)) for c in chosen]
+        streams = [place for columns in below for place in content.footer.data_ranges(columns)]
+        # the decoder reads the footer again; it lies behind all columns, and would be a bridge to them
+        with self._source.held([_footer_range(content.stripe)]), self._source.held(streams):
+            yield
+
+    def _indexed(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        kind, stride, rows = self.arrow_schema.field(column_index).type, self._tail.index_stride, row_group.num_rows
+        if pa.types.is_nested(kind) or not 0 < stride < rows:
+            return None
+        content, column = self._content(row_group.index), self._column_ids[column_index]
+        if (column, ROW_INDEX) not in content.footer.streams:
+            return None
+        try:
+            entries = parse_row_index(content.stream(column, ROW_INDEX))
+        except pa.ArrowNotImplementedError:  # a codec that is not decompressed here
+            return None
+        edges = np.append(np.arange(0, rows, stride), rows)
+        if len(entries) != len(edges) - 1:
+            self.counts.fallbacks += 1
+            return None
+        sizes = np.diff(edges).tolist()
+        statistics = [column_statistics(e, size, kind) for e, size in zip(entries, sizes, strict=True)]
+        has_filters = (column, BLOOM_FILTER) in content.footer.streams and _has_hashes(kind)
+        return PageStatistics(edges, statistics, self._filters(content, column, len(entries)) if has_filters else None)
+
+    def _filters(
+        self, content: "StripeContent", column: int, count: int
+    ) -> Callable[[int], Callable[[Any], bool] | None]:
+        """The Bloom filters of the row groups of a column, which are read when the first is asked for."""
+
+        @cache
+        def filters() -> list[OrcBloomFilter | None]:
+            with refusing_malformed(self.path, f"Bloom filters of type {column}"):
+                stored = content.stream(column, BLOOM_FILTER)
+                self.counts.bloom_filters_read += 1
+                self.counts.bloom_bytes_read += len(stored)
+                found = parse_bloom_filters(stored)
+            if len(found) != count:
+                self.counts.fallbacks += 1
+                return [None] * count
+            return found
+
+        def test(page: int) -> Callable[[Any], bool] | None:
+            found = filters()[page]
+            return None if found is None else found.excludes
+
+        return test
 
     @cached_property
     def _can_select(self) -> bool:
@@ -245,6 +332,15 @@ class OrcFileReader(FileReader):
                 raise pa.ArrowNotImplementedError(f"column {field.name!r}: {error}") from error
             content = self._content(stripe)
             return read_timestamps(content, self._column_ids[column])
+
+
+def _footer_range(stripe: Stripe) -> tuple[int, int]:
+    return stripe.offset + stripe.num_bytes - stripe.footer_bytes, stripe.footer_bytes
+
+
+def _has_hashes(kind: pa.DataType) -> bool:
+    """Whether values are hashed as they are; of others, writers differ in what they hash."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -350,7 +446,7 @@ def _decimal(value: Any) -> Decimal | None:
 class StripeContent:
     """The streams of a stripe, read one by one."""
 
-    source: pa.NativeFile
+    source: ByteSource
     tail: OrcTail
     stripe: Stripe
     footer: StripeFooter

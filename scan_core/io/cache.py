@@ -13,6 +13,9 @@ from operator import itemgetter
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from scan_core.model.errors import ScanCancelledError
+from scan_core.model.running import check_running
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -114,16 +117,22 @@ class SharedBuilds(Generic[Key, Value]):
         Args:
             key: of the value.
             find: where it is kept; called with the lock held.
-            make: makes and keeps it. An error is raised to everybody who waits, and not remembered.
+            make: makes and keeps it. An error is raised to everybody who waits, and not remembered; if its scan was
+                cancelled, another of them makes it.
         """
-        with self._lock:
-            if (found := find()) is not None:
-                return found, False
-            running = self._running.get(key)
-            if is_mine := running is None:
-                running = self._running[key] = Future()
-        if not is_mine:
-            return running.result(), False
+        while True:
+            with self._lock:
+                if (found := find()) is not None:
+                    return found, False
+                running = self._running.get(key)
+                if is_mine := running is None:
+                    running = self._running[key] = Future()
+            if is_mine:
+                break
+            try:
+                return running.result(), False
+            except ScanCancelledError:  # that of another scan, which nobody wants any more
+                check_running()
         try:
             value = make()
         except BaseException as error:

@@ -160,7 +160,11 @@ def _empty_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
     return KeyLookup(keys, index, columns)
 
 
-_LOOKUPS: BoundedCache[tuple[KeySet, bool, int], KeyLookup] = BoundedCache(lambda lookup: lookup.num_bytes)
+_LOOKUP_BYTES = 4 * 1024
+"""What a lookup takes besides its keys."""
+_LOOKUPS: BoundedCache[tuple[KeySet, bool, int], KeyLookup] = BoundedCache(
+    lambda lookup: lookup.num_bytes + _LOOKUP_BYTES
+)
 """Those of this process."""
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)
 

@@ -174,6 +174,13 @@ class MemoryLimitError(ScanError, MemoryError):
     """A single row, page or block that does not fit into `memory_limit_bytes` once decoded."""
 
 
+class ScanCancelledError(ScanError):
+    """The scan was cancelled, from whichever thread."""
+
+    def __str__(self) -> str:
+        return "the scan was cancelled"
+
+
 class OptionError(ScanError, ValueError):
     """An option with a value outside its range."""
 

@@ -86,10 +86,11 @@ class ScanOptions:
     """Options of one scan. `ScanOptions.of` also takes the names of switches.
 
     Attributes:
-        memory_limit_bytes: most memory that a scan holds besides its input and output, delete index included.
+        memory_limit_bytes: most memory that a scan holds besides its input and output, delete index included. Scans that run
+            in one process at the same time share it, each an equal part; every thread needs some 8 MB however little it is.
         batch_rows: most rows of a batch.
         split_bytes: target size of a split.
-        parallelism: worker threads; 1 runs in the calling thread.
+        parallelism: worker threads; 1 runs in the calling thread. While other scans run in the process, as many fewer.
         read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, as part of the
             memory limit; at most a quarter of the limit is used, and 0 fetches nothing ahead.
         delete_cache_bytes: limit of the process-wide cache of delete indexes, and of the cache of semi-join keys.

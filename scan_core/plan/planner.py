@@ -17,6 +17,7 @@ from scan_core.bitmaps.find import with_bitmap_indexes
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.running import current
 from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.native.compiled import may_use_numba
@@ -222,7 +223,11 @@ class FileFinder:
         """The files of manifests, in their order, some manifests at a time: of most files only few are kept."""
         use_numba = may_use_numba(self.context.options)
 
+        running = current()
+
         def parts(piece: Sequence[ManifestFile]) -> list[Part[F]]:
+            if running is not None:
+                running.check()
             return parts_of(read(piece, self.metadata, self.context.io, use_numba=use_numba))
 
         pieces = _pieces(manifests)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.file_reader import FileReader, RowGroup
+from scan_core.model.running import check_running
 from scan_core.rows.selection import All, RowSelection, relative, select_rows, to_mask
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class LazyColumns:
         """
         absent = [i for i in dict.fromkeys(indices) if i not in self._decoded]
         if absent:
+            check_running()
             arrays = self._reader.read(self.row_group, absent, selection, self._window)
             self.reads.update(absent)
             self._decoded.update(

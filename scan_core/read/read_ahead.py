@@ -14,6 +14,7 @@ from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGro
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
+from scan_core.model.running import sharing
 from scan_core.native.compiled import may_use_numba
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -98,16 +99,15 @@ class FilesAhead:
             self._fetched += fetched
             self._in_vain += in_vain
 
-    def close(self) -> None:
-        """Close files that were opened but not used, and wait for all threads to end."""
+    def close(self, *, wait: bool = True) -> None:
+        """Close files that were opened but not used, and wait for all threads to end; or let the threads close them."""
         with self._lock:
             self._is_closed = True
             waiting, self._opened = list(self._opened.values()), {}
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=wait, cancel_futures=True)
         for future in waiting:
-            if not future.cancelled() and future.exception() is None:
-                future.result().close()
+            future.add_done_callback(_close_unused)
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class FilesAhead:
 
     @property
     def _total_bytes(self) -> int:
-        return min(self._options.read_ahead_bytes, self._options.memory_limit_bytes // _SHARE)
+        return min(self._options.read_ahead_bytes, self._options.memory_limit_bytes // sharing() // _SHARE)
 
     def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
         return not relocate(task.data_file.path, context.io).is_local
@@ -154,6 +154,11 @@ _Key = tuple[str, int]
 
 def _key(task: FileScanTask) -> _Key:
     return task.data_file.path, task.start
+
+
+def _close_unused(opened: Future[FileReader]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()
 
 
 def _open(task: FileScanTask, context: ScanContext) -> FileReader:

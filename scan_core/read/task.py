@@ -16,6 +16,7 @@ from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.running import check_running
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
 from scan_core.read.file_statistics import FileStatistics
@@ -324,6 +325,7 @@ class TaskReader:
         first = self._restrictions()
         is_first = self._task.row_share[0] == 0
         for row_group in self._reader.row_groups:
+            check_running()
             if not self._task.owns(row_group.byte_offset):
                 continue
             mine = self._share(row_group)

@@ -28,6 +28,7 @@ from scan_core.files.parquet.pages import (
 )
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError
+from scan_core.model.running import check_running, current
 from scan_core.rows.buffers import index_array
 
 
@@ -97,6 +98,8 @@ def _count_values(
 
 _PAGED_SHARE_OF_BYTES = 0.6
 """Above this share, reading the whole chunk is cheaper than reading selected pages."""
+_STEP_BYTES = 32 * 1024**2
+"""Of plain pages, decoded without looking whether the scan was cancelled."""
 _MIN_PAGED_BYTES = 64 * 1024
 _MIN_PAGED_VALUES = 100_000
 """A chunk with less of both is decoded sooner than its offset index."""
@@ -319,11 +322,21 @@ class ChunkStreams:
         if self._row_group != row_group.index:
             self._streams, self._row_group = {}, row_group.index
         if self._parallelism == 1 or len(columns) < 2:
-            return {column: self._read_one(row_group, column, window, batch_rows) for column in columns}
+            found = {}
+            for column in columns:
+                check_running()
+                found[column] = self._read_one(row_group, column, window, batch_rows)
+            return found
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._parallelism, "scan-column")
-        widest_first = sorted(columns, key=lambda i: -self._num_bytes(row_group, i))
-        arrays = self._pool.map(lambda column: self._read_one(row_group, column, window, batch_rows), widest_first)
+        widest_first, running = sorted(columns, key=lambda i: -self._num_bytes(row_group, i)), current()
+
+        def read_one(column: int) -> pa.Array:
+            if running is not None:
+                running.check()
+            return self._read_one(row_group, column, window, batch_rows)
+
+        arrays = self._pool.map(read_one, widest_first)
         return dict(zip(widest_first, arrays, strict=True))
 
     def close(self) -> None:
@@ -426,8 +439,26 @@ class WholeChunks:
         wanted = sorted(set(column_indices))
         arrays: dict[int, pa.Array] = {}
         for together in self._without_common_leaves(wanted):
-            arrays |= self._read_together(row_group, together, counts, check)
+            for part in self._in_steps(row_group, together):
+                check_running()
+                arrays |= self._read_together(row_group, part, counts, check)
         return [arrays[i] for i in column_indices]
+
+    def _in_steps(self, row_group: RowGroup, columns: Sequence[int]) -> list[list[int]]:
+        """Columns that are decoded in one call, in some 50 ms; on an object store all, so that they are fetched together."""
+        if isinstance(self._source, RemoteFile):
+            return [list(columns)]
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
+        steps: list[list[int]] = []
+        room = 0
+        for column in columns:
+            size = sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.columns.leaves[column])
+            if size > room:
+                steps.append([])
+                room = _STEP_BYTES
+            steps[-1].append(column)
+            room -= size
+        return steps
 
     def _without_common_leaves(self, wanted: Sequence[int]) -> list[list[int]]:
         """Columns that can be decoded together: of a part of a column nothing else is decoded at the same time."""

@@ -1,0 +1,124 @@
+"""The scans that run in this process: how many share its memory and threads, and whether the one at work was stopped.
+
+What takes long asks `check_running` now and then, wherever it is; the thread knows for which scan it works.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from threading import Lock, local
+from typing import Self, TypeVar
+
+from scan_core.model.errors import ScanCancelledError
+
+T = TypeVar("T")
+
+
+class Running:
+    """One run of a scan, a context from its plan to its last result. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._outer = current()
+        self._is_stopped = False
+        self._lock = Lock()
+        self._wake: Callable[[], None] | None = None
+        self.is_cancelled = False
+
+    def __enter__(self) -> Self:
+        with _LOCK:
+            _RUNNING.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopped = True
+        with _LOCK:
+            _RUNNING.discard(self)
+
+    def stop(self) -> None:
+        """Nobody wants more results: let whoever works for them end."""
+        self._is_stopped = True
+
+    def cancel(self) -> None:
+        """Let this run raise `ScanCancelledError` wherever it is, also where it waits."""
+        with self._lock:
+            self.is_cancelled = self._is_stopped = True
+            wake = self._wake
+        if wake is not None:
+            wake()
+
+    def on_cancel(self, wake: Callable[[], None] | None) -> None:
+        """Have `wake` called by `cancel`; None when there is nobody left to wake."""
+        with self._lock:
+            self._wake = wake
+
+    def check(self) -> None:
+        """Go on only if this run, and the one that it is part of, were not stopped.
+
+        Raises:
+            ScanCancelledError: they were.
+        """
+        if self._is_stopped:
+            raise ScanCancelledError
+        if self._outer is not None:
+            self._outer.check()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """This thread works for this run."""
+        before, _THREAD.running = current(), self
+        try:
+            yield
+        finally:
+            _THREAD.running = before
+
+    def stepped(self, items: Iterator[T]) -> Iterator[T]:
+        """The items, each made at work for this run: between two of them the thread may do something else."""
+        try:
+            while True:
+                with self.at_work():
+                    self.check()
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        return
+                yield item
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+
+
+_THREAD = local()
+_LOCK = Lock()
+_RUNNING: set[Running] = set()
+
+
+def current() -> Running | None:
+    """The run for which this thread works."""
+    found: Running | None = getattr(_THREAD, "running", None)
+    return found
+
+
+def check_running() -> None:
+    """Go on only if the run for which this thread works was not stopped.
+
+    Raises:
+        ScanCancelledError: it was.
+    """
+    if (running := current()) is not None:
+        running.check()
+
+
+def sharing() -> int:
+    """Runs among which memory and threads of this process are shared, at least one."""
+    return max(len(_RUNNING), 1)
+
+
+def _forget() -> None:
+    """In a forked process nothing runs."""
+    global _LOCK  # noqa: PLW0603  a lock that a thread of the parent may have held
+    _LOCK = Lock()
+    _RUNNING.clear()
+    _THREAD.running = None
+
+
+os.register_at_fork(after_in_child=_forget)
