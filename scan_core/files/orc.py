@@ -54,9 +54,9 @@ from scan_core.files.orc_streams import (
     sum_of_codes,
     zigzag,
 )
-from scan_core.io.files import open_input
+from scan_core.io.files import open_source
 from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteSource, RemoteFile, opened_source
+from scan_core.io.remote import ByteSource, RemoteFile
 from scan_core.model.errors import MemoryLimitError
 from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from scan_core.model.schema import MAX_TYPE_DEPTH
@@ -82,7 +82,7 @@ def open_orc(path: str, io: FileIOConfig) -> "OrcFileReader":
         MissingFileError: no such file.
         MalformedTableError: truncated, or a tail that contradicts itself.
     """
-    return OrcFileReader(path, opened_source(open_input(path, io)))
+    return OrcFileReader(path, open_source(path, io))
 
 
 class OrcFileReader(FileReader):

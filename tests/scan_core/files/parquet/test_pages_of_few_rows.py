@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scan_core.files.parquet import chunks
 from scan_core.files.parquet.file_layout import read_layout
 from scan_core.files.parquet.reader import ParquetFileReader
-from scan_core.io.remote import ByteRanges, opened_source
+from scan_core.io.object_store import ArrowObject
+from scan_core.io.remote import ByteRanges, RemoteFile
 from scan_core.model.errors import MalformedTableError, ScanError
 from scan_core.rows.selection import All, Mask
 
@@ -103,7 +104,7 @@ def test_codes_outside_of_the_dictionary_are_refused() -> None:
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 10)), max_size=12))
 def test_ranges_read_together_equal_single_reads(ranges: list[tuple[int, int]]) -> None:
     content = bytes(range(100))
-    for source in (pa.BufferReader(content), pa.PythonFile(pa.BufferReader(content), "r")):
-        opened = opened_source(source)
+    near, far = pa.BufferReader(content), pa.PythonFile(pa.BufferReader(content), "r")
+    for opened in (ByteRanges(near), RemoteFile(ArrowObject(far))):
         assert [bytes(d) for d in opened.read(ranges)] == [content[o : o + n] for o, n in ranges]
         opened.close()
