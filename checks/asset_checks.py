@@ -1,6 +1,7 @@
 """The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,8 @@ from pipelines.config.project import Config
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""
 
+MAX_SHOWN = 2
+"""Statements of a check that its description has."""
 SEVERITIES: Mapping[str, dg.AssetCheckSeverity] = {
     "block": dg.AssetCheckSeverity.ERROR,
     "warn": dg.AssetCheckSeverity.WARN,
@@ -88,14 +91,22 @@ def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionCont
 
 
 def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
-    """A check's outcome for Dagster: what was compared, what is wrong, up to 20 offending keys."""
+    """A check's outcome for Dagster: what was compared, what is wrong, up to 20 offending keys.
+
+    The description, which tables and messages show, has the first statements; the metadata all of them.
+    """
+    metadata = check_metadata(found.compared, found.offending_keys, found.reproduce)
+    shown = found
+    if (left := len(found.details) - MAX_SHOWN) > 0:
+        metadata["details"] = dg.MarkdownMetadataValue("\n".join(f"- {text}" for text in found.details))
+        shown = replace(found, details=[*found.details[:MAX_SHOWN], f"{left} more in the details"])
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=found.name,
         passed=found.passed,
         severity=SEVERITIES[found.severity],
-        description=found.summary(),
-        metadata=check_metadata(found.compared, found.offending_keys, found.reproduce),
+        description=shown.summary(),
+        metadata=metadata,
     )
 
 

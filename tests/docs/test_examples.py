@@ -11,11 +11,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
+NOTEBOOK = REPOSITORY / "docs" / "notebook.ipynb"
 SLOW_PAGES = {"publishing", "runtime-filters", "spark", "tutorial"}
 """Pages that start Spark again and again."""
 BLOCK = re.compile(
@@ -124,3 +128,19 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path
                 path = demo_project / (options.removeprefix("file=") or "nevermore.yaml")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(code, encoding="utf-8")
+
+
+def test_the_notebook_runs_and_was_saved_as_it_ran(demo_project: Path) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    saved = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in saved] == list(range(1, len(saved) + 1))
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(demo_project)}})
+    for cell, before in zip(client.execute().cells, nbformat.read(NOTEBOOK, as_version=4).cells, strict=True):
+        if cell.cell_type == "code":
+            assert _kinds(cell.outputs) == _kinds(before.outputs)
+            assert "error" not in {output.output_type for output in cell.outputs}
+
+
+def _kinds(outputs: list[Any]) -> list[list[str]]:
+    """What the outputs of a cell are; their values depend on the size of the demo."""
+    return [sorted(output.get("data", {output.output_type: None})) for output in outputs]
