@@ -10,7 +10,8 @@ import pytest
 
 from assets.definitions import change_log_assets, mirror_asset
 from assets.project import Project, change_log_key, mirror_key
-from checks.asset_checks import mirror_asset_checks
+from checks.asset_checks import check_result, mirror_asset_checks
+from checks.comparison import CheckResult
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows
@@ -187,3 +188,12 @@ def _write_behind_the_log(project: ShopProject, rows: list[dict[str, Any]]) -> N
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     files = write_rows(pa.table(columns), delta.target, delta.default_spec)
     delta.commit(files, {})
+
+
+def test_a_failed_check_shows_its_first_statements_and_keeps_all_of_them() -> None:
+    shown = check_result(CheckResult("c", passed=False, compared={"rows": 2}, details="abde"), mirror_key("s.t"))
+    assert shown.description == "rows 2; a; b; 2 more in the details"
+    assert shown.metadata["details"].value == "- a\n- b\n- d\n- e"
+    short = check_result(CheckResult("c", passed=False, details=["a", "b"]), mirror_key("s.t"))
+    assert short.description == "a; b"
+    assert "details" not in short.metadata
