@@ -115,7 +115,11 @@ def compact(
                 f"{name} is a path: name the table as in its catalog, because a rewrite is committed there"
             )
         if manifests:
-            arranged = arrange_manifests(table, is_dry=dry_run)
+            arranged = arrange_manifests(
+                table,
+                is_dry=dry_run,
+                memory_limit_bytes=CompactSettings.of(table, settings).memory_limit_bytes,
+            )
             done.append(arranged.as_dict())
             if not as_json:
                 print_result(None, arranged.lines, as_json=False)

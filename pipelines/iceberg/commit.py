@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from pipelines import own_version
 from pipelines.errors import CommitConflictError, CommitUnknownError
@@ -390,12 +390,12 @@ class RowDelta:
         storage.reached("after-commit")
         return committed
 
-    def arrangement(self, target_bytes: int, pays: Pays) -> Arrangement:
-        """The manifests of the table sorted by partition, where that pays, for `arrange`; nothing is written."""
+    def arrangement(self, target_bytes: int, pays: Pays, limit_bytes: int, file: IO[bytes]) -> Arrangement:
+        """The manifests of the table sorted by partition, where that pays, for `arrange`; nothing is written to the table."""
         manifests = SnapshotManifests(
             self.table, self.storage, self.schema, self.specs, 0, 0, self.table.format_version
         )
-        return manifests.arrangement(self._base(), target_bytes, pays)
+        return manifests.arrangement(self._base(), target_bytes, pays, limit_bytes, file)
 
     def arrange(self, arrangement: Arrangement, properties: Mapping[str, str]) -> Committed:
         """Commit an arrangement of the manifests as a `replace` snapshot with the same files; see `commit`."""

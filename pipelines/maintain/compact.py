@@ -366,7 +366,7 @@ def compact_mirror(config: Config, name: str, max_seconds: float | None = None) 
     report = compact(table, settings)
     if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:
         report.indexes = (*update.lines, *update.warnings)
-    arranged = arrange_manifests(table, is_automatic=True)
+    arranged = arrange_manifests(table, is_automatic=True, memory_limit_bytes=entry.memory_limit_bytes)
     if arranged.snapshot_id is not None:
         report.commits += 1
         report.manifests_rewritten = arranged.manifests_before

@@ -5,8 +5,10 @@ manifests of a table whose commits touch many partitions name files of all of th
 """
 
 from dataclasses import asdict, dataclass
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from pipelines.config.project import DEFAULT_MEMORY_LIMIT_BYTES
 from pipelines.errors import ConfigError
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.loaded_table import check_writable, refresh
@@ -23,6 +25,8 @@ MIN_GAIN = 0.1
 """Manifests that a scan of one partition reads must become smaller by this part."""
 AUTO_TARGETS = 4
 """Unasked, such a scan must read more than this many full manifests."""
+ENTRIES_SHARE = 4
+"""Divides the memory limit for entries that are sorted; the others are for manifests that are read and written meanwhile."""
 AUTO_SHARE = 3
 """Unasked, it must also read more than one in so many bytes of all manifests: a byte is then rewritten about as often."""
 
@@ -71,13 +75,20 @@ class ManifestReport:
         return asdict(self)
 
 
-def arrange_manifests(table: "Table", *, is_automatic: bool = False, is_dry: bool = False) -> ManifestReport:
+def arrange_manifests(
+    table: "Table",
+    *,
+    is_automatic: bool = False,
+    is_dry: bool = False,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+) -> ManifestReport:
     """Sort the manifests of a table by partition, and merge small ones, in a `replace` snapshot with the same files.
 
     Args:
         table: table of a catalog; updated to show the snapshot.
         is_automatic: only if scans read many full manifests for one partition, and a good part of all.
         is_dry: report what would be done, and change nothing.
+        memory_limit_bytes: maximum memory for entries of manifests; beyond it, manifests are read several times.
 
     Raises:
         SourceError: the table has a format version that is not written.
@@ -98,12 +109,13 @@ def arrange_manifests(table: "Table", *, is_automatic: bool = False, is_dry: boo
     def attempt() -> tuple[Arrangement, int | None]:
         refresh(table)
         delta = RowDelta(table)
-        found = delta.arrangement(target, pays)
-        if is_dry or not found.replaced:
-            return found, None
-        counts = {"manifests-created": len(found.new), "manifests-replaced": len(found.replaced)}
-        properties = {key: str(count) for key, count in counts.items()}
-        return found, delta.arrange(found, {**carried_positions(table), **properties}).snapshot_id
+        with TemporaryFile() as file:
+            found = delta.arrangement(target, pays, max(1, memory_limit_bytes // ENTRIES_SHARE), file)
+            if is_dry or not found.replaced:
+                return found, None
+            counts = {"manifests-created": len(found.new), "manifests-replaced": len(found.replaced)}
+            properties = {key: str(count) for key, count in counts.items()}
+            return found, delta.arrange(found, {**carried_positions(table), **properties}).snapshot_id
 
     done, snapshot_id = retry_conflicts(attempt)
     return ManifestReport(
@@ -112,7 +124,7 @@ def arrange_manifests(table: "Table", *, is_automatic: bool = False, is_dry: boo
         len(done.replaced),
         len(done.new),
         done.replaced_bytes,
-        sum(len(m.data) for m in done.new),
+        done.new_bytes,
         round(done.bytes_before),
         round(done.bytes_after),
         is_dry,

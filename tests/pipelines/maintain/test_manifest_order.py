@@ -12,7 +12,7 @@ import pytest
 import scan_core
 from pipelines.config.project import load
 from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.iceberg import storage
+from pipelines.iceberg import manifests, storage
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.positions import POSITION
@@ -278,3 +278,16 @@ def test_a_mirror_is_arranged_by_the_command_and_on_its_own(
     project.land("99.jsonl", [event("d", product(1, "p1"))])
     project.run()
     assert len(project.rows()) == len(before) - 1
+
+
+@pytest.mark.parametrize("limit", [20_000, 100_000])
+def test_however_little_memory_there_is_the_manifests_are_the_same(
+    catalog: Any, made: Any, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    unlimited = arrange_manifests(made, is_dry=True)
+    passes = []
+    original = manifests.pairwise
+    monkeypatch.setattr(manifests, "pairwise", lambda bounds: passes.append(len(bounds) - 1) or original(bounds))
+    report = arranged(catalog, memory_limit_bytes=limit)
+    assert min(passes) > 1
+    assert (report.manifests_after, report.read_after) == (unlimited.manifests_after, unlimited.read_after)
