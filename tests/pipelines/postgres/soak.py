@@ -404,7 +404,7 @@ class Soak:
         if self.random.random() < 0.3:
             at = time.monotonic() + self.random.uniform(0.5, 12)
             return lambda: time.monotonic() > at
-        enough = self.commits() + self.random.randrange(1, 40)
+        enough = self.commits() + self.random.randrange(1, 20)
         return lambda: self.commits() >= enough
 
     def commits(self) -> int:

@@ -123,9 +123,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "key", [k if k in {"text", "composite"} else pytest.param(k, marks=pytest.mark.slow) for k in KEYS]
-)
+@pytest.mark.parametrize("key", [k if k == "text" else pytest.param(k, marks=pytest.mark.slow) for k in KEYS])
 def test_a_load_by_any_key_continues_after_each_chunk(shop: Any, key: str) -> None:
     columns, values = KEYS[key]
     names = ", ".join(column.split()[0] for column in columns.split(", ")) if "(" not in columns else "a, k, b"

@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_project_of_the_page_follows_the_database(tmp_path: Path) -> None:
     with postgres(programs_or_skip()) as server:
         connection = server.connect("postgres")
@@ -36,7 +36,7 @@ def test_the_project_of_the_page_follows_the_database(tmp_path: Path) -> None:
             elif "run-with-postgres" in options:
                 command = ["bash", "-euxo", "pipefail", "-c", text]
                 done = subprocess.run(
-                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False
+                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
                 )
                 assert done.returncode == 0, done.stdout + done.stderr
         connection.close()
