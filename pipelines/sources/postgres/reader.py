@@ -359,7 +359,8 @@ class PostgresReader:
         """Refuse a server that was a standby, unless it has all that was read of the former primary."""
         if position.timeline in {0, self._timeline}:
             return
-        end = self._server.end_of_timeline(position.timeline)
+        is_later = self._timeline > position.timeline
+        end = self._server.end_of_timeline(position.timeline) if is_later else 0
         if position.lsn > end:
             left = f"left its log at {lsn_text(end)}" if end else "does not have its log"
             raise lost(

@@ -110,6 +110,7 @@ def test_a_standby_that_lacks_what_was_read(own: tuple[PostgresServer, Any]) -> 
 def test_a_standby_that_has_all_goes_on(own: tuple[PostgresServer, Any]) -> None:
     server, shop = own
     config = created(shop)
+    restarted(server, shop, copied)
     restarted(server, shop, as_standby)
     promoted(shop)
     shop.sql("UPDATE items SET name = 'of the new primary' WHERE id < 5")
@@ -118,6 +119,10 @@ def test_a_standby_that_has_all_goes_on(own: tuple[PostgresServer, Any]) -> None
     shop.sql("DELETE FROM items WHERE id = 7")
     shop.ingest(config)
     assert shop.rows(config, "items") == shop.sql("SELECT * FROM items ORDER BY id")
+    restarted(server, shop, with_copy)  # a copy of the former primary, before the switch
+    shop.sql("INSERT INTO items SELECT i, 'of the copy' FROM generate_series(100, 9000) i")
+    assert "the server was replaced by a standby, or restored, which does not have its log" in error_of(config)
+    loads_again(shop, config)
 
 
 @pytest.mark.slow
