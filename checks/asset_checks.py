@@ -27,6 +27,7 @@ _DESCRIPTIONS = {
     "removals_find_rows": "Every delete and update found the old row that it names.",
     "manifests_match_files": "Partition values, bounds and counts in manifests are those of the files.",
     "nothing_was_rolled_back": "Mirror and change log hold every change that they have held before.",
+    "log_is_complete": "The change log has every change that it numbered, once.",
     **DESCRIPTIONS,
 }
 

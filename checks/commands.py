@@ -26,6 +26,7 @@ from pipelines.cli.terminal import byte_progress, counted, describe_publication,
 if TYPE_CHECKING:
     from checks.comparison import CheckResult
     from checks.damage import Verification
+    from pipelines.config.project import AlertsConfig, Config
 
 MirrorsAndPublished = Annotated[
     list[str] | None,
@@ -42,6 +43,10 @@ def check(
     full: Annotated[
         bool, typer.Option("--full", help="Check all rows against all expectations, also those that met them before.")
     ] = False,
+    alert: Annotated[
+        bool,
+        typer.Option("--alert", help="Post an alert for each failed check to the webhook of `alerts` in the config."),
+    ] = False,
     scan_option: ScanSettings = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
@@ -57,6 +62,7 @@ def check(
     from pipelines.ingest.table_patterns import expanded
 
     given = load(config).with_scan(parse_scan_options(scan_option))
+    alerts = _alerts_of(given) if alert else None
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
@@ -80,6 +86,7 @@ def check(
             results = run_checks(settings, name, all_checks_of(settings, name), full=full)
         for result in results:
             passed &= not result.blocks
+            _post_alert(alerts, name, result)
             if as_json:
                 import orjson
 
@@ -89,6 +96,28 @@ def check(
                 continue
             _print_result(name, result)
     raise typer.Exit(0 if passed else 1)
+
+
+def _alerts_of(config: "Config") -> "AlertsConfig":
+    from pipelines.errors import ConfigError
+
+    if config.alerts is None:
+        raise ConfigError(f"--alert: {config.path} has no alerts; add alerts: {{webhook: ...}}")
+    return config.alerts
+
+
+def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
+    from pipelines.errors import PipelineError
+    from pipelines.watch.alerts import post, shown
+
+    if alerts is None or result.passed:
+        return
+    text = shown(alerts, f"{name}: check {result.name} failed: {result.summary()}")
+    event = "check_failed" if result.blocks else "check_warned"
+    try:
+        post(alerts, {"text": text, "event": event, "table": name, "check": result.name})
+    except PipelineError as error:  # the checks that follow are not less important
+        typer.echo(f"warning: {error}", err=True)
 
 
 def _print_result(name: str, result: "CheckResult") -> None:

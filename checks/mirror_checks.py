@@ -16,6 +16,8 @@ from checks.evidence import with_evidence
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
+from checks.reference.expected_rows import ordinals
+from checks.reference.sql_columns import limited_memory
 from checks.row_checks import (
     key_is_unique,
     mirror_equals_reference,
@@ -25,11 +27,12 @@ from checks.row_checks import (
 )
 from checks.subject import Subject, find_recorded
 from pipelines.changes.change_log import ChangeLog
+from pipelines.cli.terminal import counted
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
+from pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
 from scan_core import TableMetadata
 
@@ -99,6 +102,42 @@ def _missing_newest(metadata: TableMetadata, what: str) -> Iterator[str]:
         )
 
 
+def log_is_complete(subject: Subject, after: int | None = None) -> CheckResult:
+    """The change log has every change that it numbered, once, up to the last one that its snapshots record.
+
+    A batch that is lost in the log and in the mirror alike leaves no other trace.
+
+    Args:
+        subject: a mirror.
+        after: look only at changes after this one, because those before have passed; None for all.
+    """
+    if subject.change_log is None:
+        return CheckResult(COMPLETE, passed=True, details=[f"{subject.table} has no change log"])
+    log = subject.open(subject.change_log).metadata
+    recorded = find_recorded(log, log.current_snapshot_id, LOG_BASE)
+    base, in_base = (0, 0) if recorded is None else map(int, recorded.summary[LOG_BASE].split())
+    since = base if after is None else max(base, after)
+    with limited_memory(subject.memory_bytes // 2):
+        found = ordinals(
+            subject.change_log, after_ordinal=since, relocate=subject.relocate, filesystem=subject.filesystem
+        )
+    last = _last_change(log, LAST_ORDINAL)
+    end = max(found.last, since, subject.required_ordinal or 0) if last is None else last
+    details = [f"changes {first} to {final} are missing from the log" for first, final in found.gaps]
+    if found.last < end and end > since:
+        details.append(f"changes {max(found.last, since) + 1} to {end} are missing from the log")
+    if found.last > end:
+        details.append(f"the log has changes up to {found.last}, its snapshots record only {end}")
+    if repeated := found.num_after - found.num_distinct:
+        details.append(f"{counted(repeated, 'change')} of the log with the number of another one")
+    if base and since == base and found.num_in_base != in_base:
+        details.append(f"the base of the log had {in_base} changes, now {found.num_in_base}")
+    if details:
+        details.append("if their source still has them: nevermore resync TABLE")
+    return CheckResult(COMPLETE, not details, {"changes in log": found.num_in_base + found.num_after}, details=details)
+
+
+COMPLETE = "log_is_complete"
 MirrorCheck = Callable[[Subject], CheckResult]
 
 MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
@@ -108,6 +147,7 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     "removals_find_rows": removals_find_rows,
     MANIFESTS: manifests_match_files,
     NAME: nothing_was_rolled_back,
+    COMPLETE: log_is_complete,
 }
 """Checks by name, in the order of output."""
 
@@ -121,13 +161,13 @@ def results_of(subject: Subject, names: Sequence[str]) -> Iterator[CheckResult]:
 
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
 """Maximum time between two comparisons of all rows of a mirror."""
-KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME)
+KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME, COMPLETE)
 """Checks of a table whose rows have no key (`identity: full`). `removals_find_rows` applies to no other table.
 
 With a key, a delete that finds no row leaves no wrong row: a stream may begin with deletes of older rows, and events may
 be delivered twice.
 """
-KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, NAME)
+KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, NAME, COMPLETE)
 
 
 def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
@@ -276,6 +316,7 @@ def _check_since_green(subject: Subject, store: ResultStore, names: Iterable[str
     made = {result.name: result for result in found}
     made[MANIFESTS] = manifests_match_files(subject, since=green_id)
     made[NAME] = nothing_was_rolled_back(subject)
+    made[COMPLETE] = log_is_complete(subject, subject.applied_ordinal(green_id))
     return KeptResults(snapshot_id, {n: made[n] for n in names}, green_id, green.full_at)
 
 

@@ -337,6 +337,7 @@ __all__ = [
     "live_batches",
     "live_rows",
     "log_batches",
+    "ordinals",
 ]
 
 BATCH_ROWS = 50_000
@@ -608,6 +609,52 @@ def log_batches(
                 yield pa.Table.from_batches([batch])
 
     return LoggedChanges([f["name"] for f in log.keys], [f["name"] for f in log.after], batches())
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinals:
+    """The numbers of the changes that a log has.
+
+    Attributes:
+        num_in_base: changes up to the end of the base, which has only some of all.
+        num_after: changes after it.
+        num_distinct: of these, with numbers of their own.
+        last: the highest number; 0 without changes.
+        gaps: first and last number of ranges that are missing between others, at most 20.
+    """
+
+    num_in_base: int
+    num_after: int
+    num_distinct: int
+    last: int
+    gaps: Sequence[tuple[int, int]]
+
+
+def ordinals(
+    location: str | Path,
+    *,
+    after_ordinal: int,
+    relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
+) -> Ordinals:
+    """The numbers of the changes of a log, and which are missing after `after_ordinal`; see `log_batches`."""
+    log = _Log.read(location, None, relocate, filesystem)
+    if log is None:
+        return Ordinals(0, 0, 0, 0, ())
+    after = int(after_ordinal)
+    with open_connection() as connection:
+        connection.execute(f"CREATE TEMP TABLE numbers AS SELECT ordinal FROM ({log.query(connection, None, None)})")
+        ((before, later, distinct, last),) = connection.execute(
+            f"SELECT count(*) FILTER (ordinal <= {after}), count(*) FILTER (ordinal > {after}), "
+            f"count(DISTINCT ordinal) FILTER (ordinal > {after}), coalesce(max(ordinal), 0) FROM numbers"
+        ).fetchall()
+        gaps = []
+        if distinct != last - after:  # sorting is not needed otherwise
+            gaps = connection.execute(
+                f"SELECT before + 1, ordinal - 1 FROM (SELECT ordinal, lag(ordinal, 1, {after}) OVER (ORDER BY ordinal) "
+                f"AS before FROM numbers WHERE ordinal > {after}) WHERE ordinal > before + 1 ORDER BY 1 LIMIT 20"
+            ).fetchall()
+    return Ordinals(int(before), int(later), int(distinct), int(last), [(int(a), int(b)) for a, b in gaps])
 
 
 def adopted_batches(

@@ -322,7 +322,7 @@ def run(
     """Apply change events as they arrive, compact mirrors when scans of them have become slow, and expire old snapshots.
 
     Snapshots expire where `maintenance` in the config has `expire_every`. With `alerts` in the config, a webhook is told
-    when a table fails, recovers, lags, or has events in quarantine.
+    when a table fails, recovers, lags, or has events in quarantine, and when a replication slot holds too much log.
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """

@@ -20,7 +20,7 @@ from pipelines.config.project import Config
 from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.catalog import open_to_look
 from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.status import TableStatus, status
+from pipelines.maintain.status import TableStatus, slot_status, status
 from pipelines.watch.alerts import post, shown
 from pipelines.watch.telemetry import OTLP_VARIABLE, export_spans
 from scan_core import ScanError, require_package
@@ -62,6 +62,7 @@ class Watch:
     round_at: float = field(default_factory=time.monotonic)
     rounds: int = 0
     late: set[str] = field(default_factory=set)
+    slots_warned: set[str] = field(default_factory=set)
     _counters: dict[str, Any] = field(default_factory=dict)
     _looked_at: float = float("-inf")
     _alerts: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
@@ -108,6 +109,7 @@ class Watch:
 
     def _look(self, now: float) -> None:
         self._looked_at = now
+        self._look_at_slots()
         try:
             catalog = open_to_look(self.config)
             found = status(catalog, expanded(self.config, catalog))
@@ -121,6 +123,14 @@ class Watch:
         for name in late - self.late:
             self._say("table_lags", name, f"{name} is {self.lag_of(name, now):,.0f} s behind")
         self.late = late
+
+    def _look_at_slots(self) -> None:
+        """Tell of each replication slot once that holds too much log, was lost, or cannot be asked about."""
+        warned = {slot.slot: slot.warning for slot in slot_status(self.config) if slot.warning is not None}
+        for name, warning in warned.items():
+            if name not in self.slots_warned:
+                self._say("slot_warns", name, f"replication slot {name}: {warning}")
+        self.slots_warned = set(warned)
 
     def lag_of(self, table: str, now: float) -> float:
         """Seconds that a mirror is behind: its log, or the last round that could read its source, whichever is more."""

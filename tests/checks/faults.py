@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import scan_core.scan
-from pipelines.iceberg.positions import LOG_ORDINAL
+from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner
 from tests.checks.mirror_tables import MirrorTables
 from tests.support.table_builder import BuiltFile
 
 EQUALS, DELETED, UNIQUE = "mirror_equals_reference", "no_deleted_row_reappears", "key_is_unique"
-MANIFESTS, ROLLED_BACK = "manifests_match_files", "nothing_was_rolled_back"
+MANIFESTS, ROLLED_BACK, COMPLETE = "manifests_match_files", "nothing_was_rolled_back", "log_is_complete"
 Batches = Sequence[Sequence[BuiltFile]]
 Seed = Callable[[MirrorTables, Batches, pytest.MonkeyPatch], None]
 
@@ -251,7 +251,7 @@ def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
 # -- the change log ----------------------------------------------------------------------------------------------------
 
 
-@fault("change log", "a batch of changes is missing from the log", EQUALS, DELETED)
+@fault("change log", "a batch of changes is missing from the log", EQUALS, DELETED, COMPLETE)
 def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
     tables.log.commit(remove=[tables.logged[2]], operation="overwrite")
 
@@ -260,6 +260,27 @@ def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
 def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
     tables.log.commit(tables.log.data(tables._changes([("d", (4, "us"), None)])))
     tables.mirror.commit(summary={LOG_ORDINAL: str(tables.ordinal)})
+
+
+@fault("change log", "a batch is lost in the log and in the mirror alike", COMPLETE)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    tables.log.commit(remove=[tables.logged[1]], operation="overwrite")
+    tables.mirror.commit(remove=list(batches[1]), operation="overwrite")
+    # the second update of a key hides what the first one did; what the lost batch deleted was alive before
+    tables.apply([], deletes=[(1, "eu"), (None, "eu"), (2, "eu")])
+
+
+@fault("change log", "the last batch is lost in the log and in the mirror alike", COMPLETE)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    tables.log.commit(remove=[tables.logged[2]], operation="overwrite", summary={LAST_ORDINAL: str(tables.ordinal)})
+    tables.mirror.commit(remove=list(batches[2]), operation="overwrite")
+
+
+@fault("change log", "a change of the log is written twice", COMPLETE)
+def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
+    again = tables.ordinal
+    tables.ordinal = again - 1
+    tables.log.commit(tables.log.data(tables._changes([("c", (1, "eu"), (1, "eu", 11))])))
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------

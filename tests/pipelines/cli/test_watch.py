@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import requests
 
+from pipelines.cli.watch import Watch
+from pipelines.config.project import AlertsConfig, load
+from pipelines.ingest.report import IngestReport
 from tests.pipelines.project import Project, event, product
 from tests.support.processes import free_port, wait_for
 
@@ -136,3 +139,19 @@ def test_addresses_that_cannot_be_listened_on_are_one_message(run: Run, tmp_path
     code, output, errors = run("run", "--config", project.folder / "nevermore.yaml", "--listen", listen, "--json")
     assert (code, output) == (2, "")
     assert listen in json.loads(errors)["error"]
+
+
+def test_a_slot_is_told_once_until_it_is_well_again(tmp_path: Path) -> None:
+    source = {"type": "postgres", "dsn": f"postgresql://nobody@127.0.0.1:{free_port()}/none", "slot": "orders_slot"}
+    (tmp_path / "nevermore.yaml").write_text(json.dumps({"tables": {"shop.orders": {"source": source}}}))
+    with receiver() as (webhook, posted):
+        config = load(tmp_path / "nevermore.yaml").model_copy(update={"alerts": AlertsConfig(webhook=webhook)})
+        watch = Watch(config, "a-run", 1.0)
+        for _ in range(2):
+            watch.after_round(IngestReport((), {}, 0.0))
+            watch._looked_at = float("-inf")
+        watch.end()
+        watch.post_alerts()
+    (message,) = [json.loads(body) for _, body in posted]
+    assert (message["event"], message["table"], message["run_id"]) == ("slot_warns", "orders_slot", "a-run")
+    assert "orders_slot" in message["text"]
