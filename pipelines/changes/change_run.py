@@ -361,8 +361,12 @@ def _gathered(tables: Iterator[pa.Table], limit_bytes: int, shrink: Shrink | Non
 
 def hash_codes(columns: Sequence[pa.Array], count: int) -> Codes:
     """The part of each row of key columns; equal rows are in the same part."""
-    hashes = hash_rows([key_column(column) for column in columns], _SEED)
-    return (hashes % np.uint64(count)).astype(np.int64)
+    return (key_hashes(columns) % np.uint64(count)).astype(np.int64)
+
+
+def key_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """A hash of each row of key columns; those of equal rows are equal."""
+    return hash_rows([key_column(column) for column in columns], _SEED)
 
 
 def _survey(run: ChangeRun, key: Sequence[str]) -> tuple[int, list[tuple[pa.Table, pa.Table]]]:

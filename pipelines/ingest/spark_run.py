@@ -32,14 +32,18 @@ from pipelines.spark.ingest import (
     PieceResult,
     TablePart,
     ToBuckets,
+    ToKeyHashes,
     WriteLog,
     united,
     with_state,
 )
+from pipelines.workers import ahead
 from scan_core import PartitionSpec
 
 MAX_PIECES = 4_000
 """A shuffle has a block for each pair of a piece and a bucket: more input makes larger pieces, not more of them."""
+LOOKED_AT_BYTES = 4 * 1024**3
+"""Size of new files from which tasks, not the driver, look at their bytes to know them again."""
 _GROWTH = 8
 """While pieces show nothing new, each round has this many times the pieces of the one before."""
 _NEVER_QUIET = 2**62
@@ -159,7 +163,10 @@ class SparkReading:
         if not self._feed.listing.files and position is None:
             raise SourceError(f"no file matches {', '.join(self._feed.listing.patterns)}")
         for _ in range(2 if now.is_sweeping else 1):
-            sweep = begin_sweep(self._feed.listing, now, self._options, self._applied, self._skip)
+            settled = now.settled_ns
+            size = sum(file.size for file in self._feed.listing.files if file.arrived_ns > settled)
+            look = self._jobs.in_tasks if size > LOOKED_AT_BYTES else ahead
+            sweep = begin_sweep(self._feed.listing, now, self._options, self._applied, self._skip, look=look)
             now = sweep.position
             for batch, now in self._of_sweep(sweep):  # noqa: B007 - the last one counts
                 if batch is not None:
@@ -261,6 +268,13 @@ class SparkReading:
 
         def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
             buckets = max(1, len(changes.rows))
+            # A first load: without rows to delete, a key that comes once is folded where it was decoded.
+            have_own_keys = (
+                order.delete_spec is None
+                and set(total.counts) <= {"r", "c"}
+                and self._jobs.have_own_keys(changes, ToKeyHashes(row_type, key, changes.firsts(0), buckets))
+            )
+            buckets = 1 if have_own_keys else buckets
             spread = ToBuckets(row_type, key, changes.firsts(0), buckets, total.rows_to_truncate, limit)
             task = FoldBuckets(
                 target=order.target,
@@ -272,7 +286,7 @@ class SparkReading:
                 after_truncate=total.rows_to_truncate > 0,
                 limit_bytes=limit,
             )
-            written = self._jobs.write_mirror(changes, spread, task)
+            written = self._jobs.write_mirror(changes, spread, task, have_own_keys=have_own_keys)
             return written.files, written.num_missed
 
         return RemoteChanges(

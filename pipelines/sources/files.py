@@ -447,16 +447,23 @@ class Sweep:
         return reached.settled(_recent(self.listing.files, max(reached.until_ns, reached.settled_ns)))
 
 
+Looked = tuple[ListedFile, Fingerprints | SourceError]
+Look = Callable[[Iterable[Callable[[], Looked]]], Iterator[Looked]]
+"""Runs tasks that each look at a file, and returns their results in order."""
+
+
 def begin_sweep(
     listing: Listing,
     position: FilePosition,
     options: FileOptions,
     applied_lines: AppliedLines | None,
     on_skipped: OnSkipped,
+    *,
+    look: Look = ahead,
 ) -> Sweep:
     """Begin to read what has arrived since a position, or continue its sweep; see `discover`."""
     now = position if position.is_sweeping else position.sweeping(max(listing.newest_ns, position.settled_ns))
-    changed = list(_changed_files(listing, now, options, on_skipped))
+    changed = list(_changed_files(listing, now, options, on_skipped, look))
     return Sweep(listing, now, _in_order(changed, now, applied_lines))
 
 
@@ -491,7 +498,7 @@ class _ChangedFile:
 
 
 def _changed_files(
-    listing: Listing, position: FilePosition, options: FileOptions, skip: OnSkipped
+    listing: Listing, position: FilePosition, options: FileOptions, skip: OnSkipped, look: Look = ahead
 ) -> Iterator[_ChangedFile]:
     """The files to read in this sweep."""
     listed, newest_ns = listing.files, listing.newest_ns
@@ -519,7 +526,7 @@ def _changed_files(
     looked_at = (
         partial(_looked_at, file, position, gone, listing.filesystem) for file in listed if may_have_changed(file)
     )
-    for file, prints in ahead(looked_at):
+    for file, prints in look(looked_at):
         same_name, is_new = position.find(file.name), file.arrived_ns > position.settled_ns
         known: ReadFile | None
         if not isinstance(prints, SourceError):
@@ -607,7 +614,7 @@ def read_pieces(
 
 def _looked_at(
     file: ListedFile, position: FilePosition, gone: Sequence[ReadFile], filesystem: FileSystem | None
-) -> tuple[ListedFile, Fingerprints | SourceError]:
+) -> Looked:
     """(file, its fingerprints up to where it was read under its name, or under names that are gone; why it cannot be read)."""
     same_name = position.find(file.name)
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.changes.change_log import ORDINAL
-from pipelines.changes.change_run import ChangeRun, hash_codes, parts_by_key
+from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
 from pipelines.changes.keys import same_rows, single_chunk
 from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
@@ -411,16 +411,69 @@ class FoldBuckets:
             written.files += write_deletes(keys, self.target, self.delete_spec, key_ids)
 
 
-def count_lines(filesystem: FileSystem | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Task: find the lines of parts of files given as (number, pickled (file, start, stop)); see `whole_lines`."""
+@dataclass(frozen=True, slots=True)
+class ToKeyHashes:
+    """Yields the hashes of keys by bucket, which tell whether a key occurs twice; pickled to the workers."""
+
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    firsts: Mapping[int, int]
+    num_buckets: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the hashes of the changes in `batches`, eight bytes each."""
+        begin_task()
+        for (piece, place), _, changes in numbered(batches, self.row_type, self.key, self.firsts):
+            hashes = np.sort(key_hashes(_keys(changes)))
+            # by their upper half: `hash_codes` takes the remainder, and buckets must not depend on each other
+            codes = (hashes >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)
+            starts = np.searchsorted(codes, np.arange(self.num_buckets + 1, dtype=np.uint64))
+            for number in np.flatnonzero(np.diff(starts)).tolist():
+                yield row_of(piece, place, number, hashes[starts[number] : starts[number + 1]].tobytes())
+
+
+def find_repeated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Task: whether a hash occurs twice in a bucket of `ToKeyHashes`, and the number of hashes; one row for all buckets."""
+    begin_task()
+    found: dict[int, list[bytes]] = {}
+    for number, data in values_of(batches, "number", "data"):
+        found.setdefault(number, []).append(data)
+    hashes = [np.frombuffer(b"".join(parts), np.uint64) for parts in found.values()]
+    is_repeated = any(len(np.unique(part)) < len(part) for part in hashes)
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([pickle.dumps((is_repeated, sum(map(len, hashes))))], pa.binary())], names=["data"]
+    )
+
+
+def run_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Task: call pickled functions, several in each row; return their results."""
     begin_task()
     for number, packed in values_of(batches, "number", "packed"):
-        file, start, stop = pickle.loads(packed)  # noqa: S301 - of our own driver
-        try:
-            found: Any = whole_lines(file, start, stop, filesystem)
-        except SourceError as error:
-            found = error
-        yield row_of(number, 0, 0, pickle.dumps(found))
+        tasks = pickle.loads(packed)  # noqa: S301 - of our own driver
+        yield row_of(number, 0, 0, pickle.dumps([task() for task in tasks]))
+
+
+def lines_or_error(
+    file: ListedFile, start: int, stop: int, filesystem: FileSystem | None
+) -> tuple[int, int] | SourceError:
+    """`whole_lines`; why the file cannot be read."""
+    try:
+        return whole_lines(file, start, stop, filesystem)
+    except SourceError as error:
+        return error
+
+
+def _check_number(found: int, decoded: int) -> None:
+    if found != decoded:
+        raise SourceError(
+            f"tasks found {found} changes where {decoded} were decoded before: a file of the source "
+            "has changed while it was read; nothing was committed, run again"
+        )
+
+
+T = TypeVar("T")
+MAX_TASKS = 4_000
+"""Of a job: more functions become larger tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +488,25 @@ class IngestJobs(SparkJobs):
         Raises:
             SourceError: a file cannot be read.
         """
-        frame = self.spread(dict(enumerate(map(pickle.dumps, parts))))
-        rows = self.collected(frame.mapInArrow(partial(count_lines, filesystem), ROWS))
-        found = {row["piece"]: pickle.loads(bytes(row["data"])) for row in rows}  # noqa: S301 - of our own tasks
-        for answer in found.values():
+        found = []
+        for answer in self.in_tasks(partial(lines_or_error, *part, filesystem) for part in parts):
             if isinstance(answer, SourceError):
                 raise answer
-        return [found[number] for number in range(len(parts))]
+            found.append(answer)
+        return found
+
+    def in_tasks(self, functions: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """Call functions, which must not raise, in tasks; return their results in order.
+
+        Raises:
+            SourceError: the job failed.
+        """
+        asked = list(functions)
+        each = -(-len(asked) // MAX_TASKS) or 1
+        packed = {n: pickle.dumps(asked[n : n + each]) for n in range(0, len(asked), each)}
+        rows = self.collected(self.spread(packed).mapInArrow(run_each, ROWS)) if packed else []
+        for row in sorted(rows, key=lambda row: row["piece"]):
+            yield from pickle.loads(bytes(row["data"]))  # noqa: S301 - of our own tasks
 
     def decode(self, pieces: Mapping[int, Sequence[Part]], task: DecodePieces) -> tuple[Any, list[PieceResult]]:
         """(changes, which Spark keeps until `unpersist`; the results of the pieces in order).
@@ -463,13 +528,28 @@ class IngestJobs(SparkJobs):
         """
         return self._written(changes.frame().mapInArrow(task, REPORT), changes.num_rows).files
 
-    def write_mirror(self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets) -> Written:
-        """Write the files of a mirror.
+    def have_own_keys(self, changes: "DecodedChanges", task: ToKeyHashes) -> bool:
+        """Whether no two changes have the same key, so that each is folded alone. Moves eight bytes per change.
 
         Raises:
             SourceError: as `write_log`.
         """
-        buckets = changes.frame().mapInArrow(spread, ROWS).repartition(spread.num_buckets, "number")
+        hashes = changes.frame().mapInArrow(task, ROWS).repartition(task.num_buckets, "number")
+        rows = self.collected(hashes.mapInArrow(find_repeated, REPORT))
+        found = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
+        _check_number(sum(count for _, count in found), changes.num_rows)
+        return not any(is_repeated for is_repeated, _ in found)
+
+    def write_mirror(
+        self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets, *, have_own_keys: bool = False
+    ) -> Written:
+        """Write the files of a mirror. Changes that have their own keys stay with the tasks that decoded them.
+
+        Raises:
+            SourceError: as `write_log`.
+        """
+        buckets = changes.frame().mapInArrow(spread, ROWS)
+        buckets = buckets if have_own_keys else buckets.repartition(spread.num_buckets, "number")
         ordered = buckets.sortWithinPartitions("number", "piece", "place")
         first = min(spread.firsts.values())
         left = changes.num_rows - max(0, spread.first - first)
@@ -479,11 +559,7 @@ class IngestJobs(SparkJobs):
         parts = [pickle.loads(bytes(row["data"])) for row in self.collected(frame)]  # noqa: S301 - of our own tasks
         files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
         total = Written(files, sum(p.num_changes for p in parts), sum(p.num_missed for p in parts))
-        if total.num_changes != num_changes:
-            raise SourceError(
-                f"tasks found {total.num_changes} changes where {num_changes} were decoded before: a file of the source "
-                "has changed while it was read; nothing was committed, run again"
-            )
+        _check_number(total.num_changes, num_changes)
         return total
 
 

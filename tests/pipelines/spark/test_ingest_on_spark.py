@@ -11,8 +11,10 @@ import yaml
 
 from checks.reference.expected_rows import live_rows
 from pipelines.config.project import load
+from pipelines.ingest import spark_run
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
+from pipelines.spark.ingest import IngestJobs
 from tests.pipelines.project import Project, event, product
 from tests.support.spark_session import SPARK_TEST
 
@@ -54,6 +56,14 @@ CASES = {
                 )
             }
         ],
+        options=_SMALL,
+    ),
+    "a first load": Case(
+        [{"1.jsonl": lines(*(event("r", product(i)) for i in range(90)))}, {"2.jsonl": lines(*_versions(60, 60, "b"))}],
+        options=_SMALL,
+    ),
+    "a first load with a key twice": Case(
+        [{"1.jsonl": lines(*(event("r", product(i % 80, f"{i}")) for i in range(90)))}],
         options=_SMALL,
     ),
     "later runs": Case(
@@ -221,7 +231,7 @@ def _content(project: Project) -> dict[str, list[str]]:
     return found
 
 
-_QUICK = {"one file", "a key changes", "broken events", "rows before and after"}
+_QUICK = {"a first load with a key twice", "a key changes", "broken events", "rows before and after"}
 
 
 @pytest.mark.parametrize("name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
@@ -239,3 +249,45 @@ def test_engines_agree(name: str, tmp_path: Path) -> None:
         seen[engine] = (reports, _content(project))
     assert seen["spark"][0] == seen["local"][0]
     assert seen["spark"][1] == seen["local"][1]
+
+
+@pytest.mark.parametrize(
+    ("events", "moves"),
+    [
+        ([event("r", product(i)) for i in range(60)], [False]),
+        ([event("r", product(i % 50)) for i in range(60)], [True]),
+        ([event("u", product(i)) for i in range(60)], [True]),
+    ],
+    ids=["first load", "a key twice", "updates"],
+)
+def test_rows_are_moved_only_where_keys_may_meet(
+    events: list[str], moves: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[bool] = []
+    write_mirror = IngestJobs.write_mirror
+
+    def watched(self: IngestJobs, *tasks: Any, have_own_keys: bool) -> Any:
+        decided.append(not have_own_keys)
+        return write_mirror(self, *tasks, have_own_keys=have_own_keys)
+
+    monkeypatch.setattr(IngestJobs, "write_mirror", watched)
+    project = Project(tmp_path)
+    _write(project, Case([], options=_SMALL), "spark")
+    (project.landing / "1.jsonl").write_bytes(lines(*events))
+    assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
+    assert decided == moves
+    assert len(project.rows()) == len({json.loads(e)["after"]["id"] for e in events})
+
+
+def test_tasks_identify_large_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_run, "LOOKED_AT_BYTES", 0)
+    project = Project(tmp_path)
+    _write(project, Case([], options=_SMALL), "spark")
+    for name in ("1.jsonl", "2.jsonl"):
+        project.land(name, [event("u", product(i, name)) for i in range(30)])
+    first = run_once(load(project.folder / "nevermore.yaml"))
+    (project.landing / "1.jsonl").rename(project.landing / "4.jsonl")
+    project.land("5.jsonl", _versions(20, 20, "b"))
+    second = run_once(load(project.folder / "nevermore.yaml"))
+    assert (first.exit_code, second.exit_code, dict(second.tables[0].events)) == (0, 0, {"u": 20})
+    assert [row["id"] for row in project.rows()] == list(range(40))
