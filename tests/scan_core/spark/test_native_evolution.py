@@ -228,3 +228,16 @@ def test_a_member_of_a_member_is_read_alone(spark: SparkSession, tmp_path: Path)
     assert sorted(map(tuple, frame.collect()), key=lambda row: row[2]) == [("x", 1, 1), (None, 2, 2), (None, None, 3)]
     read = str(frame._jdf.queryExecution().executedPlan())
     assert "a`.b" not in read
+
+
+@pytest.mark.slow
+def test_many_shapes_of_files_are_read_natively(spark: SparkSession, tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "int"), Column(2, "c0", "string")])
+    for number in range(24):
+        builder.evolve(Column(1, "id", "int"), Column(2, f"c{number}", "string"))
+        builder.commit(builder.data({"id": [number, 100 + number], f"c{number}": [f"v{number}", None]}))
+    builder.commit(builder.equality_delete({"id": [3, 105]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    native, python = (sorted(map(repr, dataframe(spark, scan, reader=r).collect())) for r in ("native", "python"))
+    assert native == python
+    assert len(native) == 46
