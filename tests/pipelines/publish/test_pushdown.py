@@ -275,5 +275,5 @@ def test_more_rows_than_were_expected_are_left_to_tasks(tmp_path: Path, monkeypa
     config = config_of(tmp_path, "select o.id, l.id as line from shop.orders o join shop.lines l on l.order_id = o.id")
     fill(config)
     report = publish(config, NAME)
-    assert report.rows == open_table_of(config, NAME).num_rows == 4983
+    assert report.rows == open_table_of(config, NAME).num_rows == 4985
     assert {read.reader.partition(":")[0] for read in report.reads.values()} == {"driver"}
