@@ -116,6 +116,7 @@ _EXTRAS = {
     "polars": "polars",
     "prometheus_client": "watch",
     "psycopg2": "postgres",
+    "pymysql": "mysql",
     "py4j": "spark",
     "pyiceberg": "catalogs",
     "pyspark": "spark",

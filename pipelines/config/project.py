@@ -12,6 +12,7 @@ from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -149,6 +150,46 @@ class PostgresSource(Section):
         return f"slot {self.slot}, publication {self.publication} of PostgreSQL"
 
 
+class MysqlSource(Section):
+    """Tables of a MariaDB server, read through its binary log.
+
+    Attributes:
+        type: `mysql`.
+        dsn: connection: `mysql://user@host:3306/database`; without a database, tables of all databases can be read. Options: `ssl=true`,
+            `ssl_ca=FILE`. The password is taken from MYSQL_PWD if it is not part of it (`${VARIABLE}`).
+        chunk_bytes: size of the rows of a table that a load reads and commits at once, as an estimate: what an interruption costs.
+    """
+
+    type: Literal["mysql"]
+    dsn: str
+    chunk_bytes: Bytes = DEFAULT_CHUNK_BYTES
+
+    @field_validator("dsn")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            is_known = parts.scheme in {"mysql", "mariadb"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_known = False
+        if not is_known:
+            raise ValueError("dsn must be like mysql://user@host:3306/database")
+        if unknown := sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {"ssl", "ssl_ca"}):
+            raise ValueError(f"dsn has the unknown option {unknown[0]}; known are ssl and ssl_ca")
+        return value
+
+    @property
+    def format(self) -> str:
+        """Name of the event format."""
+        return "mysql-rows"
+
+    @property
+    def title(self) -> str:
+        """Where the events are, for people; without the password."""
+        parts = urlsplit(self.dsn)
+        return f"MySQL at {parts.hostname}:{parts.port or 3306}{parts.path}"
+
+
 _RESERVED_PROPERTIES = frozenset(
     {
         "bootstrap.servers",
@@ -216,7 +257,7 @@ class KafkaSource(Section):
         return f"topics {', '.join(self.topics)} of Kafka"
 
 
-Source = FilesSource | PostgresSource | KafkaSource
+Source = FilesSource | PostgresSource | MysqlSource | KafkaSource
 """Where the events of tables are; distinguished by `type`, which may be omitted for files."""
 
 
@@ -418,11 +459,12 @@ class TableConfig(AssetConfig):
     source: Annotated[
         Annotated[FilesSource, Tag("files")]
         | Annotated[PostgresSource, Tag("postgres")]
+        | Annotated[MysqlSource, Tag("mysql")]
         | Annotated[KafkaSource, Tag("kafka")],
         Discriminator(
             _type_of_source,
             custom_error_type="source_type",
-            custom_error_message="the type of a source must be 'files', 'kafka' or 'postgres'",
+            custom_error_message="the type of a source must be 'files', 'kafka', 'mysql' or 'postgres'",
         ),
     ]
     key: Names = ()
@@ -496,7 +538,7 @@ class TableConfig(AssetConfig):
                 "inserts: trusted cannot be combined with order_by: inserts after a late event are applied again",
                 "inserts",
             )
-        if isinstance(self.source, PostgresSource) and self.order_by != "position":
+        if isinstance(self.source, PostgresSource | MysqlSource) and self.order_by != "position":
             raise placed("the changes of a database are ordered by position; remove order_by", "order_by")
         if self.deletes == "vectors" and self.format_version < 3:
             raise placed("deletes: vectors requires format version 3: add format_version: 3", "deletes")
@@ -588,7 +630,7 @@ class PublishedConfig(AssetConfig):
         values: partitions of `value(...)` that Dagster offers, and for which SQL with `:partition` is run.
         parameters: values of `:name` in the SQL, in addition to `:partition`, `:partition_start` and `:partition_end`.
         incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything; `keys` rebuilds only the keys that changes can affect, where that is certain, and otherwise works as `auto`.
-        consistent: whether mirrors of one PostgreSQL slot are read at one commit of the database, so that a join never shows a state that it did not have; `false` reads each as it is now.
+        consistent: whether mirrors of one database are read at one commit of the database, so that a join never shows a state that it did not have; `false` reads each as it is now.
         key: columns that identify a row of the result, for the checks, for `mode: upsert` and for `incremental: keys`.
         mode: what a run does with the existing rows of its partition: `replace` them, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which the rows of each file are sorted.
@@ -999,6 +1041,7 @@ __all__ = [
     "IndexConfig",
     "KafkaSource",
     "MaintenanceConfig",
+    "MysqlSource",
     "PostgresSource",
     "PublishedConfig",
     "PublishedOptions",
@@ -1019,6 +1062,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("tables", "*"): TableConfig,
     ("tables", "*", "source", "files"): FilesSource,
     ("tables", "*", "source", "kafka"): KafkaSource,
+    ("tables", "*", "source", "mysql"): MysqlSource,
     ("tables", "*", "source", "postgres"): PostgresSource,
     ("tables", "*", "index"): IndexConfig,
     ("tables", "*", "maintenance"): MaintenanceConfig,

@@ -47,6 +47,7 @@ from pipelines.formats.debezium import (
     is_unwrapped,
 )
 from pipelines.formats.debezium_json import decode_debezium
+from pipelines.formats.mysql_rows import MysqlRowsOptions, decode_mysql_rows
 from pipelines.formats.pgoutput import PgOutputOptions, decode_pgoutput
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
 from pipelines.jsonscan import value_kernels as kernels
@@ -410,6 +411,7 @@ FORMATS: Mapping[str, Format] = {
     "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
     "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False),
     "pgoutput": Format(PgOutputOptions, decode_pgoutput, is_text=False, has_columns=False),
+    "mysql-rows": Format(MysqlRowsOptions, decode_mysql_rows, is_text=False, has_columns=False),
     "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs, of_documents=("objects",)),
 }
 

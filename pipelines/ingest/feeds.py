@@ -16,6 +16,7 @@ from pipelines.config.project import (
     Config,
     FilesSource,
     KafkaSource,
+    MysqlSource,
     PostgresSource,
     Source,
     TableConfig,
@@ -82,12 +83,16 @@ class Readers:
         self._connected.clear()
 
 
-def _connection(source: KafkaSource | PostgresSource) -> "KafkaTopics | LiveSource":
+def _connection(source: KafkaSource | MysqlSource | PostgresSource) -> "KafkaTopics | LiveSource":
     """The reader of a source that is connected to; its modules are loaded only if they are needed."""
     if isinstance(source, KafkaSource):
         from pipelines.sources.kafka import KafkaTopics
 
         return KafkaTopics(source)
+    if isinstance(source, MysqlSource):
+        from pipelines.sources.mysql.reader import MysqlReader
+
+        return MysqlReader(source)
     from pipelines.sources.postgres.reader import PostgresReader
 
     return PostgresReader(source)
@@ -142,7 +147,7 @@ class Feed:
     @property
     def live(self) -> LiveSource | None:
         """The connection of a source whose tables are loaded first; None for files and topics, which are only read on."""
-        return self.reader if isinstance(self.source, PostgresSource) else None  # type: ignore[return-value] # see `_connection`
+        return self.reader if isinstance(self.source, PostgresSource | MysqlSource) else None  # type: ignore[return-value] # see `_connection`
 
     @property
     def source_options(self) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from pipelines.iceberg.catalog import LightCatalog, find_table
 from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.loaded_table import open_current, storage_of
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
+from pipelines.sources.mysql.position import MysqlPosition
 from pipelines.sources.postgres.position import PostgresPosition
 
 if TYPE_CHECKING:
@@ -210,6 +211,8 @@ def describe_position(text: str) -> str:
     """Describe a position; one of an unknown source is shown unchanged."""
     if text.startswith('{"source":"postgres"'):
         return PostgresPosition.from_json(text).words
+    if text.startswith('{"source":"mysql"'):
+        return MysqlPosition.from_json(text).words
     try:
         position = FilePosition.from_json(text)
     except PositionLostError:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipelines.config.project import Config, PostgresSource, change_log_name
+from pipelines.config.project import Config, MysqlSource, PostgresSource, change_log_name
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.moments import moments_of, snapshots_at
@@ -75,7 +75,7 @@ def _at_one_moment(
     by_source: dict[str, list[str]] = {}
     for name in mirrors:
         source = config.tables[name].source
-        if isinstance(source, PostgresSource):
+        if isinstance(source, PostgresSource | MysqlSource):
             by_source.setdefault(source.model_dump_json(), []).append(name)
     for names in by_source.values():
         if len(names) < 2:  # each mirror by itself has whole transactions only
@@ -88,7 +88,7 @@ def _at_one_moment(
         if pinned is None:
             raise PublishError(
                 f"published {published} reads {' and '.join(names)} of one database, and there is no commit of which all "
-                "of them have a snapshot: run nevermore ingest for all tables of the slot; tables that fail must be mended "
+                "of them have a snapshot: run nevermore ingest for all tables of the database; tables that fail must be mended "
                 "first. With consistent: false, each is read as it is now"
             )
         found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}

@@ -8,9 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import SourceError
+from scan_core import Mask
 
 
 class LoadOutdatedError(SourceError):
@@ -176,3 +180,18 @@ class LiveSource(Protocol):
     def close(self) -> None:
         """Close all connections."""
         ...
+
+
+def split_updates(table: pa.Table, *, removed: Mask, created: Mask) -> pa.Table:
+    """Updates of a key between chunks: removals of the old key, creations of the new one."""
+    schema = table.schema
+    op = pc.if_else(pa.array(removed), "d", table.column("op").combine_chunks())
+    key_type = schema.field("key").type
+    after = table.column("after").combine_chunks()
+    new_key = pa.StructArray.from_arrays([after.field(f.name) for f in key_type], fields=list(key_type))
+    key = pc.if_else(pa.array(created), new_key, table.column("key").combine_chunks())
+    nothing = pa.scalar(None, schema.field("before").type)
+    before = pc.if_else(pa.array(created), nothing, table.column("before").combine_chunks())
+    after = pc.if_else(pa.array(removed), nothing, after)
+    columns = {"op": op, "key": key, "before": before, "after": after}
+    return pa.Table.from_arrays([columns.get(f.name, table.column(f.name)) for f in schema], schema=schema)

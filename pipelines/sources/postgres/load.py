@@ -24,7 +24,7 @@ from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import ROWS, SourceTable, described
-from pipelines.sources.live import LoadOutdatedError
+from pipelines.sources.live import LoadOutdatedError, split_updates
 from pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
 from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, reported
 from scan_core import Mask
@@ -348,7 +348,7 @@ def without_loaded(
     dropped = old & new
     if not (old != new).any():
         return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
-    kept = _split_updates(table, removed=~old & new, created=old & ~new)
+    kept = split_updates(table, removed=~old & new, created=old & ~new)
     return replace(changes, table=kept.filter(pa.array(~dropped)))
 
 
@@ -379,18 +379,3 @@ def _texts(values: pa.Array) -> list[str]:
         return [f"\\x{value.hex()}" for value in values.to_pylist()]
     texts: list[str] = values.cast(pa.string()).to_pylist()
     return texts
-
-
-def _split_updates(table: pa.Table, *, removed: Mask, created: Mask) -> pa.Table:
-    """Updates of a key between chunks: removals of the old key, creations of the new one."""
-    schema = table.schema
-    op = pc.if_else(pa.array(removed), "d", table.column("op").combine_chunks())
-    key_type = schema.field("key").type
-    after = table.column("after").combine_chunks()
-    new_key = pa.StructArray.from_arrays([after.field(f.name) for f in key_type], fields=list(key_type))
-    key = pc.if_else(pa.array(created), new_key, table.column("key").combine_chunks())
-    nothing = pa.scalar(None, schema.field("before").type)
-    before = pc.if_else(pa.array(created), nothing, table.column("before").combine_chunks())
-    after = pc.if_else(pa.array(removed), nothing, after)
-    columns = {"op": op, "key": key, "before": before, "after": after}
-    return pa.Table.from_arrays([columns.get(f.name, table.column(f.name)) for f in schema], schema=schema)

@@ -1,0 +1,335 @@
+"""Loads what exists in a table: in chunks, each as a transaction of its own sees it, selected as text.
+
+Chunks are ranges of an integer key where there is one: such a load continues after an interruption, and the key of a change
+tells which chunk it belongs to. Other tables are read in one transaction; their load begins again after an interruption.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.feed import TableFeed
+from pipelines.errors import SourceError
+from pipelines.formats import mysql_kernels as stored
+from pipelines.formats.mysql_rows import ROWS, MysqlColumn, MysqlTable, described
+from pipelines.sources.live import LoadOutdatedError, split_updates
+from pipelines.sources.mysql.position import Chunk, Load, MysqlPosition, log_number, place
+from pipelines.sources.mysql.server import INTEGER_BYTES, Server, connect, quoted, refused, reported, rows_of
+
+MIN_CHUNK_ROWS = 1_000
+MAX_CHUNK_ROWS = 2_000_000
+COM_QUERY = 3
+READ_BYTES = 1024**2
+MAX_PLACES = 65_536
+ALTERED = 1412
+"""Error of the server: the table was altered after the transaction began."""
+_FULL_PACKET = 0xFFFFFF
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a table, with the state of its load once they are committed; `end` tells whether more of a chunk follows."""
+
+    raw: RawEvents
+    end: BatchEnd
+    continues: bool
+    load: Load
+
+
+@dataclass(frozen=True)
+class TableLoad:
+    """A load of one table.
+
+    Attributes:
+        server: where the table is.
+        name: its name, `database.table`.
+        target: the mirror.
+        limit_bytes: size of a batch.
+    """
+
+    server: Server
+    name: str
+    target: TableFeed
+    limit_bytes: int
+
+    def parts(self, start: MysqlPosition) -> Iterator[Part]:
+        """Read the rows that the load at this position of the table has not read yet.
+
+        Raises:
+            LoadOutdatedError: the earlier load cannot be continued.
+            SourceError: the table cannot be followed.
+        """
+        self.server.check_engine(self.name)
+        description = self.server.describe(self.name)
+        self._check(description)
+        column = self._range_column(description)
+        name = None if column is None else self.target.target_name(column)
+        load = Load(column=name)
+        if start.load is not None and start.load.chunks:
+            load = start.load
+            if name is None or load.column != name:
+                why = f"{self.target.name}: the load was interrupted and begins again"
+                raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
+        with closing(_Selection(self.server, self.name, column, self.limit_bytes)) as selection:
+            yield from self._chunks(selection, description, load, start)
+
+    def _chunks(
+        self, selection: "_Selection", description: MysqlTable, load: Load, start: MysqlPosition
+    ) -> Iterator[Part]:
+        step = self._step()
+        while True:
+            after = load.chunks[-1].end if load.chunks else None
+            at, end = selection.begin(after, step)
+            if selection.description != description:
+                why = f"{self.target.name}: the table was altered while it was loaded, so the load begins again"
+                if load.chunks:
+                    raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
+                description = selection.description
+                self._check(description)
+            done = replace(load, chunks=(*load.chunks, Chunk(end, at)), is_complete=end is None)
+            continues = False
+            number = 0
+            for documents, is_last in selection.rows(after, end):
+                yield Part(
+                    _raw(description, documents, self.name, number),
+                    BatchEnd.ANYWHERE if is_last else BatchEnd.WITHIN_TRANSACTION,
+                    continues,
+                    done if is_last else load,
+                )
+                continues, number = True, number + len(documents)
+            load = done
+            if load.is_complete:
+                return
+
+    def _step(self) -> int:
+        """Rows of a chunk."""
+        rows, width = self.server.query(
+            "SELECT table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            *self.name.split(".", 1),
+        )[0]
+        size = float(width) if rows and width else 100.0
+        return int(min(max(self.server.source.chunk_bytes / size, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
+
+    def _check(self, description: MysqlTable) -> None:
+        target = self.target
+        if not (description.key or target.key or target.identity_full):
+            raise SourceError(
+                f"{self.name} has no primary key, so it is not known which rows its updates and deletes mean: "
+                f"ALTER TABLE {self.name} ADD PRIMARY KEY (...), or set identity: full (the whole row), or key: [...] in the config"
+            )
+        for name, kind in refused(description).items():
+            is_read = name not in target.exclude and (not target.include or name in target.include)
+            if is_read:
+                raise SourceError(
+                    f"column {name} of {self.name} is of type {kind}, which cannot be read from the binary log: exclude: [{name}] in "
+                    "the config, or keep a copy in a column of another type (such as ST_AsText of a geometry, CHAR(36) of a UUID, "
+                    "utf8mb4 for other character sets)"
+                )
+
+    def _range_column(self, description: MysqlTable) -> str | None:
+        """The only column of the key, if it is an integer by which the mirror identifies rows, too."""
+        if len(description.key) != 1 or self.target.identity_full:
+            return None
+        (name,) = description.key
+        kind = next(column.type for column in description.columns if column.name == name)
+        is_integer = kind in INTEGER_BYTES or kind in {f"{k} unsigned" for k in INTEGER_BYTES if k != "bigint"}
+        is_key = self.target.key in ((), (self.target.target_name(name),))
+        return name if is_integer and is_key and name not in {*self.target.cast, *self.target.types} else None
+
+
+def _raw(description: MysqlTable, documents: pa.BinaryArray, name: str, number: int) -> RawEvents:
+    header = pa.array([described([description], ROWS)], pa.binary())
+    count = len(documents) + 1
+    return RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([f"load of {name}"])),
+        source_offset=pa.array(np.arange(number, number + count, dtype=np.int64)),
+        documents=pa.concat_arrays([header, documents]),
+        ingested_at=datetime.now(UTC),
+    )
+
+
+def _selected(column: MysqlColumn) -> str:
+    """An expression whose text is exact, and the same as that of the log."""
+    name = quoted(column.name)
+    match column.stored:
+        case stored.SIGNED | stored.UNSIGNED | stored.BIT | stored.BOOLEAN | stored.YEAR:
+            return f"{name} + 0"
+        case stored.FLOAT:
+            return f"CAST({name} AS DOUBLE)"
+        case stored.BYTES:
+            return f"HEX({name})"
+        case stored.TIMESTAMP:
+            return f"CONCAT({name}, '+00')"
+        case stored.REFUSED:
+            return "NULL"
+    return name
+
+
+class _Selection:
+    """A connection that selects chunks of a table. Mutable: each chunk has a transaction, and the table's description in it."""
+
+    def __init__(self, server: Server, name: str, column: str | None, limit_bytes: int) -> None:
+        self.description = MysqlTable(name, ())
+        self._server, self._name, self._column, self._limit_bytes = server, name, column, limit_bytes
+        self._table = ".".join(map(quoted, name.split(".", 1)))
+        self._connection: Any = connect(server.source)
+
+    def close(self) -> None:
+        """Close the connection, which may have more to send."""
+        if self._connection.open:
+            self._connection._force_close()  # noqa: SLF001 - the server may have more to send
+
+    def begin(self, after: int | None, step: int) -> tuple[int, int | None]:
+        """Begin the chunk after a key: (its place in the log, its end, None if it has all other rows).
+
+        Raises:
+            SourceError: the server cannot tell the place.
+        """
+        with reported(f"{self._name} could not be loaded"):
+            rows_of(self._connection, "ROLLBACK")
+            rows_of(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+            if not status.get("binlog_snapshot_file"):
+                raise SourceError("the server does not tell the place of a transaction in its binary log (binlog_snapshot_file)")
+            at = place(log_number(str(status["binlog_snapshot_file"])), int(status["binlog_snapshot_position"]))
+            self.description = self._server.describe(self._name, self._connection)
+            if self._column is None:
+                return at, None
+            key = quoted(self._column)
+            where = "" if after is None else f"WHERE {key} >= {after} "
+            found = rows_of(
+                self._connection, f"SELECT {key} FROM {self._table} {where}ORDER BY {key} LIMIT 1 OFFSET {step}"
+            )
+            return at, int(found[0][0]) if found else None
+
+    def rows(self, after: int | None, end: int | None) -> Iterator[tuple[pa.BinaryArray, bool]]:
+        """(rows as the server sends them, whether they are the last) of the keys from `after` to before `end`.
+
+        Raises:
+            SourceError: the rows cannot be read.
+        """
+        key = quoted(self._column or "")
+        conditions = [f"{key} >= {after}"] if after is not None else []
+        conditions += [f"{key} < {end}"] if end is not None else []
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        names = ", ".join(map(_selected, self.description.columns))
+        with reported(f"{self._name} could not be loaded"):
+            self._connection._execute_command(COM_QUERY, f"SELECT {names} FROM {self._table}{where}")  # noqa: SLF001
+            first = self._connection._read_packet()  # noqa: SLF001 - rows are read in blocks, not one by one
+            count = first.read_length_encoded_integer()
+            for _ in range(count + 1):  # descriptions of columns, and their end
+                self._connection._read_packet()  # noqa: SLF001
+            held: list[pa.BinaryArray] = []
+            size = 0
+            for block in self._blocks():
+                held.append(block)
+                size += block.nbytes
+                if size >= self._limit_bytes:
+                    yield pa.concat_arrays(held), False
+                    held, size = [], 0
+            yield pa.concat_arrays(held) if held else pa.array([], pa.binary()), True
+
+    def _blocks(self) -> Iterator[pa.BinaryArray]:
+        """Rows, each with the header of its packet, as the server sends them."""
+        source = self._connection._rfile  # noqa: SLF001
+        places = np.zeros(MAX_PLACES, np.int64)
+        data = b""
+        while True:
+            array = np.frombuffer(data, np.uint8)
+            count = int(stored.frame(array, 0, len(data), places))
+            rest = int(places[count])
+            if count:
+                offsets = np.append(places[:count] - 4, rest).astype(np.int32)
+                yield pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+            is_special = places[-1] == 1
+            data = data[rest:]
+            if is_special:
+                if data[:3] != b"\xff\xff\xff":
+                    self._finish(data)
+                    return
+                row, data = self._large(data)
+                yield pa.array([row], pa.binary())
+            elif count < MAX_PLACES - 2:
+                more = source.read1(READ_BYTES)
+                if not more:
+                    raise OSError("the server closed the connection")
+                data += more
+
+    def _large(self, data: bytes) -> tuple[bytes, bytes]:
+        """(a row that takes several packets, what follows it)."""
+        source = self._connection._rfile  # noqa: SLF001
+        row = [b"\0\0\0\0"]
+        while True:
+            while len(data) < 4:
+                data += source.read(4 - len(data))
+            size = int.from_bytes(data[:3], "little")
+            if len(data) < 4 + size:
+                data += source.read(4 + size - len(data))
+            row.append(data[4 : 4 + size])
+            data = data[4 + size :]
+            if size < _FULL_PACKET:
+                return b"".join(row), data
+
+    def _finish(self, data: bytes) -> None:
+        """See that the packet after the rows is their end, and the last.
+
+        Raises:
+            SourceError: it is an error.
+        """
+        size = int.from_bytes(data[:3], "little")
+        if data[4] == 0xFF:
+            text = data[13 : 4 + size].decode("utf-8", "replace")
+            raise SourceError(f"{self._name} could not be loaded: {text}; the next run continues the load")
+        if len(data) != 4 + size:
+            raise SourceError(f"{self._name} could not be loaded: the server sent more than its rows")
+
+
+def without_loaded(changes: ChangeBatch, position: MysqlPosition, begins: NDArray[np.int64]) -> ChangeBatch:
+    """Changes without those that the load of their rows contains; of a changed key, the part that it does not.
+
+    Args:
+        changes: changes of the table.
+        position: position of the table, with its load.
+        begins: place where the transaction of each change begins.
+
+    Raises:
+        LoadOutdatedError: the table was truncated between chunks.
+    """
+    load = position.load
+    if load is None or not load.is_complete:
+        return changes
+    seen_by = np.stack([begins < chunk.at for chunk in load.chunks])
+    table = changes.table
+    count = table.num_rows
+    ops = np.asarray(table.column("op").combine_chunks().cast(pa.binary()).to_numpy(zero_copy_only=False))
+    is_truncate = ops == b"t"
+    if (is_truncate & seen_by.any(axis=0) & ~seen_by.all(axis=0)).any():
+        why = "the table was truncated while it was loaded, so the load begins again"
+        raise LoadOutdatedError(why, replace(position, load=Load(column=load.column)).to_json())
+    old = seen_by[_chunk_of(table.column("key"), load), np.arange(count)]
+    new = old
+    is_update = ops == b"u"
+    if load.column is not None and is_update.any():
+        new = np.where(is_update, seen_by[_chunk_of(table.column("after"), load), np.arange(count)], old)
+    old = np.where(is_truncate, seen_by.all(axis=0), old)
+    new = np.where(is_truncate, old, new)
+    dropped = old & new
+    if not (old != new).any():
+        return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
+    kept = split_updates(table, removed=~old & new, created=old & ~new)
+    return replace(changes, table=kept.filter(pa.array(~dropped)))
+
+
+def _chunk_of(rows: pa.ChunkedArray, load: Load) -> NDArray[np.int64]:
+    """The chunk that contains the key of each row; the first where there is none."""
+    if load.column is None or len(load.chunks) == 1:
+        return np.zeros(len(rows), np.int64)
+    keys = np.asarray(rows.combine_chunks().field(load.column).cast(pa.int64()).fill_null(0))
+    return np.searchsorted(np.array([chunk.end for chunk in load.chunks[:-1]], np.int64), keys, side="right")

@@ -1,0 +1,485 @@
+"""Reads the binary log of a server: packets, events with their places, descriptions of tables, and statements.
+
+Every event must begin where the last one ended: a connection that skips or repeats events is an error.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.errors import SourceError
+from pipelines.formats import mysql_kernels as stored
+from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.sources.mysql.position import file_name, parts_of, place
+from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
+
+QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT, XA_PREPARE = 2, 3, 4, 15, 16, 19, 26, 27, 38
+ANNOTATE, CHECKPOINT, GTID, GTID_LIST, ENCRYPTION, QUERY_COMPRESSED = 160, 161, 162, 163, 164, 165
+ROWS = {
+    number + at: what
+    for number in (23, 30, 166, 169)  # both versions, plain and compressed
+    for at, what in enumerate((b"c", b"u", b"d"))
+}
+"""What events with rows do, by their type."""
+_SECOND_VERSION = frozenset({30, 31, 32, 169, 170, 171})
+_COMPRESSED = frozenset({*range(165, 172)})
+_OF_FILES = frozenset({FORMAT, ROTATE, STOP, CHECKPOINT, GTID_LIST, ENCRYPTION, HEARTBEAT})
+"""Events about the log itself, some of which a server keeps to itself."""
+_HEADER = struct.Struct("<IBIIIH")
+_HEADER_BYTES = _HEADER.size
+_ARTIFICIAL = 0x20
+_CHECKSUM_BYTES = 4
+_FULL_PACKET = 0xFFFFFF
+COM_BINLOG_DUMP = 0x12
+_NON_BLOCKING, _WITH_STATEMENTS = 1, 2
+STANDALONE = 1
+"""Flag of a GTID: the event after it is all of its transaction."""
+PREPARED = 64 | 128
+"""Flags of a GTID: a part of a transaction in two phases (XA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """An event of the log.
+
+    Attributes:
+        kind: its type.
+        seconds: when it was made, since 1970.
+        begin: place where it begins.
+        end: place after it.
+        server: number of the server that made it.
+        body: its content without header and checksum.
+    """
+
+    kind: int
+    seconds: int
+    begin: int
+    end: int
+    server: int
+    body: memoryview
+
+
+def packets(connection: Any) -> Iterator[bytes]:
+    """Packets that a server sends, each in whole, without end."""
+    read = connection._rfile.read  # noqa: SLF001 - PyMySQL reads packets one field at a time
+    while True:
+        parts = []
+        while True:
+            header = read(4)
+            if len(header) < 4:
+                raise OSError("the server closed the connection")
+            size = int.from_bytes(header[:3], "little")
+            part = read(size)
+            if len(part) < size:
+                raise OSError("the server closed the connection")
+            parts.append(part)
+            if size < _FULL_PACKET:
+                break
+        yield parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class LogReader:
+    """Reads events from a place to the end of what the server has, over a connection of its own. Mutable: knows where it is."""
+
+    def __init__(self, server: Server, base: str, at: int) -> None:
+        """Ask for the events from a place on.
+
+        Raises:
+            SourceError: the server cannot be reached.
+        """
+        self.base, self.at = base, at
+        self._connection: Any = connect(server.source)
+        number, offset = parts_of(at)
+        self._number, self._offset = number, offset
+        self._is_in_header = True
+        self._has_checksums = False
+        with reported("the binary log cannot be read"):
+            for statement in ("SET @master_binlog_checksum = @@global.binlog_checksum", "SET @mariadb_slave_capability = 4"):
+                rows_of(self._connection, statement)
+            name = file_name(base, number).encode()
+            # No number of a server: it reads like mysqlbinlog, and ends where the log ends now.
+            arguments = struct.pack("<IHI", offset & 0xFFFFFFFF, _NON_BLOCKING | _WITH_STATEMENTS, 0)
+            self._connection._execute_command(COM_BINLOG_DUMP, arguments + name)  # noqa: SLF001
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection.open:
+            self._connection._force_close()  # noqa: SLF001 - the server has more to send, and expects no command
+
+    def events(self) -> Iterator[LogEvent]:
+        """Events up to the end of the log.
+
+        Raises:
+            SourceError: the server has not what follows the place, an event is damaged, or events are missing.
+        """
+        with reported("the connection to the binary log broke; the next run continues where the tables are"):
+            for packet in packets(self._connection):
+                if packet[0] == 0xFE and len(packet) < 9:
+                    return
+                if packet[0] == 0xFF:
+                    raise self._refused(packet)
+                found = self._event(packet)
+                if found is not None:
+                    yield found
+
+    def _refused(self, packet: bytes) -> SourceError:
+        number, text = struct.unpack_from("<H", packet, 1)[0], packet[9:].decode("utf-8", "replace")
+        where = f"{file_name(self.base, self._number)}:{self._offset}"
+        return SourceError(
+            f"the server does not send its binary log from {where} on ({number}: {text}). If it is another server, or removed "
+            "that part of its log, changes may be lost: nevermore resync TABLE --from-source"
+        )
+
+    def _event(self, packet: bytes) -> LogEvent | None:
+        seconds, kind, server, size, log_pos, flags = _HEADER.unpack_from(packet, 1)
+        if size != len(packet) - 1:
+            raise SourceError(f"an event of the binary log at {self._where} has {len(packet) - 1} bytes, not {size}")
+        body_end = len(packet)
+        if kind == FORMAT:
+            self._has_checksums = packet[-5] == 1
+        if self._has_checksums and not (kind == ROTATE and flags & _ARTIFICIAL):
+            body_end -= _CHECKSUM_BYTES
+            if kind != FORMAT and zlib.crc32(memoryview(packet)[1:body_end]) != int.from_bytes(packet[-4:], "little"):
+                raise SourceError(f"an event of the binary log at {self._where} is damaged: its checksum is wrong")
+        if log_pos == 0 or flags & _ARTIFICIAL:
+            return None
+        begin = self._offset
+        if (log_pos - size) & 0xFFFFFFFF != begin & 0xFFFFFFFF:
+            if not self._is_in_header or log_pos - size < begin:
+                raise SourceError(
+                    f"events of the binary log at {self._where} are missing: the next one begins at {log_pos - size}. The next run "
+                    "reads them again; if that does not help, nevermore resync TABLE --from-source"
+                )
+            begin = log_pos - size
+        self._is_in_header &= kind in _OF_FILES
+        self._offset = begin + size
+        place_of = place(self._number, begin)
+        self.at = place(self._number, self._offset)
+        body = memoryview(packet)[1 + _HEADER_BYTES : body_end]
+        if kind == ROTATE:
+            name = bytes(body[8:]).decode()
+            self.base, _, number = name.rpartition(".")
+            self._number, self._offset, self._is_in_header = int(number), int.from_bytes(body[:8], "little"), True
+            self.at = place(self._number, self._offset)
+        if kind in _COMPRESSED:
+            kind, body = _decompressed(kind, body)
+        return LogEvent(kind, seconds, place_of, self.at, server, body)
+
+    @property
+    def _where(self) -> str:
+        return f"{file_name(self.base, self._number)}:{self._offset}"
+
+
+def _decompressed(kind: int, body: memoryview) -> tuple[int, memoryview]:
+    """An event as it was before compression (log_bin_compress)."""
+    if kind == QUERY_COMPRESSED:
+        head = 13 + body[8] + int.from_bytes(body[11:13], "little") + 1
+        return QUERY, memoryview(bytes(body[:head]) + _inflated(body[head:]))
+    at = 8 + (int.from_bytes(body[8:10], "little") if kind in _SECOND_VERSION else 0)
+    count, at = _length(body, at)
+    at += (count + 7) // 8 * (2 if ROWS[kind] == b"u" else 1)
+    plain = {166: 23, 169: 30}[166 if kind < 169 else 169] + (kind - 166) % 3
+    return plain, memoryview(bytes(body[:at]) + _inflated(body[at:]))
+
+
+def _inflated(data: memoryview) -> bytes:
+    size = data[0] & 7
+    if data[0] >> 4 & 7:
+        raise SourceError("an event of the binary log is compressed in an unknown way")
+    return zlib.decompress(data[1 + size :])
+
+
+def _length(data: memoryview, at: int) -> tuple[int, int]:
+    """(a number of variable length, the position after it)."""
+    first = data[at]
+    if first < 0xFB:
+        return first, at + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first]
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _texts(data: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
+    found = []
+    for _ in range(count):
+        size, at = _length(data, at)
+        found.append(bytes(data[at : at + size]))
+        at += size
+    return found, at
+
+
+def rows_in(event: LogEvent) -> tuple[int, memoryview]:
+    """(identifier of the table, bitmaps of columns and rows) of an event with rows."""
+    body = event.body
+    at = 8 + (int.from_bytes(body[8:10], "little") if event.kind in _SECOND_VERSION else 0)
+    _, at = _length(body, at)
+    return int.from_bytes(body[:6], "little"), body[at:]
+
+
+def statement_in(event: LogEvent) -> tuple[str, str]:
+    """(database, statement) of an event with a statement."""
+    body = event.body
+    size, status = body[8], int.from_bytes(body[11:13], "little")
+    at = 13 + status
+    return bytes(body[at : at + size]).decode("utf-8", "replace"), bytes(body[at + size + 1 :]).decode("utf-8", "replace")
+
+
+_TYPES = {1: "tinyint", 2: "smallint", 3: "int", 8: "bigint", 9: "mediumint"}
+_NUMERIC = frozenset({*_TYPES, 4, 5, 13, 246})
+"""Columns that have a bit of their own among those with a sign."""
+_META_BYTES = {4: 1, 5: 1, 15: 2, 16: 2, 17: 1, 18: 1, 19: 1, 245: 1, 246: 2, 252: 1, 253: 2, 254: 2, 255: 1, 140: 1, 141: 2}
+_STRING, _ENUM, _SET, _VARCHAR, _BLOB = 254, 247, 248, 15, 252
+_CHARACTERS = frozenset({_STRING, _VARCHAR, _BLOB, 253})
+_BINARY = "binary"
+
+
+def table_name(body: memoryview) -> tuple[int, str]:
+    """(identifier, `database.table`) of a description."""
+    size = body[8]
+    at = 9 + size + 1
+    name = bytes(body[at + 1 : at + 1 + body[at]])
+    return int.from_bytes(body[:6], "little"), f"{bytes(body[9 : 9 + size]).decode()}.{name.decode()}"
+
+
+def described_in(body: memoryview, server: Server) -> MysqlTable:
+    """The table of a description.
+
+    Raises:
+        SourceError: the log does not have the names of columns.
+    """
+    _, name = table_name(body)
+    at = 9 + body[8] + 1
+    at += 1 + body[at] + 1
+    count, at = _length(body, at)
+    types = list(body[at : at + count])
+    _, at = _length(body, at + count)
+    metas = []
+    for at_column, kind in enumerate(types):
+        size = _META_BYTES.get(kind, 0)
+        meta = bytes(body[at : at + size])
+        at += size
+        if kind == _STRING and meta[0] in {_ENUM, _SET}:
+            types[at_column] = meta[0]
+        metas.append(meta)
+    at += (count + 7) // 8
+    more: dict[int, memoryview] = {}
+    while at < len(body):
+        what = body[at]
+        size, at = _length(body, at + 1)
+        more[what] = body[at : at + size]
+        at += size
+    if 4 not in more:
+        raise SourceError(
+            f"the binary log has changes of {name} without names of columns: SET GLOBAL binlog_row_metadata = 'FULL', then "
+            f"load the table again: nevermore resync TABLE --from-source"
+        )
+    names = [text.decode() for text in _texts(more[4], 0, count)[0]]
+    numeric = [at for at, kind in enumerate(types) if kind in _NUMERIC]
+    unsigned = {at for bit, at in enumerate(numeric) if 1 in more and more[1][bit // 8] >> (7 - bit % 8) & 1}
+    charsets = _charsets(more, 2, 3, [at for at, kind in enumerate(types) if kind in _CHARACTERS], server)
+    of_choices = _charsets(more, 10, 11, [at for at, kind in enumerate(types) if kind in {_ENUM, _SET}], server)
+    choices = {
+        **_choices(more.get(6), [at for at, kind in enumerate(types) if kind == _ENUM]),
+        **_choices(more.get(5), [at for at, kind in enumerate(types) if kind == _SET]),
+    }
+    columns = []
+    for at_column, (column, kind, meta) in enumerate(zip(names, types, metas, strict=True)):
+        if kind in {_ENUM, _SET}:
+            columns.append(_choice(column, kind, meta, choices.get(at_column, []), of_choices.get(at_column, ""), server))
+        elif kind in _CHARACTERS:
+            columns.append(_characters(column, kind, meta, charsets.get(at_column, ""), server))
+        else:
+            columns.append(_plain(column, kind, meta, is_unsigned=at_column in unsigned))
+    key = _numbers(more[8])[::1] if 8 in more else _numbers(more[9])[::2] if 9 in more else []
+    return MysqlTable(name, tuple(columns), tuple(names[at] for at in key))
+
+
+def _numbers(data: memoryview) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        number, at = _length(data, at)
+        found.append(number)
+    return found
+
+
+def _charsets(more: dict[int, memoryview], default: int, each: int, columns: list[int], server: Server) -> dict[int, str]:
+    """Character sets of these columns."""
+    if each in more:
+        collations = dict(zip(columns, _numbers(more[each]), strict=True))
+    elif default in more:
+        usual, *others = _numbers(more[default])
+        special = dict(zip(others[::2], others[1::2], strict=True))
+        collations = {column: special.get(at, usual) for at, column in enumerate(columns)}
+    else:
+        return {}
+    return {column: server.charset_of(collation) for column, collation in collations.items()}
+
+
+def _choices(data: memoryview | None, columns: list[int]) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    at = 0
+    for column in columns if data is not None else ():
+        count, at = _length(data, at)
+        found[column], at = _texts(data, at, count)
+    return found
+
+
+def _choice(column: str, kind: int, meta: bytes, words: list[bytes], charset: str, server: Server) -> MysqlColumn:
+    what, letters = server.text_of(charset)
+    if what == stored.REFUSED:
+        return MysqlColumn(column, f"enum in {charset or 'an unknown character set'}", stored.REFUSED, meta[1])
+    texts = tuple("".join(letters[byte] for byte in word) if letters else word.decode() for word in words)
+    return MysqlColumn(column, "text", stored.CHOICE if kind == _ENUM else stored.CHOICES, meta[1], choices=texts)
+
+
+def _characters(column: str, kind: int, meta: bytes, charset: str, server: Server) -> MysqlColumn:
+    if kind == _BLOB:
+        size, width = meta[0], 0
+    elif kind == _STRING:
+        width = meta[1] | ((meta[0] & 0x30) ^ 0x30) << 4
+        size = 1 if width < 256 else 2
+    else:
+        width = int.from_bytes(meta, "little")
+        size = 1 if width < 256 else 2
+    if charset == _BINARY:
+        if kind == _STRING:
+            return MysqlColumn(column, "bytes", stored.FIXED_BYTES, size, width)
+        return MysqlColumn(column, "bytes", stored.BYTES, size)
+    what, letters = server.text_of(charset)
+    name = "text" if what != stored.REFUSED else f"text in {charset or 'an unknown character set'}"
+    return MysqlColumn(column, name, what, size, letters=letters)
+
+
+def _plain(column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlColumn:
+    """A column of neither text nor bytes.
+
+    Raises:
+        SourceError: it is stored in a way that cannot be read.
+    """
+    if kind in _TYPES:
+        return integer(column, _TYPES[kind], is_unsigned=is_unsigned)
+    match kind:
+        case 4 | 5:
+            return MysqlColumn(column, "float" if kind == 4 else "double", stored.FLOAT if kind == 4 else stored.DOUBLE, meta[0])
+        case 10:
+            return MysqlColumn(column, "date", stored.DATE, 3)
+        case 13:
+            return MysqlColumn(column, "year", stored.YEAR, 1)
+        case 16:
+            return bits(column, meta[1] * 8 + meta[0])
+        case 17:
+            return MysqlColumn(column, "timestamp", stored.TIMESTAMP, scale=meta[0])
+        case 18:
+            return MysqlColumn(column, "datetime", stored.DATETIME, scale=meta[0])
+        case 19:
+            return MysqlColumn(column, "time", stored.TIME, scale=meta[0])
+        case 246:
+            return MysqlColumn(column, f"decimal({meta[0]},{meta[1]})", stored.DECIMAL, meta[0], meta[1])
+        case 255:
+            return MysqlColumn(column, "geometry", stored.REFUSED, meta[0])
+    what = {7: "a timestamp of MySQL 5.5", 11: "a time of MySQL 5.5", 12: "a datetime of MySQL 5.5", 140: "compressed", 141: "compressed"}
+    raise SourceError(
+        f"column {column} is {what.get(kind, f'of type {kind}')}, which cannot be read from the binary log: rebuild the table "
+        "(ALTER TABLE ... FORCE), or give the column another type"
+    )
+
+
+# ---- statements ----
+
+_NAME = r"(?:`(?:[^`]|``)+`|[\w$\u0080-\uffff]+)"
+_TABLE = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
+_COMMENT = re.compile(r"/\*M?!\d*(.*?)\*/|/\*.*?\*/|^\s*(?:--[^\n]*|#[^\n]*)\n", re.DOTALL)
+_CHANGES = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|DO|WITH|IMPORT)\b", re.IGNORECASE)
+_TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?({_TABLE})", re.IGNORECASE)
+_DROP = re.compile(rf"DROP\s+TABLES?\s+(?:IF\s+EXISTS\s+)?({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
+_REPLACE = re.compile(rf"CREATE\s+OR\s+REPLACE\s+TABLE\s+({_TABLE})", re.IGNORECASE)
+_DROP_DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
+_RENAME = re.compile(r"RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?(.*)", re.IGNORECASE | re.DOTALL)
+_ALTER = re.compile(
+    rf"ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})\s*(.*)", re.IGNORECASE | re.DOTALL
+)
+_MOVED = re.compile(
+    rf"(?:RENAME\s+(?:TO\s+|AS\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)|WITH\s+TABLE\s+|TO\s+TABLE\s+)({_TABLE})", re.IGNORECASE
+)
+_HARMLESS = re.compile(
+    rf"""(?:
+    (?:ADD|DROP)\s+(?:COLUMN\s+)?(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:UNIQUE|INDEX|KEY|FULLTEXT|CONSTRAINT|FOREIGN|CHECK)\b.*
+    | ADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+
+      (?:(?:TINY|SMALL|MEDIUM|BIG)?INT(?:EGER)?|DECIMAL|NUMERIC|FLOAT|DOUBLE|(?:VAR)?CHAR|(?:TINY|MEDIUM|LONG)?(?:TEXT|BLOB)|DATE|DATETIME|TIME
+        |(?:VAR)?BINARY|BIT|JSON|YEAR)(?:\s*\([\d,\s]+\))?(?:\s+UNSIGNED)?(?:\s+(?:DEFAULT\s+)?NULL)?(?:\s+COMMENT\s+'[^']*')?
+      (?:\s+(?:FIRST|AFTER\s+{_NAME}))?
+    | DROP\s+COLUMN\s+(?:IF\s+EXISTS\s+)?{_NAME}
+    | (?:ALGORITHM|LOCK|ENGINE|COMMENT|AUTO_INCREMENT|ROW_FORMAT|STATS_\w+)\s*=?\s*(?:'[^']*'|\w+)
+    | RENAME\s+(?:INDEX|KEY)\s.* | ALTER\s+(?:INDEX|KEY)\s.*
+    | ALTER\s+(?:COLUMN\s+)?{_NAME}\s+(?:SET\s+DEFAULT\b.*|DROP\s+DEFAULT)
+    | FORCE | (?:ENABLE|DISABLE)\s+KEYS
+    )""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+"""Parts of ALTER TABLE that change no value of an existing row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a statement does to tables that is not in events with rows.
+
+    Attributes:
+        emptied: tables without rows, or that no longer exist, afterwards.
+        unknown: tables whose rows are other ones afterwards, which the log does not have.
+        databases: databases that no longer exist.
+        is_change: whether it changes rows by itself.
+    """
+
+    emptied: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    databases: tuple[str, ...] = ()
+    is_change: bool = False
+
+
+def effect_of(database: str, statement: str) -> Effect:
+    """What a statement does to tables; names are `database.table`."""
+    text = _COMMENT.sub(lambda found: f" {found[1]} " if found[1] is not None else " ", statement).strip()
+    if (found := _TRUNCATE.match(text)) is not None:
+        return Effect(emptied=(_full(found[1], database),))
+    if (found := _DROP.match(text)) is not None:
+        return Effect(emptied=tuple(_full(name, database) for name in re.findall(_TABLE, found[1])))
+    if (found := _REPLACE.match(text)) is not None:
+        return Effect(emptied=(_full(found[1], database),))
+    if (found := _DROP_DATABASE.match(text)) is not None:
+        return Effect(databases=(_plain_name(found[1]),))
+    if (found := _RENAME.match(text)) is not None:
+        pairs = re.findall(rf"({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})", found[1], re.IGNORECASE)
+        return Effect(unknown=tuple(_full(name, database) for pair in pairs for name in pair))
+    if (found := _ALTER.match(text)) is not None:
+        if all(_HARMLESS.fullmatch(part.strip()) for part in _clauses(found[2])):
+            return Effect()
+        others = _MOVED.findall(found[2])
+        return Effect(unknown=tuple(_full(name, database) for name in (found[1], *others)))
+    return Effect(is_change=_CHANGES.match(text) is not None)
+
+
+def _clauses(text: str) -> list[str]:
+    """The parts of a list that are separated by commas outside of parentheses and quotes."""
+    parts, depth, quote, begin = [], 0, "", 0
+    for at, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"`":
+            quote = letter
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif letter == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]]
+
+
+def _plain_name(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _full(name: str, database: str) -> str:
+    parts = [_plain_name(part) for part in re.findall(_NAME, name)]
+    return ".".join(parts if len(parts) > 1 else (database, *parts))

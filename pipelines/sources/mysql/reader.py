@@ -1,0 +1,441 @@
+"""Reads the changes of a MariaDB server from its binary log, in batches that know their transactions."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config.project import MysqlSource
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.feed import Decided, TableFeed
+from pipelines.errors import SourceError
+from pipelines.formats.mysql_rows import MysqlTable, described, event
+from pipelines.sources.live import LoadOutdatedError
+from pipelines.sources.mysql import log
+from pipelines.sources.mysql.load import TableLoad, without_loaded
+from pipelines.sources.mysql.log import Effect, LogEvent, LogReader
+from pipelines.sources.mysql.position import Load, MysqlPosition, file_name, log_number, parts_of
+from pipelines.sources.mysql.server import Server, lost
+
+HEARTBEAT_BYTES = 16 * 1024**2
+"""A table without changes records the position once so much log was written since, and in every new file: servers remove old ones."""
+MAX_EVENTS = 200_000
+"""Events in a batch: each takes some hundred bytes in addition to its rows."""
+_END = re.compile(r"COMMIT\b", re.IGNORECASE)
+_UNDONE = re.compile(r"ROLLBACK\b", re.IGNORECASE)
+_WITHIN = re.compile(r"(BEGIN|SAVEPOINT|RELEASE)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class MysqlBatch:
+    """See `LiveBatch`.
+
+    Attributes:
+        base: name of the log files without their numbers.
+        at: place after the last transaction that is complete.
+        gtid: position of global transaction identifiers there.
+        names: names of the transactions of the changes; None for rows of a load.
+        begins: places where they begin.
+        unknown: transactions and numbers of the events after which a table has rows that the log does not have.
+        load: state of the load after the batch, for rows of a load.
+    """
+
+    raw: RawEvents
+    end: BatchEnd
+    continues: bool
+    base: str
+    at: int
+    gtid: str
+    names: pa.StringArray | None = None
+    begins: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
+    unknown: frozenset[tuple[str, int]] = frozenset()
+    load: Load | None = None
+
+    def position_after(self, before: str | None, decided: Decided) -> str:
+        """See `LiveBatch`."""
+        if self.load is not None or before is None:
+            return MysqlPosition(self.base, self.at, self.gtid, self.load, decided.claims).to_json()
+        return MysqlPosition.from_json(before).reaching(self.at, self.gtid, decided.claims).to_json()
+
+    def is_due(self, before: str | None) -> bool:
+        """See `LiveBatch`."""
+        # a place in the next file is far more than the bytes of a heartbeat away
+        return before is not None and self.at - MysqlPosition.from_json(before).at >= HEARTBEAT_BYTES
+
+    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
+        """See `LiveBatch`."""
+        if self.names is None or before is None or not changes.num_rows:
+            return changes
+        position = MysqlPosition.from_json(before)
+        of = np.asarray(pc.index_in(changes.table.column("source_file"), value_set=self.names))
+        begins = self.begins[of]
+        is_new = begins >= position.at
+        if not is_new.all():
+            changes = replace(changes, table=changes.table.filter(pa.array(is_new)))
+            begins = begins[is_new]
+        if position.load is not None and changes.num_rows:
+            changes = without_loaded(changes, position, begins)
+        if self.unknown and pc.any(pc.equal(changes.table.column("op"), "t")).as_py():
+            emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
+            places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
+            if not self.unknown.isdisjoint(places):
+                why = "a statement changed rows in a way that the binary log does not show, so the table is loaded again"
+                raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
+        return changes
+
+
+@dataclass
+class _Pending:
+    """Events that were received and not yet returned as a batch."""
+
+    documents: list[bytes] = field(default_factory=list)
+    transaction: list[int] = field(default_factory=list)
+    number: list[int] = field(default_factory=list)
+    tables: dict[MysqlTable, int] = field(default_factory=dict)
+    begins: list[int] = field(default_factory=list)
+    unknown: set[tuple[int, int]] = field(default_factory=set)
+    size: int = 0
+
+    def add(self, table: MysqlTable, seconds: int, what: bytes, number: int, body: bytes | memoryview = b"") -> None:
+        """Add an event of the last transaction; `number` is its number there."""
+        self.documents.append(event(self.tables.setdefault(table, len(self.tables)), seconds, what, body))
+        self.transaction.append(len(self.begins) - 1)
+        self.number.append(number)
+        self.size += len(body)
+
+
+class MysqlReader:
+    """See `LiveSource`."""
+
+    def __init__(self, source: MysqlSource) -> None:
+        self.source = source
+        self._server = Server(source)
+        self._names: tuple[str, ...] = ()
+        self._base = ""
+        self._start = 0
+        self._start_gtid = ""
+        self._reached: tuple[int, str] | None = None
+        self._verified: set[tuple[int, str]] = set()
+        self._described: dict[bytes, MysqlTable] = {}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """See `LiveSource`."""
+        self._names = self._server.tables()
+        return self._names
+
+    def begin(self, positions: Mapping[str, str | None]) -> None:
+        """See `LiveSource`."""
+        self._server.check()
+        self._base, written = self._server.written()
+        known = [MysqlPosition.from_json(text) for text in positions.values() if text is not None]
+        self._check(known, written)
+        if not known:
+            self._start, self._start_gtid = self._now()
+        else:
+            oldest = min(known, key=lambda position: position.at)
+            self._start, self._start_gtid = oldest.at, oldest.gtid
+
+    def _now(self) -> tuple[int, str]:
+        """The place after all that is committed now, and its position of global transaction identifiers."""
+        self._base, at = self._server.written()
+        gtid = self._server.gtid_at(self._base, at)
+        if gtid is None:
+            raise SourceError("the server does not know its own position in the binary log: is log_bin a folder it can read?")
+        self._verified.add((at, gtid))
+        return at, gtid
+
+    def _check(self, known: Sequence[MysqlPosition], written: int) -> None:
+        """Refuse positions that this server's log does not have.
+
+        Raises:
+            SourceError: the log was removed, or this is another server.
+        """
+        unverified = sorted({p.at: p for p in known if (p.at, p.gtid) not in self._verified}.items())
+        if not unverified:
+            return
+        files = {log_number(name) for name in self._server.files()}
+        for at, position in unverified:
+            where = f"{position.file}:{parts_of(at)[1]}"
+            if position.base != self._base:
+                raise lost(f"the log files of the server are named {self._base}, not {position.base}", position)
+            if parts_of(at)[0] not in files and at <= written:
+                raise lost(f"the server has removed {position.file} (binlog_expire_logs_seconds, PURGE)", position)
+            found = None if at > written else self._server.gtid_at(self._base, at)
+            if found != position.gtid:
+                has = "does not reach it" if at > written else f"has gtid {found or 'none'} there"
+                raise lost(
+                    f"this is not the server that was read before, or its log began again: the position is {where} with gtid "
+                    f"{position.gtid or 'none'}, and its log {has}. Connect to the former server; otherwise it is not known "
+                    "which changes are missing",
+                    position,
+                )
+            self._verified.add((at, position.gtid))
+
+    def check_table(self, source_table: str, position: str) -> None:
+        """See `LiveSource`. A table that was dropped and created again is seen in the log; other engines have no moment to load at."""
+        MysqlPosition.from_json(position)
+        self._server.check_engine(source_table)
+
+    def is_loaded(self, position: str | None) -> bool:
+        """See `LiveSource`."""
+        if position is None:
+            return False
+        load = MysqlPosition.from_json(position).load
+        return load is None or load.is_complete
+
+    def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[MysqlBatch]:
+        """See `LiveSource`."""
+        self.interrupt()
+        start = MysqlPosition(self._base, self._start, self._start_gtid)
+        if position is not None:
+            start = MysqlPosition.from_json(position)
+        for part in TableLoad(self._server, source_table, table, limit_bytes).parts(start):
+            yield MysqlBatch(part.raw, part.end, part.continues, start.base, start.at, start.gtid, load=part.load)
+
+    def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[MysqlBatch]:
+        """See `LiveSource`."""
+        known = [MysqlPosition.from_json(text) for text in positions.values() if text is not None]
+        target = self._server.written()[1]
+        oldest = min(known, key=lambda position: position.at, default=None)
+        at, gtid = (self._start, self._start_gtid) if oldest is None else (oldest.at, oldest.gtid)
+        if self._reached is not None and self._reached[0] >= at:
+            at, gtid = self._reached
+        wanted = {name for position in known for name in position.claims.values()}
+        reading = _Reading(self._server, self._base, at, gtid, wanted or set(self._names), self._described, limit_bytes)
+        try:
+            yield from reading.batches(target)
+        finally:
+            reading.close()
+        self._reached = reading.done, reading.gtid
+        self._verified.add(self._reached)
+
+    def moment(self, positions: Sequence[str]) -> str | None:
+        """See `LiveSource`."""
+        if self._reached is None:
+            return None
+        at = self._reached[0]
+        loads = [load for text in positions if (load := MysqlPosition.from_json(text).load) is not None]
+        is_reached = all(load.is_complete and load.until <= at for load in loads)
+        number, offset = parts_of(at)
+        return f"{file_name(self._base, number)}:{offset}" if is_reached else None
+
+    def acknowledge(self, positions: Sequence[str]) -> None:
+        """See `LiveSource`. The server removes its log by age and size, whoever has read it."""
+        self._verified = {(p.at, p.gtid) for p in map(MysqlPosition.from_json, positions)} & self._verified
+
+    def warnings(self) -> Sequence[str]:
+        """See `LiveSource`."""
+        files = self._server.files()
+        oldest = self._start if self._reached is None else min(self._start, self._reached[0])
+        number = parts_of(oldest)[0]
+        if number == log_number(files[0]) and len(files) > 1:
+            return [
+                f"{file_name(self._base, number)}, which the tables still need, is the oldest log file that the server has, and the next "
+                "that it removes: run nevermore ingest more often, or keep more of the log (binlog_expire_logs_seconds)"
+            ]
+        return []
+
+    def restart(self) -> str:
+        """See `LiveSource`."""
+        self._server.check()
+        at, gtid = self._now()
+        return MysqlPosition(self._base, at, gtid, Load()).to_json()
+
+    def interrupt(self) -> None:
+        """See `LiveSource`."""
+        self._reached = None
+
+    def close(self) -> None:
+        """See `LiveSource`."""
+        self._server.close()
+
+
+class _Reading:
+    """One reading of the log from a place to a later one. Mutable: `done` and `gtid` are after the last complete transaction."""
+
+    def __init__(
+        self,
+        server: Server,
+        base: str,
+        at: int,
+        gtid: str,
+        wanted: Collection[str],
+        known: dict[bytes, MysqlTable],
+        limit_bytes: int,
+    ) -> None:
+        self.done = at
+        self._server, self._wanted, self._known = server, frozenset(wanted), known
+        self._limit_bytes = limit_bytes
+        self._base = base
+        self._gtids = {text.partition("-")[0]: text for text in gtid.split(",") if text}
+        self._log = LogReader(server, base, at)
+        self._pending = _Pending()
+        self._open: int | None = None
+        """Place where the transaction begins that is not complete."""
+        self._flags = 0
+        self._next_gtid: tuple[str, str] = ("", "")
+        self._changes = 0
+        """Events of the transaction so far."""
+        self._tables: dict[int, MysqlTable | None] = {}
+
+    @property
+    def gtid(self) -> str:
+        """The position of global transaction identifiers at `done`."""
+        return ",".join(self._gtids[domain] for domain in sorted(self._gtids, key=int))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._log.close()
+
+    def batches(self, target: int) -> Iterator[MysqlBatch]:
+        """Read up to `target`, at least to the end of the transaction there.
+
+        Raises:
+            SourceError: something in the log cannot be applied, or the log ends before.
+        """
+        continues = False
+        is_at_end = self.done >= target
+        if not is_at_end:
+            for found in self._log.events():
+                self._take(found)
+                is_at_end = self._open is None and self._log.at >= target
+                if self._open is None:
+                    self.done = self._log.at
+                if is_at_end:
+                    break
+                if self._pending.size < self._limit_bytes and len(self._pending.documents) < MAX_EVENTS:
+                    continue
+                if self._open is None:
+                    yield self._batch(BatchEnd.TRANSACTION, continues=continues)
+                    continues = False
+                elif self._pending.begins:
+                    yield self._batch(BatchEnd.WITHIN_TRANSACTION, continues=continues)
+                    continues = True
+        if not is_at_end:
+            raise SourceError(
+                f"the server ended its binary log at {self._where(self._log.at)}, before {self._where(target)}; the next run continues "
+                "where the tables are"
+            )
+        yield self._batch(BatchEnd.TRANSACTION, continues=continues)
+
+    def _where(self, at: int) -> str:
+        number, offset = parts_of(at)
+        return f"{file_name(self._base, number)}:{offset}"
+
+    def _take(self, found: LogEvent) -> None:
+        kind = found.kind
+        if kind == log.GTID:
+            body = found.body
+            sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
+            self._flags = body[12]
+            self._open, self._changes, self._tables = found.begin, 0, {}
+            self._next_gtid = str(domain), f"{domain}-{found.server}-{sequence}"
+        elif kind == log.TABLE_MAP:
+            self._describe(found)
+        elif kind in log.ROWS:
+            self._rows(found)
+        elif kind == log.XID:
+            self._end()
+        elif kind == log.QUERY:
+            self._statement(found)
+        elif kind == log.XA_PREPARE:
+            if self._changes:
+                raise self._unusable(found, "a transaction in two phases (XA), which may still be rolled back")
+            self._end()
+        elif kind == log.INCIDENT:
+            raise self._unusable(found, "an incident: the server lost changes")
+
+    def _end(self) -> None:
+        domain, gtid = self._next_gtid
+        if domain:
+            self._gtids[domain] = gtid
+        self._open = None
+
+    def _unusable(self, found: LogEvent, what: str) -> SourceError:
+        return SourceError(
+            f"the binary log has {what} at {self._where(found.begin)}. Load the tables again, which begins after it: "
+            "nevermore resync TABLE --from-source"
+        )
+
+    def _describe(self, found: LogEvent) -> None:
+        number, name = log.table_name(found.body)
+        if name not in self._wanted:
+            self._tables[number] = None
+            return
+        content = bytes(found.body[6:])
+        if content not in self._known:
+            self._known[content] = self._server.without_unreadable(log.described_in(found.body, self._server))
+        self._tables[number] = self._known[content]
+
+    def _rows(self, found: LogEvent) -> None:
+        number, body = log.rows_in(found)
+        if number not in self._tables:
+            raise SourceError(f"rows in the binary log at {self._where(found.begin)} have no description of their table")
+        table = self._tables[number]
+        if table is not None:
+            self._add(table, found, log.ROWS[found.kind], body)
+
+    def _add(self, table: MysqlTable, found: LogEvent, what: bytes, body: bytes | memoryview = b"") -> None:
+        pending = self._pending
+        begin = found.begin if self._open is None else self._open
+        if not pending.begins or pending.begins[-1] != begin:
+            pending.begins.append(begin)
+        self._changes += 1
+        pending.add(table, found.seconds, what, self._changes, body)
+
+    def _statement(self, found: LogEvent) -> None:
+        database, statement = log.statement_in(found)
+        text = statement.strip()
+        if self._open is not None and not self._flags & log.STANDALONE:
+            if _END.match(text):
+                self._end()
+                return
+            if _UNDONE.match(text):
+                if self._changes:
+                    raise self._unusable(found, "changes that were rolled back afterwards")
+                if " TO " not in text.upper():
+                    self._end()
+                return
+            if _WITHIN.match(text):
+                return
+        effect = log.effect_of(database, text)
+        if effect.is_change:
+            word = text.split(None, 1)[0].upper()
+            raise self._unusable(found, f"a statement ({word} in database {database}) instead of the rows that it changed (binlog_format)")
+        self._apply(effect, found)
+        if self._flags & log.STANDALONE or self._open is None:
+            self._end()
+
+    def _apply(self, effect: Effect, found: LogEvent) -> None:
+        gone = [name for name in self._wanted if name.split(".", 1)[0] in effect.databases]
+        for name in (*effect.emptied, *gone, *effect.unknown):
+            if name in self._wanted:
+                # Without columns, its rows before it have other ones: a truncate has no row.
+                self._add(MysqlTable(name, ()), found, b"t")
+                if name in effect.unknown:
+                    self._pending.unknown.add((len(self._pending.begins) - 1, self._changes))
+
+    def _batch(self, end: BatchEnd, *, continues: bool) -> MysqlBatch:
+        """All pending events as a batch."""
+        pending, self._pending = self._pending, _Pending()
+        if end is BatchEnd.WITHIN_TRANSACTION and self._open is not None:
+            self._pending.begins.append(self._open)
+        names = pa.array([*map(self._where, pending.begins), ""], pa.string())
+        raw = RawEvents(
+            source_file=pa.DictionaryArray.from_arrays(
+                pa.array(np.array([len(pending.begins), *pending.transaction], np.int32)), names
+            ),
+            source_offset=pa.array(np.array([0, *pending.number], np.int64)),
+            documents=pa.array([described(list(pending.tables)), *pending.documents], pa.binary()),
+            ingested_at=datetime.now(UTC),
+        )
+        unknown = frozenset((names[at].as_py(), number) for at, number in pending.unknown)
+        begins = np.array(pending.begins, np.int64)
+        return MysqlBatch(
+            raw, end, continues, self._base, self.done, self.gtid, names.slice(0, len(begins)), begins, unknown
+        )

@@ -1,0 +1,369 @@
+"""A MariaDB server: connections, what its catalog says about tables, its binary log, and what is wrong with them."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pipelines.config.project import MysqlSource
+from pipelines.errors import SourceError
+from pipelines.formats import mysql_kernels as stored
+from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.sources.mysql.position import MysqlPosition, file_name, log_number, parts_of, place
+from scan_core import remember_passwords, require_package
+
+if TYPE_CHECKING:
+    import pymysql
+
+MIN_VERSION = (10, 5)
+"""From here on, the log can have the names and types of columns (binlog_row_metadata)."""
+CONNECT_SECONDS = 15
+READ_SECONDS = 600
+SESSION = (
+    "SET time_zone = '+00:00', sql_mode = '', tx_isolation = 'REPEATABLE-READ'",
+    "SET net_write_timeout = 31536000, net_read_timeout = 31536000, wait_timeout = 31536000, max_statement_time = 0",
+)
+"""Settings on which the text of values depends; a commit may take longer than the server waits for a client."""
+SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+INTEGER_BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"}
+_BYTES = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+SETTINGS = {
+    "log_bin": "start the server with log_bin",
+    "binlog_format": "SET GLOBAL binlog_format = 'ROW', and in the configuration of the server",
+    "binlog_row_image": "SET GLOBAL binlog_row_image = 'FULL', and in the configuration of the server",
+    "binlog_row_metadata": "SET GLOBAL binlog_row_metadata = 'FULL', and in the configuration of the server",
+}
+"""Settings that the log needs, which are 1, ROW, FULL and FULL, and how to set them."""
+_WANTED = {"log_bin": "1", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
+
+_require_driver = partial(require_package, "pymysql", "a source of type mysql", "nevermore-iceberg[mysql]")
+
+
+def connect(source: MysqlSource) -> "pymysql.connections.Connection[Any]":
+    """Open a connection; it commits each statement.
+
+    Raises:
+        MissingPackageError: PyMySQL is not installed.
+        SourceError: the server cannot be reached, or refuses the connection.
+    """
+    _require_driver()
+    import pymysql
+
+    remember_passwords(source.dsn)
+    parts = urlsplit(source.dsn)
+    options = dict(parse_qsl(parts.query))
+    secure: dict[str, Any] = {}
+    if "ssl_ca" in options:
+        secure = {"ssl_ca": options["ssl_ca"], "ssl_verify_cert": True, "ssl_verify_identity": True}
+    elif options.get("ssl", "false").lower() in {"true", "1"}:
+        secure = {"ssl": {"check_hostname": False}}
+    try:
+        connection = pymysql.connect(
+            host=parts.hostname or "",
+            port=parts.port or 3306,
+            user=unquote(parts.username or "") or None,
+            password=unquote(parts.password or "") or os.environ.get("MYSQL_PWD", ""),
+            charset="utf8mb4",
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            autocommit=True,
+            program_name="nevermore",
+            **secure,
+        )
+        with connection.cursor() as cursor:
+            for statement in SESSION:
+                cursor.execute(statement)
+    except (pymysql.Error, OSError, RuntimeError) as error:
+        raise SourceError(f"cannot connect to MySQL at {parts.hostname}:{parts.port or 3306}: {words(error)}") from None
+    return connection
+
+
+def words(error: BaseException) -> str:
+    """What an error says: the server's number and words."""
+    return " ".join(" ".join(map(str, error.args)).split()) or type(error).__name__
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn errors of the driver into errors of the source.
+
+    Raises:
+        SourceError: `what` failed, with the server's words.
+        MissingPackageError: PyMySQL is not installed.
+    """
+    _require_driver()
+    import pymysql
+
+    try:
+        yield
+    except (pymysql.Error, OSError) as error:
+        raise SourceError(f"{what}: {words(error)}") from error
+
+
+class Server:
+    """A connection for questions to the server. Mutable: opened when it is first needed, and again if it was closed."""
+
+    def __init__(self, source: MysqlSource) -> None:
+        self.source = source
+        self.database = unquote(urlsplit(source.dsn).path.strip("/"))
+        self._connection: Any = None
+        self._letters: dict[str, tuple[str, ...]] = {}
+        self._collations: dict[int, str] = {}
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a query and return its rows.
+
+        Raises:
+            SourceError: it failed.
+        """
+        import pymysql
+
+        with reported("a query to MySQL failed"):
+            if self._connection is not None and self._connection.open:
+                try:
+                    return rows_of(self._connection, sql, values)
+                except (pymysql.OperationalError, pymysql.InterfaceError, OSError):
+                    self.close()  # closed by the server, perhaps long ago
+            self._connection = connect(self.source)
+            return rows_of(self._connection, sql, values)
+
+    def value(self, sql: str, *values: Any) -> Any:
+        """The first value of a query's only row; None without a row."""
+        rows = self.query(sql, *values)
+        return rows[0][0] if rows else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            if self._connection.open:
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def version(self) -> str:
+        """The version as the server writes it."""
+        return str(self.value("SELECT @@version"))
+
+    def wrong_settings(self) -> dict[str, str]:
+        """Settings that changes cannot be read with, and what to do about each.
+
+        Raises:
+            SourceError: the server cannot be reached, or is none that can be read.
+        """
+        version = self.version
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        if "mariadb" not in version.lower():
+            raise SourceError(
+                f"this is MySQL {version}; only the binary log of MariaDB is read directly. Read MySQL through Debezium and Kafka"
+            )
+        if numbers < MIN_VERSION:
+            raise SourceError(f"MariaDB {'.'.join(map(str, MIN_VERSION))} or newer is required; this is {version}")
+        (values,) = self.query(f"SELECT {', '.join(f'@@global.{name}' for name in SETTINGS)}")
+        found = dict(zip(SETTINGS, map(str, values), strict=True))
+        return {
+            name: f"{name} is {found[name]}, but must be {_WANTED[name]}: {what}"
+            for name, what in SETTINGS.items()
+            if found[name].upper() != _WANTED[name]
+        }
+
+    def check(self) -> None:
+        """Refuse a server whose changes cannot be read.
+
+        Raises:
+            SourceError: says which setting to change.
+        """
+        for what in self.wrong_settings().values():
+            raise SourceError(what)
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of all tables, as `database.table`, without those of the system."""
+        rows = self.query(
+            "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
+            "AND table_schema NOT IN %s AND (%s = '' OR table_schema = %s) ORDER BY 1, 2",
+            SYSTEM_DATABASES,
+            self.database,
+            self.database,
+        )
+        return tuple(f"{schema}.{name}" for schema, name in rows)
+
+    def files(self) -> list[str]:
+        """Names of the log files that the server has, oldest first.
+
+        Raises:
+            SourceError: the user may not see them.
+        """
+        return [str(row[0]) for row in self.query("SHOW BINARY LOGS")]
+
+    def written(self) -> tuple[str, int]:
+        """(base of the file names, place after all that is committed now)."""
+        rows = self.query("SHOW MASTER STATUS")
+        if not rows:
+            raise SourceError("the server writes no binary log: start it with log_bin")
+        file = str(rows[0][0])
+        return file.rpartition(".")[0], place(log_number(file), int(rows[0][1]))
+
+    def gtid_at(self, base: str, at: int) -> str | None:
+        """The position of global transaction identifiers at a place of the log; None if the log has no such place."""
+        number, offset = parts_of(at)
+        found = self.value("SELECT BINLOG_GTID_POS(%s, %s)", file_name(base, number), offset)
+        return None if found is None else str(found)
+
+    def charset_of(self, collation: int) -> str:
+        """The character set of a collation, by its number in the binary log."""
+        if not self._collations:
+            self._collations = {
+                int(number): str(name)
+                for number, name in self.query(
+                    "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability "
+                    "WHERE character_set_name IS NOT NULL"
+                )
+            }
+        return self._collations.get(collation, "")
+
+    def text_of(self, charset: str) -> tuple[int, tuple[str, ...]]:
+        """How text of a character set is stored: as it is, by the UTF-8 of each character, or so that it cannot be read."""
+        if charset in {"utf8mb4", "utf8mb3", "utf8", "ascii"}:
+            return stored.TEXT, ()
+        if charset not in self._letters:
+            widest = self.value(
+                "SELECT maxlen FROM information_schema.character_sets WHERE character_set_name = %s", charset
+            )
+            letters: tuple[str, ...] = ()
+            if widest == 1:
+                # The server itself says which character each byte is.
+                each = ", ".join(f"CONVERT(_{charset} 0x{byte:02X} USING utf8mb4)" for byte in range(256))
+                letters = tuple(map(str, self.query(f"SELECT {each}")[0]))
+            self._letters[charset] = letters
+        letters = self._letters[charset]
+        return (stored.SINGLE, letters) if letters else (stored.REFUSED, ())
+
+    def describe(self, name: str, connection: Any = None) -> MysqlTable:
+        """The columns and the key of a table as they are now.
+
+        Raises:
+            SourceError: the table no longer exists.
+        """
+        schema, table = name.split(".", 1)
+        ask = self.query if connection is None else lambda sql, *values: rows_of(connection, sql, values)
+        rows = ask(
+            "SELECT column_name, data_type, column_type, character_set_name, column_key FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+            schema,
+            table,
+        )
+        if not rows:
+            raise SourceError(f"{name} no longer exists in the database")
+        key = tuple(
+            str(column)
+            for (column,) in ask(
+                "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s "
+                "AND index_name = 'PRIMARY' ORDER BY seq_in_index",
+                schema,
+                table,
+            )
+        )
+        return MysqlTable(name, tuple(self._column(*row[:4]) for row in rows), key)
+
+    def check_engine(self, name: str) -> None:
+        """Refuse a table whose rows of a moment cannot be selected.
+
+        Raises:
+            SourceError: its engine has no transactions.
+        """
+        engine = self.value(
+            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", *name.split(".", 1)
+        )
+        if engine is not None and engine != "InnoDB":
+            raise SourceError(
+                f"{name} is of engine {engine}, which has no transactions, so it cannot be read at one moment: "
+                f"ALTER TABLE {name} ENGINE = InnoDB"
+            )
+
+    def without_unreadable(self, table: MysqlTable) -> MysqlTable:
+        """A description from the log, with columns marked whose type only the catalog knows to be unreadable (UUID, INET6)."""
+        schema, name = table.name.split(".", 1)
+        rows = self.query(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+            schema,
+            name,
+        )
+        own = {column for column, kind in rows if self._column(column, kind, kind, None).stored == stored.REFUSED}
+        columns = (
+            replace(c, stored=stored.REFUSED) if c.name in own and c.stored == stored.FIXED_BYTES else c
+            for c in table.columns
+        )
+        return replace(table, columns=tuple(columns))
+
+    def _column(self, name: str, kind: str, full: str, charset: str | None) -> MysqlColumn:
+        kind = kind.lower()
+        arguments = re.search(r"\(([\d,]+)\)", full)
+        numbers = [int(n) for n in arguments[1].split(",")] if arguments else []
+        if kind in INTEGER_BYTES:
+            return integer(name, kind, is_unsigned="unsigned" in full.lower())
+        if kind == "decimal":
+            digits, scale = (*(numbers or [10]), 0)[:2]
+            return MysqlColumn(name, f"decimal({digits},{scale})", stored.DECIMAL, digits, scale)
+        if kind in {"float", "double"}:
+            return MysqlColumn(name, kind, stored.FLOAT if kind == "float" else stored.DOUBLE)
+        if kind == "bit":
+            return bits(name, numbers[0] if numbers else 1)
+        if kind in {"date", "time", "datetime", "timestamp", "year"}:
+            what = {
+                "date": stored.DATE,
+                "time": stored.TIME,
+                "datetime": stored.DATETIME,
+                "timestamp": stored.TIMESTAMP,
+                "year": stored.YEAR,
+            }[kind]
+            return MysqlColumn(name, kind, what)
+        if kind in {"enum", "set"}:
+            return MysqlColumn(name, "text", stored.TEXT)
+        if kind in _BYTES:
+            return MysqlColumn(name, "bytes", stored.BYTES)
+        if kind in _TEXTS:
+            # The server converts text that it sends; in the log it is as it is stored, which must be known, too.
+            if self.text_of(charset or "utf8mb4")[0] == stored.REFUSED:
+                return MysqlColumn(name, f"{kind} in {charset}", stored.REFUSED)
+            return MysqlColumn(name, "text", stored.TEXT)
+        return MysqlColumn(name, kind, stored.REFUSED)
+
+
+def integer(name: str, kind: str, *, is_unsigned: bool) -> MysqlColumn:
+    """An integer column."""
+    what = stored.UNSIGNED if is_unsigned else stored.SIGNED
+    return MysqlColumn(name, f"{kind} unsigned" if is_unsigned else kind, what, INTEGER_BYTES[kind])
+
+
+def bits(name: str, count: int) -> MysqlColumn:
+    """A column of bits: a boolean if there is one."""
+    return MysqlColumn(name, f"bit({count})", stored.BOOLEAN if count == 1 else stored.BIT, (count + 7) // 8)
+
+
+def refused(table: MysqlTable) -> dict[str, str]:
+    """Types of the columns that cannot be read, by name."""
+    return {column.name: column.type for column in table.columns if column.stored == stored.REFUSED}
+
+
+def rows_of(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run a query on a connection."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values or None)
+        return list(cursor.fetchall())
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def lost(why: str, position: MysqlPosition) -> SourceError:
+    """The error for changes that the server no longer has."""
+    return SourceError(
+        f"{why}, so changes after {position.file}:{parts_of(position.at)[1]} may be lost. Load the tables again: "
+        "nevermore resync TABLE --from-source"
+    )
