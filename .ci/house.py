@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
-MAX_FILES = 370
-MAX_LINES = 104_000
+MAX_FILES = 375
+MAX_LINES = 107_000
 MAX_SINGLE_IMPORTERS = 34
 MAX_CIRCLES = 0
 MAX_IMPORTED_FROM_OUTSIDE = 6
@@ -47,6 +47,8 @@ SINGLE_IMPORTERS = {
     "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,
     "pipelines.sources.csv_kernels": _COMPILED,
+    "pipelines.sources.mysql.load": _LARGE,
+    "pipelines.sources.mysql.log": _LARGE,
     "pipelines.sources.postgres.load": _LARGE,
     "scan_core.binding": _LARGE,
     "scan_core.expr.rules": _LARGE,

@@ -337,7 +337,10 @@ def resync(
         ),
     ] = None,
     from_source: Annotated[
-        bool, typer.Option("--from-source", help="Load the table of a database again; for `source: {type: postgres}`.")
+        bool,
+        typer.Option(
+            "--from-source", help="Load the table of a database again; for sources of type postgres and mysql."
+        ),
     ] = False,
     snapshot_format: Annotated[
         str | None,

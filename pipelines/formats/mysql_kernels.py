@@ -1,7 +1,7 @@
 """Compiled functions that read row events of MySQL's binary log, and rows of its text protocol."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714 - one compiled loop per kernel, which takes arrays one by one
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop per kernel, which takes arrays one by one
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,11 @@ from pipelines.jsonscan.value_kernels import require
 from scan_core.native import callee, kernel
 
 SIGNED, UNSIGNED, FLOAT, DOUBLE, DECIMAL, YEAR, BIT, BOOLEAN = range(8)
-DATE, TIME, DATETIME, TIMESTAMP, TEXT, SINGLE, BYTES, FIXED_BYTES, CHOICE, CHOICES, REFUSED = range(8, 19)
-"""How the values of a column are stored: SINGLE is text of one byte a character, CHOICE an enum, CHOICES a set."""
+DATE, TIME, DATETIME, TIMESTAMP, TEXT, SINGLE, BYTES, FIXED_BYTES, CHOICE, CHOICES, REFUSED, REFUSED_CHOICE = range(
+    8, 20
+)
+"""How the values of a column are stored: SINGLE is text of one byte a character, CHOICE an enum, CHOICES a set, REFUSED what cannot be read, with
+a length or as a choice."""
 
 INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "cudt")
 HEADER_BYTES = 9
@@ -406,7 +409,7 @@ def read_rows(
                 end[c, row] = p
                 kind[c, row] = _FLOAT if stored == FLOAT or stored == DOUBLE else _STRING
                 continue
-            if stored == REFUSED:
+            if stored == REFUSED or stored == REFUSED_CHOICE:
                 continue
             if is_counting:
                 to += MAX_CHARACTERS + GROWTH * (p - value) + (2 * scale[c] if stored == FIXED_BYTES else 0)
@@ -560,12 +563,11 @@ def read_texts(
                 kind[c, row] = _FLOAT
             elif stored == BOOLEAN:
                 kind[c, row] = _TRUE if length > 0 and data[p] == 0x31 else _FALSE
-            elif stored == DATE or stored == DATETIME or stored == TIMESTAMP:
-                # YYYY-MM-DD: no month or no day
-                if length >= 10 and (
-                    (data[p + 5] == 0x30 and data[p + 6] == 0x30) or (data[p + 8] == 0x30 and data[p + 9] == 0x30)
-                ):
-                    kind[c, row] = _IS_NULL
+            elif (stored == DATE or stored == DATETIME or stored == TIMESTAMP) and length >= 10:
+                # YYYY-MM-DD without a month or a day
+                no_month = data[p + 5] == 0x30 and data[p + 6] == 0x30
+                no_day = data[p + 8] == 0x30 and data[p + 9] == 0x30
+                kind[c, row] = _IS_NULL if no_month or no_day else _STRING
             p += length
         if p != stop:
             return False

@@ -56,6 +56,11 @@ class MysqlColumn:
     letters: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its values can be read."""
+        return self.stored not in {rows.REFUSED, rows.REFUSED_CHOICE}
+
 
 @dataclass(frozen=True, slots=True)
 class MysqlTable:
@@ -68,7 +73,7 @@ class MysqlTable:
     @property
     def declared(self) -> Declared:
         """Types and key of the table; columns that cannot be read have none."""
-        return Declared({c.name: column_type(c.type) for c in self.columns if c.stored != rows.REFUSED}, self.key)
+        return Declared({c.name: column_type(c.type) for c in self.columns if c.is_readable}, self.key)
 
 
 @lru_cache(maxsize=4096)
@@ -255,7 +260,9 @@ def _with_texts(
             texts = pa.array(("", *column.choices), pa.string()).take(pa.array(codes))
         else:
             distinct, inverse = np.unique(codes, return_inverse=True)
-            sets = [",".join(c for bit, c in enumerate(column.choices) if code >> bit & 1) for code in distinct.tolist()]
+            sets = [
+                ",".join(c for bit, c in enumerate(column.choices) if code >> bit & 1) for code in distinct.tolist()
+            ]
             texts = pa.array(sets, pa.string()).take(pa.array(inverse.ravel()))
     _, offsets, data = texts.buffers()
     places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -327,9 +334,7 @@ def _selected_rows(
     begin, until = begin + PACKET_HEADER_BYTES, np.ascontiguousarray(until)
     if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
         raise SourceError(f"rows selected from {table.name} cannot be read")
-    members = Members(
-        data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8)
-    )
+    members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
     codes = np.zeros(count, np.int32)
     return Events(
         raw=np.arange(1, count + 1),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, KafkaSource, PostgresSource, change_log_name
+from pipelines.config.project import Config, KafkaSource, MysqlSource, PostgresSource, change_log_name
 from pipelines.decode.feed import Decided
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import open_to_look, sqlite_file
@@ -90,6 +90,10 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
         from pipelines.sources.postgres.inspection import findings
 
         yield from findings(source, lambda names: _wanted(feed, names))
+    elif isinstance(source, MysqlSource):
+        from pipelines.sources.mysql import inspection
+
+        yield from inspection.findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, KafkaSource):
         yield from _topics(feed, positions)
     else:

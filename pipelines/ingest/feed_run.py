@@ -350,8 +350,8 @@ class LiveRound:
                 _fail(
                     table.report,
                     SourceError(
-                        f"{wanted} is not in the publication, which has {', '.join(source_tables) or 'no tables'}: "
-                        f"ALTER PUBLICATION ... ADD TABLE {wanted}, or name the table with source_table"
+                        f"{wanted} is not in {feed.source.title}, which has {', '.join(source_tables) or 'no tables'}: "
+                        f"add it (PostgreSQL: ALTER PUBLICATION ... ADD TABLE {wanted}), or name the table with source_table"
                     ),
                 )
         return running

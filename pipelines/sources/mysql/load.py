@@ -193,11 +193,12 @@ class _Selection:
             SourceError: the server cannot tell the place.
         """
         with reported(f"{self._name} could not be loaded"):
-            rows_of(self._connection, "ROLLBACK")
             rows_of(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
             status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
             if not status.get("binlog_snapshot_file"):
-                raise SourceError("the server does not tell the place of a transaction in its binary log (binlog_snapshot_file)")
+                raise SourceError(
+                    "the server does not tell the place of a transaction in its binary log (binlog_snapshot_file)"
+                )
             at = place(log_number(str(status["binlog_snapshot_file"])), int(status["binlog_snapshot_position"]))
             self.description = self._server.describe(self._name, self._connection)
             if self._column is None:
@@ -234,6 +235,8 @@ class _Selection:
                 if size >= self._limit_bytes:
                     yield pa.concat_arrays(held), False
                     held, size = [], 0
+            # While the rows are committed, no statement that alters the table should wait for this transaction.
+            rows_of(self._connection, "ROLLBACK")
             yield pa.concat_arrays(held) if held else pa.array([], pa.binary()), True
 
     def _blocks(self) -> Iterator[pa.BinaryArray]:

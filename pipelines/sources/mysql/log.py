@@ -97,7 +97,10 @@ class LogReader:
         self._is_in_header = True
         self._has_checksums = False
         with reported("the binary log cannot be read"):
-            for statement in ("SET @master_binlog_checksum = @@global.binlog_checksum", "SET @mariadb_slave_capability = 4"):
+            for statement in (
+                "SET @master_binlog_checksum = @@global.binlog_checksum",
+                "SET @mariadb_slave_capability = 4",
+            ):
                 rows_of(self._connection, statement)
             name = file_name(base, number).encode()
             # No number of a server: it reads like mysqlbinlog, and ends where the log ends now.
@@ -223,13 +226,40 @@ def statement_in(event: LogEvent) -> tuple[str, str]:
     body = event.body
     size, status = body[8], int.from_bytes(body[11:13], "little")
     at = 13 + status
-    return bytes(body[at : at + size]).decode("utf-8", "replace"), bytes(body[at + size + 1 :]).decode("utf-8", "replace")
+    return bytes(body[at : at + size]).decode("utf-8", "replace"), bytes(body[at + size + 1 :]).decode(
+        "utf-8", "replace"
+    )
 
 
 _TYPES = {1: "tinyint", 2: "smallint", 3: "int", 8: "bigint", 9: "mediumint"}
-_NUMERIC = frozenset({*_TYPES, 4, 5, 13, 246})
+_SIZED = {
+    4: ("float", stored.FLOAT),
+    5: ("double", stored.DOUBLE),
+    10: ("date", stored.DATE),
+    13: ("year", stored.YEAR),
+    255: ("geometry", stored.REFUSED),
+}
+_TIMES = {17: ("timestamp", stored.TIMESTAMP), 18: ("datetime", stored.DATETIME), 19: ("time", stored.TIME)}
+_BIT, _DECIMAL = 16, 246
+_NUMERIC = frozenset({*_TYPES, 4, 5, 13, _DECIMAL})
 """Columns that have a bit of their own among those with a sign."""
-_META_BYTES = {4: 1, 5: 1, 15: 2, 16: 2, 17: 1, 18: 1, 19: 1, 245: 1, 246: 2, 252: 1, 253: 2, 254: 2, 255: 1, 140: 1, 141: 2}
+_META_BYTES = {
+    4: 1,
+    5: 1,
+    15: 2,
+    16: 2,
+    17: 1,
+    18: 1,
+    19: 1,
+    245: 1,
+    246: 2,
+    252: 1,
+    253: 2,
+    254: 2,
+    255: 1,
+    140: 1,
+    141: 2,
+}
 _STRING, _ENUM, _SET, _VARCHAR, _BLOB = 254, 247, 248, 15, 252
 _CHARACTERS = frozenset({_STRING, _VARCHAR, _BLOB, 253})
 _BINARY = "binary"
@@ -287,7 +317,8 @@ def described_in(body: memoryview, server: Server) -> MysqlTable:
     columns = []
     for at_column, (column, kind, meta) in enumerate(zip(names, types, metas, strict=True)):
         if kind in {_ENUM, _SET}:
-            columns.append(_choice(column, kind, meta, choices.get(at_column, []), of_choices.get(at_column, ""), server))
+            text = server.text_of(of_choices.get(at_column, ""))
+            columns.append(_choice(column, kind, meta[1], choices.get(at_column, []), text))
         elif kind in _CHARACTERS:
             columns.append(_characters(column, kind, meta, charsets.get(at_column, ""), server))
         else:
@@ -304,7 +335,9 @@ def _numbers(data: memoryview) -> list[int]:
     return found
 
 
-def _charsets(more: dict[int, memoryview], default: int, each: int, columns: list[int], server: Server) -> dict[int, str]:
+def _charsets(
+    more: dict[int, memoryview], default: int, each: int, columns: list[int], server: Server
+) -> dict[int, str]:
     """Character sets of these columns."""
     if each in more:
         collations = dict(zip(columns, _numbers(more[each]), strict=True))
@@ -320,18 +353,21 @@ def _charsets(more: dict[int, memoryview], default: int, each: int, columns: lis
 def _choices(data: memoryview | None, columns: list[int]) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = {}
     at = 0
-    for column in columns if data is not None else ():
+    if data is None:
+        return found
+    for column in columns:
         count, at = _length(data, at)
         found[column], at = _texts(data, at, count)
     return found
 
 
-def _choice(column: str, kind: int, meta: bytes, words: list[bytes], charset: str, server: Server) -> MysqlColumn:
-    what, letters = server.text_of(charset)
+def _choice(column: str, kind: int, size: int, words: list[bytes], text: tuple[int, tuple[str, ...]]) -> MysqlColumn:
+    what, letters = text
     if what == stored.REFUSED:
-        return MysqlColumn(column, f"enum in {charset or 'an unknown character set'}", stored.REFUSED, meta[1])
+        # stored as a number; its words may be in any character set
+        return MysqlColumn(column, "enum in a character set that cannot be read", stored.REFUSED_CHOICE, size)
     texts = tuple("".join(letters[byte] for byte in word) if letters else word.decode() for word in words)
-    return MysqlColumn(column, "text", stored.CHOICE if kind == _ENUM else stored.CHOICES, meta[1], choices=texts)
+    return MysqlColumn(column, "text", stored.CHOICE if kind == _ENUM else stored.CHOICES, size, choices=texts)
 
 
 def _characters(column: str, kind: int, meta: bytes, charset: str, server: Server) -> MysqlColumn:
@@ -360,26 +396,23 @@ def _plain(column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlCo
     """
     if kind in _TYPES:
         return integer(column, _TYPES[kind], is_unsigned=is_unsigned)
-    match kind:
-        case 4 | 5:
-            return MysqlColumn(column, "float" if kind == 4 else "double", stored.FLOAT if kind == 4 else stored.DOUBLE, meta[0])
-        case 10:
-            return MysqlColumn(column, "date", stored.DATE, 3)
-        case 13:
-            return MysqlColumn(column, "year", stored.YEAR, 1)
-        case 16:
-            return bits(column, meta[1] * 8 + meta[0])
-        case 17:
-            return MysqlColumn(column, "timestamp", stored.TIMESTAMP, scale=meta[0])
-        case 18:
-            return MysqlColumn(column, "datetime", stored.DATETIME, scale=meta[0])
-        case 19:
-            return MysqlColumn(column, "time", stored.TIME, scale=meta[0])
-        case 246:
-            return MysqlColumn(column, f"decimal({meta[0]},{meta[1]})", stored.DECIMAL, meta[0], meta[1])
-        case 255:
-            return MysqlColumn(column, "geometry", stored.REFUSED, meta[0])
-    what = {7: "a timestamp of MySQL 5.5", 11: "a time of MySQL 5.5", 12: "a datetime of MySQL 5.5", 140: "compressed", 141: "compressed"}
+    if kind in _SIZED:
+        name, what_stored = _SIZED[kind]
+        return MysqlColumn(column, name, what_stored, meta[0] if meta else {10: 3, 13: 1}[kind])
+    if kind in _TIMES:
+        name, what_stored = _TIMES[kind]
+        return MysqlColumn(column, name, what_stored, scale=meta[0])
+    if kind == _BIT:
+        return bits(column, meta[1] * 8 + meta[0])
+    if kind == _DECIMAL:
+        return MysqlColumn(column, f"decimal({meta[0]},{meta[1]})", stored.DECIMAL, meta[0], meta[1])
+    what = {
+        7: "a timestamp of MySQL 5.5",
+        11: "a time of MySQL 5.5",
+        12: "a datetime of MySQL 5.5",
+        140: "compressed",
+        141: "compressed",
+    }
     raise SourceError(
         f"column {column} is {what.get(kind, f'of type {kind}')}, which cannot be read from the binary log: rebuild the table "
         "(ALTER TABLE ... FORCE), or give the column another type"
@@ -401,7 +434,8 @@ _ALTER = re.compile(
     rf"ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})\s*(.*)", re.IGNORECASE | re.DOTALL
 )
 _MOVED = re.compile(
-    rf"(?:RENAME\s+(?:TO\s+|AS\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)|WITH\s+TABLE\s+|TO\s+TABLE\s+)({_TABLE})", re.IGNORECASE
+    rf"(?:RENAME\s+(?:TO\s+|AS\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)|WITH\s+TABLE\s+|TO\s+TABLE\s+)({_TABLE})",
+    re.IGNORECASE,
 )
 _HARMLESS = re.compile(
     rf"""(?:

@@ -32,6 +32,18 @@ def parts_of(at: int) -> tuple[int, int]:
     return at >> _PLACE_BITS, at & ((1 << _PLACE_BITS) - 1)
 
 
+def _place_of(text: str) -> tuple[str, int]:
+    """(base of the file's name, place) of `binlog.000001:1234`.
+
+    Raises:
+        ValueError: it is not like that.
+    """
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a place in a binary log")
+    return match[1], place(int(match[2]), int(match[3]))
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A part of a table that was read: the keys below `end` that no earlier chunk has, None for all others; and at which place."""
@@ -135,12 +147,10 @@ class MysqlPosition:
                     f"not a position of MySQL of version {VERSION}: {document['source']} version "
                     f"{document['version']}; a change log takes one kind of source: use another table name"
                 )
-            match = _PLACE.fullmatch(document["at"])
-            if match is None:
-                raise ValueError(f"{document['at']!r} is not a place in a binary log")
+            base, at = _place_of(document["at"])
             return cls(
-                base=match[1],
-                at=place(int(match[2]), int(match[3])),
+                base=base,
+                at=at,
                 gtid=document["gtid"],
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),

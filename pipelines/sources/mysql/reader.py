@@ -83,7 +83,9 @@ class MysqlBatch:
             emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
             places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
             if not self.unknown.isdisjoint(places):
-                why = "a statement changed rows in a way that the binary log does not show, so the table is loaded again"
+                why = (
+                    "a statement changed rows in a way that the binary log does not show, so the table is loaded again"
+                )
                 raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
         return changes
 
@@ -145,7 +147,9 @@ class MysqlReader:
         self._base, at = self._server.written()
         gtid = self._server.gtid_at(self._base, at)
         if gtid is None:
-            raise SourceError("the server does not know its own position in the binary log: is log_bin a folder it can read?")
+            raise SourceError(
+                "the server does not know its own position in the binary log: is log_bin a folder it can read?"
+            )
         self._verified.add((at, gtid))
         return at, gtid
 
@@ -206,7 +210,8 @@ class MysqlReader:
         if self._reached is not None and self._reached[0] >= at:
             at, gtid = self._reached
         wanted = {name for position in known for name in position.claims.values()}
-        reading = _Reading(self._server, self._base, at, gtid, wanted or set(self._names), self._described, limit_bytes)
+        start = MysqlPosition(self._base, at, gtid)
+        reading = _Reading(self._server, start, wanted or set(self._names), self._described, limit_bytes)
         try:
             yield from reading.batches(target)
         finally:
@@ -234,10 +239,11 @@ class MysqlReader:
         oldest = self._start if self._reached is None else min(self._start, self._reached[0])
         number = parts_of(oldest)[0]
         if number == log_number(files[0]) and len(files) > 1:
-            return [
+            text = (
                 f"{file_name(self._base, number)}, which the tables still need, is the oldest log file that the server has, and the next "
                 "that it removes: run nevermore ingest more often, or keep more of the log (binlog_expire_logs_seconds)"
-            ]
+            )
+            return [text]
         return []
 
     def restart(self) -> str:
@@ -261,19 +267,17 @@ class _Reading:
     def __init__(
         self,
         server: Server,
-        base: str,
-        at: int,
-        gtid: str,
+        start: MysqlPosition,
         wanted: Collection[str],
         known: dict[bytes, MysqlTable],
         limit_bytes: int,
     ) -> None:
-        self.done = at
+        self.done = start.at
         self._server, self._wanted, self._known = server, frozenset(wanted), known
         self._limit_bytes = limit_bytes
-        self._base = base
-        self._gtids = {text.partition("-")[0]: text for text in gtid.split(",") if text}
-        self._log = LogReader(server, base, at)
+        self._base = start.base
+        self._gtids = {text.partition("-")[0]: text for text in start.gtid.split(",") if text}
+        self._log = LogReader(server, start.base, start.at)
         self._pending = _Pending()
         self._open: int | None = None
         """Place where the transaction begins that is not complete."""
@@ -375,7 +379,9 @@ class _Reading:
     def _rows(self, found: LogEvent) -> None:
         number, body = log.rows_in(found)
         if number not in self._tables:
-            raise SourceError(f"rows in the binary log at {self._where(found.begin)} have no description of their table")
+            raise SourceError(
+                f"rows in the binary log at {self._where(found.begin)} have no description of their table"
+            )
         table = self._tables[number]
         if table is not None:
             self._add(table, found, log.ROWS[found.kind], body)
@@ -406,7 +412,10 @@ class _Reading:
         effect = log.effect_of(database, text)
         if effect.is_change:
             word = text.split(None, 1)[0].upper()
-            raise self._unusable(found, f"a statement ({word} in database {database}) instead of the rows that it changed (binlog_format)")
+            raise self._unusable(
+                found,
+                f"a statement ({word} in database {database}) instead of the rows that it changed (binlog_format)",
+            )
         self._apply(effect, found)
         if self._flags & log.STANDALONE or self._open is None:
             self._end()

@@ -30,7 +30,7 @@ SESSION = (
 """Settings on which the text of values depends; a commit may take longer than the server waits for a client."""
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 INTEGER_BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
-_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"}
+_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "enum", "set"}
 _BYTES = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 SETTINGS = {
     "log_bin": "start the server with log_bin",
@@ -276,7 +276,8 @@ class Server:
             SourceError: its engine has no transactions.
         """
         engine = self.value(
-            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", *name.split(".", 1)
+            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            *name.split(".", 1),
         )
         if engine is not None and engine != "InnoDB":
             raise SourceError(
@@ -321,8 +322,6 @@ class Server:
                 "year": stored.YEAR,
             }[kind]
             return MysqlColumn(name, kind, what)
-        if kind in {"enum", "set"}:
-            return MysqlColumn(name, "text", stored.TEXT)
         if kind in _BYTES:
             return MysqlColumn(name, "bytes", stored.BYTES)
         if kind in _TEXTS:
@@ -346,7 +345,7 @@ def bits(name: str, count: int) -> MysqlColumn:
 
 def refused(table: MysqlTable) -> dict[str, str]:
     """Types of the columns that cannot be read, by name."""
-    return {column.name: column.type for column in table.columns if column.stored == stored.REFUSED}
+    return {column.name: column.type for column in table.columns if not column.is_readable}
 
 
 def rows_of(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -1,0 +1,62 @@
+"""Looks at a MariaDB server before it is read: its settings, rights, binary log and tables for `nevermore doctor`."""
+
+import time
+from collections.abc import Iterator
+
+from pipelines.config.project import MysqlSource
+from pipelines.errors import PipelineError
+from pipelines.sources.live import Finding, Wanted, clock_finding
+from pipelines.sources.mysql.server import SETTINGS, Server, refused
+
+
+def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
+    """Look at settings, rights, the log and tables.
+
+    The first failure to connect ends it.
+    """
+    server = Server(source)
+    try:
+        yield Finding("connection", "ok", f"MariaDB {server.version}, database {server.database or 'all'}")
+        wrong = server.wrong_settings()
+        for name in SETTINGS:
+            yield Finding(name, "failed", wrong[name]) if name in wrong else Finding(name, "ok", "as it must be")
+        yield from _log(server)
+        for table in sorted(wanted(server.tables())):
+            yield _table(server, table)
+        began = time.time()
+        theirs = float(server.value("SELECT UNIX_TIMESTAMP(NOW(6))"))
+        yield clock_finding("the database", theirs - (began + time.time()) / 2)
+    except PipelineError as error:
+        yield Finding("connection", "failed", str(error))
+    finally:
+        server.close()
+
+
+def _log(server: Server) -> Iterator[Finding]:
+    grants = " ".join(str(row[0]) for row in server.query("SHOW GRANTS")).upper()
+    may_read = any(right in grants for right in ("REPLICATION SLAVE", "REPLICATION REPLICA", "ALL PRIVILEGES ON *.*"))
+    if may_read:
+        yield Finding("right to replicate", "ok", "the user may read the binary log")
+    else:
+        what = "the user may not: GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO the user of the config"
+        yield Finding("right to replicate", "failed", what)
+    try:
+        files = server.files()
+        yield Finding("binary log", "ok", f"{len(files)} file{'s' * (len(files) != 1)}, from {files[0]} on")
+    except PipelineError as error:
+        yield Finding("binary log", "failed", f"{error}: GRANT BINLOG MONITOR ON *.* TO the user of the config")
+
+
+def _table(server: Server, table: str) -> Finding:
+    try:
+        server.check_engine(table)
+        described = server.describe(table)
+    except PipelineError as error:
+        return Finding(f"table {table}", "failed", str(error))
+    if not described.key:
+        what = "it has no primary key: ALTER TABLE ... ADD PRIMARY KEY, or set identity: full or key in the config"
+        return Finding(f"table {table}", "warning", what)
+    if unreadable := refused(described):
+        what = ", ".join(f"{name} ({kind})" for name, kind in unreadable.items())
+        return Finding(f"table {table}", "warning", f"columns that cannot be read and must be excluded: {what}")
+    return Finding(f"table {table}", "ok", f"readable, identified by {', '.join(described.key)}")

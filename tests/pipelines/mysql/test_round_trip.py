@@ -1,0 +1,227 @@
+"""Tables of a MariaDB server reach their mirrors: a load, then changes, statements, large transactions, interruptions."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pipelines.ingest.feed_run import run_once
+from pipelines.sources.mysql import load as mysql_load
+from tests.pipelines.mysql.conftest import Shop
+
+
+def test_load_changes_and_statements(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, v varchar(10))", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    config = shop.config("t")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(1, "a"), (2, "b"), (3, "c")]
+    shop.sql("INSERT INTO t VALUES (4, 'd')", "UPDATE t SET v = 'x' WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    shop.sql("UPDATE t SET id = 30 WHERE id = 3", "REPLACE INTO t VALUES (4, 'D')")
+    shop.together(
+        "INSERT INTO t VALUES (5, 'e')",
+        "SAVEPOINT s",
+        "DELETE FROM t",
+        "ROLLBACK TO s",
+        "UPDATE t SET v = 'E' WHERE id = 5",
+    )
+    shop.sql("BEGIN", "DELETE FROM t", "ROLLBACK")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(1, "x"), (4, "D"), (5, "E"), (30, "c")]
+    shop.sql(
+        "ALTER TABLE t ADD COLUMN n int, ADD INDEX (n)",
+        "UPDATE t SET n = 7 WHERE id = 1",
+        "TRUNCATE t",
+        "INSERT INTO t VALUES (9, 'z', 9)",
+    )
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(9, "z", 9)]
+
+
+STATEMENTS: dict[str, list[str]] = {
+    "new column with a default": ["ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7"],
+    "converted values": ["ALTER TABLE t MODIFY v varchar(1)", "UPDATE t SET v = 'q' WHERE id = 1"],
+    "renamed column": ["ALTER TABLE t RENAME COLUMN v TO w", "INSERT INTO t VALUES (8, 'w')"],
+    "dropped and created": [
+        "DROP TABLE t",
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(10))",
+        "INSERT INTO t VALUES (2, 'new')",
+    ],
+    "replaced": ["CREATE OR REPLACE TABLE t (id int PRIMARY KEY, v varchar(10))", "INSERT INTO t VALUES (4, 'r')"],
+    "swapped": [
+        "CREATE TABLE other (id int PRIMARY KEY, v varchar(10))",
+        "INSERT INTO other VALUES (6, 'other')",
+        "RENAME TABLE t TO gone, other TO t",
+        "INSERT INTO t VALUES (7, 'after')",
+    ],
+    "renamed and back": ["ALTER TABLE t RENAME TO away", "UPDATE away SET v = 'away'", "RENAME TABLE away TO t"],
+    "partition": [
+        "ALTER TABLE t PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (2), PARTITION b VALUES LESS THAN MAXVALUE)",
+        "ALTER TABLE t TRUNCATE PARTITION b",
+    ],
+    "created from a selection": ["CREATE OR REPLACE TABLE t (PRIMARY KEY (id)) SELECT 11 AS id, 'sel' AS v"],
+    "comments": ["/* a */ TRUNCATE /* b */ TABLE `t`", "INSERT INTO t VALUES (5, 'c')"],
+    "load data": ["INSERT INTO t SELECT seq + 100, 'many' FROM seq_1_to_2000"],
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statements_leave_what_the_table_has(shop: Shop, name: str) -> None:
+    shop.sql(
+        "SET sql_mode = ''",
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(10))",
+        "INSERT INTO t VALUES (1, 'ab'), (2, 'cd'), (3, 'ef')",
+    )
+    config = shop.config("t")
+    shop.ingest(config)
+    shop.sql(*STATEMENTS[name])
+    shop.ingest(config)
+    expected = shop.sql("SELECT * FROM t ORDER BY id")
+    columns = [str(row[0]) for row in shop.sql("SHOW COLUMNS FROM t")]
+    assert [tuple(row[c] for c in columns) for row in shop.rows(config, "t")] == expected
+
+
+def test_large_transactions_and_logs_of_several_files(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.sources.mysql.reader.MAX_EVENTS", 7)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, v varchar(2000))", "CREATE TABLE u (id int PRIMARY KEY, v int)")
+    config = shop.config("t", "u")
+    shop.ingest(config)
+    shop.together(
+        "INSERT INTO t SELECT seq, repeat('x', 1000) FROM seq_1_to_3000",
+        "INSERT INTO u VALUES (1, 1)",
+        "UPDATE t SET v = concat('y', id) WHERE id % 2 = 0",
+        "DELETE FROM t WHERE id % 3 = 0",
+    )
+    shop.sql("FLUSH BINARY LOGS", "INSERT INTO u VALUES (2, 2)", "FLUSH BINARY LOGS", "UPDATE u SET v = 3")
+    shop.ingest(config)
+    assert shop.values(config, "u") == [(1, 3), (2, 3)]
+    assert shop.values(config, "t") == shop.sql("SELECT id, v FROM t ORDER BY id")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "int",
+        *(
+            pytest.param(key, marks=pytest.mark.slow)
+            for key in ("bigint", "int unsigned", "bigint unsigned", "varchar(9)")
+        ),
+    ],
+)
+def test_changes_while_a_table_is_loaded_are_neither_lost_nor_doubled(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(mysql_load, "MAX_CHUNK_ROWS", 100)
+    shop.sql(f"CREATE TABLE t (id {key} PRIMARY KEY, v int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_600")
+    config = shop.config("t")
+    stop = threading.Event()
+    connection = shop.server.connect(shop.database)
+
+    def write() -> None:
+        with connection.cursor() as cursor:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                cursor.execute(
+                    f"UPDATE t SET v = v + 1 WHERE id BETWEEN {number * 37 % 600} AND {number * 37 % 600 + 5}"
+                )
+                cursor.execute(f"DELETE FROM t WHERE id = {number * 11 % 600}")
+                cursor.execute(f"UPDATE IGNORE t SET id = {600 + number % 100} WHERE id = {number * 17 % 600}")
+                cursor.execute(f"INSERT IGNORE INTO t VALUES ({number * 11 % 600}, {number})")
+                time.sleep(0.005)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            shop.ingest(config)
+    finally:
+        stop.set()
+        writer.join()
+        connection.close()
+    shop.ingest(config)
+    rows = {str(row["id"]): row["v"] for row in shop.rows(config, "t")}
+    assert rows == {str(number): value for number, value in shop.sql("SELECT id, v FROM t")}
+
+
+def test_load_continues_after_an_interruption(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql_load, "MAX_CHUNK_ROWS", 100)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500")
+    config = shop.config("t")
+    begun: list[int | None] = []
+    begin = mysql_load._Selection.begin
+
+    def interrupted(self: Any, after: int | None, step: int) -> tuple[int, int | None]:
+        begun.append(after)
+        if len(begun) == 4:
+            raise ConnectionError("killed")
+        return begin(self, after, step)
+
+    monkeypatch.setattr(mysql_load._Selection, "begin", interrupted)
+    assert "killed" in shop.error(config)
+    shop.sql(
+        "UPDATE t SET v = 1 WHERE id % 7 = 0",
+        "DELETE FROM t WHERE id % 11 = 0",
+        "UPDATE t SET id = id + 1000 WHERE id % 13 = 0",
+    )
+    shop.ingest(config)
+    assert begun[4] == begun[3] is not None  # no chunk was read twice
+    assert shop.values(config, "t") == shop.sql("SELECT id, v FROM t ORDER BY id")
+
+
+def test_table_that_is_altered_or_truncated_while_it_is_loaded_is_loaded_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_load, "MAX_CHUNK_ROWS", 100)
+    for number, statement in enumerate(
+        ("TRUNCATE {0}", "ALTER TABLE {0} ADD COLUMN n int DEFAULT 5", "ALTER TABLE {0} MODIFY v bigint")
+    ):
+        table = f"t{number}"
+        shop.sql(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v int)", f"INSERT INTO {table} SELECT seq, 0 FROM seq_1_to_300"
+        )
+        calls = 0
+        begin = mysql_load._Selection.begin
+
+        def altered(
+            self: Any, after: int | None, step: int, sql: str = statement.format(table)
+        ) -> tuple[int, int | None]:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                shop.sql(sql)
+            return begin(self, after, step)  # noqa: B023 - the loop waits for it
+
+        config = shop.config(table)
+        with monkeypatch.context() as patch:
+            patch.setattr(mysql_load._Selection, "begin", altered)
+            run_once(config)
+        shop.ingest(config)
+        columns = [str(row[0]) for row in shop.sql(f"SHOW COLUMNS FROM {table}")]
+        expected = shop.sql(f"SELECT * FROM {table} ORDER BY id")
+        assert [tuple(row[c] for c in columns) for row in shop.rows(config, table)] == expected, statement
+
+
+def test_keys(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE two (a int, b varchar(5), v int, PRIMARY KEY (b, a))",
+        "CREATE TABLE none (a int, v int)",
+        "INSERT INTO two VALUES (1, 'x', 1), (1, 'y', 2)",
+        "INSERT INTO none VALUES (1, 1), (1, 1), (2, 2)",
+    )
+    assert "has no primary key" in shop.error(shop.config("none"))
+    whole = shop.config("none", identity="full")
+    shop.ingest(whole)
+    shop.sql("DELETE FROM none LIMIT 1", "UPDATE none SET v = 9 WHERE a = 2")
+    shop.ingest(whole)
+    assert sorted(shop.values(whole, "none")) == [(1, 1), (2, 9)]
+    config = shop.config("two")
+    shop.ingest(config)
+    shop.sql("UPDATE two SET v = 5 WHERE b = 'x'", "UPDATE two SET b = 'z' WHERE b = 'y'")
+    shop.ingest(config)
+    assert sorted(shop.values(config, "two")) == [(1, "x", 5), (1, "z", 2)]
+
+
+def test_tables_without_transactions_are_refused(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY) ENGINE = MyISAM")
+    assert "ENGINE = InnoDB" in shop.error(shop.config("t"))

@@ -1,0 +1,140 @@
+"""Every type has the same exact values whether its rows were loaded or came from the binary log, old rows included."""
+
+# ruff: noqa: DTZ001 - a datetime of MySQL has no time zone
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.pipelines.mysql.conftest import Shop
+
+LATIN = "".join(map(chr, range(0xA0, 0x100)))
+VALUES: dict[str, list[tuple[str, Any]]] = {
+    "tinyint": [("-128", -128), ("127", 127), ("0", 0)],
+    "tinyint unsigned": [("255", 255)],
+    "smallint": [("-32768", -32768)],
+    "smallint unsigned": [("65535", 65535)],
+    "mediumint": [("-8388608", -8388608), ("-1", -1)],
+    "mediumint unsigned": [("16777215", 16777215)],
+    "int": [("-2147483648", -(2**31)), ("2147483647", 2**31 - 1)],
+    "int unsigned zerofill": [("4294967295", 2**32 - 1), ("7", 7)],
+    "bigint": [("-9223372036854775808", -(2**63)), ("9223372036854775807", 2**63 - 1)],
+    "bigint unsigned": [("18446744073709551615", Decimal(2**64 - 1)), ("0", Decimal(0))],
+    "bool": [("true", 1)],
+    "decimal(10,2)": [("-12345678.90", Decimal("-12345678.90")), ("0.01", Decimal("0.01")), ("-0.01", Decimal("-0.01"))],
+    "decimal(38,0)": [("9" * 38, Decimal("9" * 38)), ("-1", Decimal(-1))],
+    "decimal(38,38)": [(f"-0.{'1' * 38}", Decimal(f"-0.{'1' * 38}"))],
+    "decimal(19,10)": [("100000000.0000000001", Decimal("100000000.0000000001")), ("0", Decimal(0))],
+    "decimal(65,30)": [(f"-{'9' * 35}.{'8' * 30}", f"-{'9' * 35}.{'8' * 30}"), ("1.5", f"1.5{'0' * 29}")],
+    "float": [("0.1", 0.10000000149011612), ("-3.4028234e38", -3.4028234663852886e38), ("16777217", 16777216.0)],
+    "double": [("0.1", 0.1), ("1.7976931348623157e308", 1.7976931348623157e308), ("-5e-324", -5e-324), ("1e20", 1e20)],
+    "bit(1)": [("b'1'", True), ("b'0'", False)],
+    "bit(9)": [("b'100000001'", 257)],
+    "bit(64)": [("0xFFFFFFFFFFFFFFFF", Decimal(2**64 - 1))],
+    "year": [("2024", 2024), ("1901", 1901), ("0", 0)],
+    "date": [("'1000-01-01'", date(1000, 1, 1)), ("'9999-12-31'", date(9999, 12, 31)), ("'2024-02-29'", date(2024, 2, 29)),
+             ("'0000-00-00'", None), ("'2024-00-10'", None)],
+    "datetime": [("'1999-12-31 23:59:59'", datetime(1999, 12, 31, 23, 59, 59)), ("'0000-00-00 00:00:00'", None)],
+    "datetime(1)": [("'2024-02-29 00:00:00.9'", datetime(2024, 2, 29, 0, 0, 0, 900_000))],
+    "datetime(3)": [("'1000-01-01 00:00:00.001'", datetime(1000, 1, 1, 0, 0, 0, 1000))],
+    "datetime(6)": [("'9999-12-31 23:59:59.999999'", datetime(9999, 12, 31, 23, 59, 59, 999_999))],
+    "timestamp null": [("'2024-02-29 12:34:56'", datetime(2024, 2, 29, 12, 34, 56, tzinfo=UTC)), ("'0000-00-00 00:00:00'", None)],
+    "timestamp(2) null": [("'1970-01-01 00:00:01.50'", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC))],
+    "timestamp(6) null": [("'2038-01-19 03:14:07.999999'", datetime(2038, 1, 19, 3, 14, 7, 999_999, tzinfo=UTC)),
+                          ("'2000-03-01 00:00:00.000001'", datetime(2000, 3, 1, 0, 0, 0, 1, tzinfo=UTC))],
+    "time": [("'-838:59:59'", "-838:59:59"), ("'838:59:59'", "838:59:59"), ("'00:00:00'", "00:00:00")],
+    "time(1)": [("'-00:00:00.1'", "-00:00:00.1")],
+    "time(2)": [("'-12:30:00.50'", "-12:30:00.50"), ("'-00:00:01.00'", "-00:00:01.00")],
+    "time(4)": [("'-00:00:00.0001'", "-00:00:00.0001"), ("'12:00:00.1234'", "12:00:00.1234")],
+    "time(6)": [("'-100:00:00.000001'", "-100:00:00.000001"), ("'00:00:00.999999'", "00:00:00.999999")],
+    "char(5)": [("'ab  '", "ab"), ("''", ""), ("'äöüß€'", "äöüß€")],
+    "char(200) character set utf8mb4": [("'x'", "x"), (f"'{'🐦' * 200}'", "🐦" * 200)],
+    "varchar(20)": [("'a\\\\b''c\\t\\n'", "a\\b'c\t\n"), ("'\\0'", "\0")],
+    "varchar(300) character set latin1": [(f"'{LATIN}€'", f"{LATIN}€"), ("''", "")],
+    "varchar(20) character set koi8r": [("'Ворон'", "Ворон")],
+    "varchar(20) character set utf8mb3": [("'été €'", "été €")],
+    "tinytext": [("'t'", "t")],
+    "text": [("repeat('é', 30000)", "é" * 30000)],
+    "mediumtext": [("repeat('m', 70000)", "m" * 70000)],
+    "longtext": [("'l'", "l")],
+    "json": [('\'{"a": [1, "ä", null]}\'', '{"a": [1, "ä", null]}')],
+    "binary(4)": [("0x01020000", b"\x01\x02\0\0"), ("''", b"\0\0\0\0"), ("0xFFFFFFFF", b"\xff" * 4)],
+    "binary(255)": [("0x01", b"\x01" + b"\0" * 254)],
+    "varbinary(10)": [("0x00FF00", b"\0\xff\0"), ("''", b"")],
+    "tinyblob": [("0x00", b"\0")],
+    "blob": [("repeat(0xFE, 60000)", b"\xfe" * 60000)],
+    "longblob": [("0xDEADBEEF", b"\xde\xad\xbe\xef")],
+    "enum('a','b''c','ä,')": [("'a'", "a"), ("'b''c'", "b'c"), ("3", "ä,"), ("'no such'", "")],
+    "enum('é') character set latin1": [("'é'", "é")],
+    "set('x','y','ü')": [("'x,ü'", "x,ü"), ("''", ""), ("'y'", "y")],
+    "int as (id * 2) virtual": [],
+    "int as (id * 3) stored": [],
+}  # fmt: skip
+
+
+def test_values_are_exact_and_the_same_from_the_load_and_from_the_log(shop: Shop) -> None:
+    names = {kind: f"c{at}" for at, kind in enumerate(VALUES)}
+    columns = ", ".join(f"{name} {kind}" for kind, name in names.items())
+    given = {kind: values for kind, values in VALUES.items() if values}
+    shop.sql("SET sql_mode = ''", f"CREATE TABLE t (id int PRIMARY KEY, {columns}) ROW_FORMAT = DYNAMIC")
+    depth = max(len(values) for values in given.values())
+    listed = ", ".join(names[kind] for kind in given)
+
+    def insert(first: int) -> None:
+        for row in range(depth):
+            literals = ", ".join(values[row][0] if row < len(values) else "NULL" for values in given.values())
+            shop.sql(f"INSERT INTO t (id, {listed}) VALUES ({first + row}, {literals})")
+        shop.sql(f"INSERT INTO t (id) VALUES ({first + depth})")
+
+    insert(0)
+    config = shop.config("t")
+    shop.ingest(config)
+    insert(100)
+    insert(200)
+    shop.sql("UPDATE t SET id = id + 100 WHERE id >= 200")  # new rows and old rows of updates
+    shop.sql("INSERT INTO t (id) VALUES (999)")
+    shop.ingest(config)
+    rows = {row["id"]: row for row in shop.rows(config, "t")}
+    assert len(rows) == 3 * (depth + 1) + 1
+    for first in (0, 100, 300):
+        for row in range(depth + 1):
+            found = rows[first + row]
+            assert found[names["int as (id * 2) virtual"]] == 2 * (first + row)
+            assert found[names["int as (id * 3) stored"]] == 3 * (first + row)
+            for kind, values in given.items():
+                expected = values[row][1] if row < len(values) else None
+                assert found[names[kind]] == expected, (first, kind, row)
+                assert type(found[names[kind]]) is type(expected), (first, kind, row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("point", "of type point"),
+        ("uuid", "of type uuid"),
+        ("inet6", "of type inet6"),
+        ("varchar(5) character set gbk", "varchar in gbk"),
+        ("enum('a') character set ucs2", "enum in ucs2"),
+    ],
+)
+def test_columns_that_cannot_be_read_are_refused_unless_excluded(shop: Shop, kind: str, said: str) -> None:
+    shop.sql(f"CREATE TABLE t (id int PRIMARY KEY, v int, c {kind})", "INSERT INTO t (id, v) VALUES (1, 1)")
+    text = shop.error(shop.config("t"))
+    assert said in text
+    assert "exclude: [c]" in text
+    config = shop.config("t", exclude=["c"])
+    shop.ingest(config)
+    shop.sql("INSERT INTO t (id, v) VALUES (2, 2)", "UPDATE t SET v = 3 WHERE id = 1")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(1, 3), (2, 2)]
+
+
+def test_time_of_day_can_be_asked_for(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, v time)", "INSERT INTO t VALUES (1, '12:30:00')")
+    config = shop.config("t", types={"v": "time"})
+    shop.ingest(config)
+    shop.sql("INSERT INTO t VALUES (2, '00:00:01')")
+    shop.ingest(config)
+    assert [str(row["v"]) for row in shop.rows(config, "t")] == ["12:30:00", "00:00:01"]
