@@ -47,8 +47,6 @@ SINGLE_IMPORTERS = {
     "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,
     "pipelines.sources.csv_kernels": _COMPILED,
-    "pipelines.sources.mysql.load": _LARGE,
-    "pipelines.sources.mysql.log": _LARGE,
     "pipelines.sources.postgres.load": _LARGE,
     "scan_core.binding": _LARGE,
     "scan_core.expr.rules": _LARGE,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pipelines.config.project import MysqlSource
 from pipelines.errors import PipelineError
 from pipelines.sources.live import Finding, Wanted, clock_finding
-from pipelines.sources.mysql.server import SETTINGS, Server, refused
+from pipelines.sources.mysql.load import refused
+from pipelines.sources.mysql.server import SETTINGS, Server
 
 
 def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:

@@ -20,8 +20,9 @@ from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import ROWS, MysqlColumn, MysqlTable, described
 from pipelines.sources.live import LoadOutdatedError, split_updates
+from pipelines.sources.mysql.log import FULL_PACKET
 from pipelines.sources.mysql.position import Chunk, Load, MysqlPosition, log_number, place
-from pipelines.sources.mysql.server import INTEGER_BYTES, Server, connect, quoted, refused, reported, rows_of
+from pipelines.sources.mysql.server import INTEGER_BYTES, Server, connect, quoted, reported, rows_of
 
 MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000
@@ -30,7 +31,6 @@ READ_BYTES = 1024**2
 MAX_PLACES = 65_536
 ALTERED = 1412
 """Error of the server: the table was altered after the transaction began."""
-_FULL_PACKET = 0xFFFFFF
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,11 @@ class TableLoad:
         is_integer = kind in INTEGER_BYTES or kind in {f"{k} unsigned" for k in INTEGER_BYTES if k != "bigint"}
         is_key = self.target.key in ((), (self.target.target_name(name),))
         return name if is_integer and is_key and name not in {*self.target.cast, *self.target.types} else None
+
+
+def refused(table: MysqlTable) -> dict[str, str]:
+    """Types of the columns that cannot be read, by name."""
+    return {column.name: column.type for column in table.columns if not column.is_readable}
 
 
 def _raw(description: MysqlTable, documents: pa.BinaryArray, name: str, number: int) -> RawEvents:
@@ -277,7 +282,7 @@ class _Selection:
                 data += source.read(4 + size - len(data))
             row.append(data[4 : 4 + size])
             data = data[4 + size :]
-            if size < _FULL_PACKET:
+            if size < FULL_PACKET:
                 return b"".join(row), data
 
     def _finish(self, data: bytes) -> None:

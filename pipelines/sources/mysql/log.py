@@ -32,7 +32,8 @@ _HEADER = struct.Struct("<IBIIIH")
 _HEADER_BYTES = _HEADER.size
 _ARTIFICIAL = 0x20
 _CHECKSUM_BYTES = 4
-_FULL_PACKET = 0xFFFFFF
+FULL_PACKET = 0xFFFFFF
+"""Bytes of a packet that another one continues."""
 COM_BINLOG_DUMP = 0x12
 _NON_BLOCKING, _WITH_STATEMENTS = 1, 2
 STANDALONE = 1
@@ -76,7 +77,7 @@ def packets(connection: Any) -> Iterator[bytes]:
             if len(part) < size:
                 raise OSError("the server closed the connection")
             parts.append(part)
-            if size < _FULL_PACKET:
+            if size < FULL_PACKET:
                 break
         yield parts[0] if len(parts) == 1 else b"".join(parts)
 

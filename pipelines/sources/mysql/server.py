@@ -343,11 +343,6 @@ def bits(name: str, count: int) -> MysqlColumn:
     return MysqlColumn(name, f"bit({count})", stored.BOOLEAN if count == 1 else stored.BIT, (count + 7) // 8)
 
 
-def refused(table: MysqlTable) -> dict[str, str]:
-    """Types of the columns that cannot be read, by name."""
-    return {column.name: column.type for column in table.columns if not column.is_readable}
-
-
 def rows_of(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Run a query on a connection."""
     with connection.cursor() as cursor:
