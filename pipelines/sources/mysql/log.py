@@ -96,7 +96,7 @@ class LogReader:
         number, offset = parts_of(at)
         self._number, self._offset = number, offset
         self._is_in_header = True
-        self._has_checksums = False
+        self._has_checksums = self._has_format = False
         with reported("the binary log cannot be read"):
             for statement in (
                 "SET @master_binlog_checksum = @@global.binlog_checksum",
@@ -143,34 +143,67 @@ class LogReader:
             raise SourceError(f"an event of the binary log at {self._where} has {len(packet) - 1} bytes, not {size}")
         body_end = len(packet)
         if kind == FORMAT:
-            self._has_checksums = packet[-5] == 1
+            self._has_checksums, self._has_format = packet[-5] == 1, True
         if self._has_checksums and not (kind == ROTATE and flags & _ARTIFICIAL):
             body_end -= _CHECKSUM_BYTES
             if kind != FORMAT and zlib.crc32(memoryview(packet)[1:body_end]) != int.from_bytes(packet[-4:], "little"):
                 raise SourceError(f"an event of the binary log at {self._where} is damaged: its checksum is wrong")
+        if kind == ROTATE and flags & _ARTIFICIAL:
+            self._follow(packet[1 + _HEADER_BYTES + 8 :])
         if log_pos == 0 or flags & _ARTIFICIAL:
             return None
-        begin = self._offset
-        if (log_pos - size) & 0xFFFFFFFF != begin & 0xFFFFFFFF:
-            if not self._is_in_header or log_pos - size < begin:
-                raise SourceError(
-                    f"events of the binary log at {self._where} are missing: the next one begins at {log_pos - size}. The next run "
-                    "reads them again; if that does not help, nevermore resync TABLE --from-source"
-                )
-            begin = log_pos - size
+        begin = self._begin_of(log_pos, size)
         self._is_in_header &= kind in _OF_FILES
         self._offset = begin + size
         place_of = place(self._number, begin)
         self.at = place(self._number, self._offset)
         body = memoryview(packet)[1 + _HEADER_BYTES : body_end]
         if kind == ROTATE:
-            name = bytes(body[8:]).decode()
-            self.base, _, number = name.rpartition(".")
-            self._number, self._offset, self._is_in_header = int(number), int.from_bytes(body[:8], "little"), True
-            self.at = place(self._number, self._offset)
+            self._rotate(body)
         if kind in _COMPRESSED:
             kind, body = _decompressed(kind, body)
         return LogEvent(kind, seconds, place_of, self.at, server, body)
+
+    def _begin_of(self, log_pos: int, size: int) -> int:
+        """Where an event begins that says where it ends.
+
+        Raises:
+            SourceError: not where the last one ended.
+        """
+        begin = self._offset
+        if (log_pos - size) & 0xFFFFFFFF == begin & 0xFFFFFFFF:
+            return begin
+        if not self._is_in_header or log_pos - size < begin:
+            raise SourceError(
+                f"events of the binary log at {self._where} are missing: the next one begins at {log_pos - size}. The next run "
+                "reads them again; if that does not help, nevermore resync TABLE --from-source"
+            )
+        return log_pos - size
+
+    def _rotate(self, body: memoryview) -> None:
+        """Go on to the file that the last one names at its end."""
+        self.base, _, number = bytes(body[8:]).decode().rpartition(".")
+        self._number, self._offset, self._is_in_header = int(number), int.from_bytes(body[:8], "little"), True
+        self.at = place(self._number, self._offset)
+
+    def _follow(self, name: bytes) -> None:
+        """Go on to the next file where the last one does not name it: the server stopped without ending that.
+
+        Raises:
+            SourceError: a file is missing between the two.
+        """
+        if not self._has_format:  # the name of the file that was asked for
+            return
+        text = (name[:-_CHECKSUM_BYTES] if self._has_checksums else name).decode()
+        base, _, number = text.rpartition(".")
+        if int(number) == self._number:
+            return
+        if base != self.base or int(number) != self._number + 1:
+            raise SourceError(
+                f"after {self._where}, the server goes on with {text}: nevermore resync TABLE --from-source"
+            )
+        self._number, self._offset, self._is_in_header = int(number), 4, True
+        self.at = place(self._number, self._offset)
 
     @property
     def _where(self) -> str:

@@ -339,6 +339,9 @@ class _Reading:
             self._flags = body[12]
             self._open, self._changes, self._tables = found.begin, 0, {}
             self._next_gtid = str(domain), f"{domain}-{found.server}-{sequence}"
+        elif kind == log.FORMAT and self._open is not None:
+            # A file begins within a transaction: the server stopped, and rolled it back when it started again.
+            raise self._unusable(found, "a transaction without an end, as the server stopped within it")
         elif kind == log.TABLE_MAP:
             self._describe(found)
         elif kind in log.ROWS:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pipelines.ingest.feed_run import run_once
 from pipelines.sources.mysql import load as mysql_load
 from tests.pipelines.mysql.conftest import Shop
+from tests.support.mariadb_server import mariadb, programs_or_skip
 
 
 def test_load_changes_and_statements(shop: Shop) -> None:
@@ -225,3 +227,19 @@ def test_keys(shop: Shop) -> None:
 def test_tables_without_transactions_are_refused(shop: Shop) -> None:
     shop.sql("CREATE TABLE t (id int PRIMARY KEY) ENGINE = MyISAM")
     assert "ENGINE = InnoDB" in shop.error(shop.config("t"))
+
+
+def test_log_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    with mariadb(programs_or_skip()) as server:
+        shop = Shop(server, tmp_path)
+        shop.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        config = shop.config("t")
+        shop.ingest(config)
+        for number in (2, 3):
+            server.stop(kill=True)
+            server.start()
+            shop.connection = server.connect(shop.database)
+            shop.sql(f"INSERT INTO t VALUES ({number})")
+        shop.ingest(config)
+        assert shop.values(config, "t") == [(1,), (2,), (3,)]
+        shop.close()
