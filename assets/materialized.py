@@ -57,7 +57,7 @@ def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
     if table is None:
         return values
     opened = open_table(table)
-    values |= _state(opened, _log_descriptions(config.tables[report.table].column_descriptions))
+    values |= _state(opened, _log_descriptions(config.table(report.table).column_descriptions))
     snapshot = opened.metadata.current_snapshot
     if snapshot is not None:
         values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
@@ -93,7 +93,7 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
     table = find_table(open_catalog(config), report.table)
     if table is not None:
         opened = open_table(table)
-        values |= _described_state(opened, config.tables[report.table]) | _counts(opened)
+        values |= _described_state(opened, config.table(report.table)) | _counts(opened)
         # the change log has the names that `rename` gives; its own columns follow from the table's
         log = change_log_key(report.table)
         sources = {name: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{name}")] for name in opened.schema.names}

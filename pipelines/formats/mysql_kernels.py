@@ -26,6 +26,10 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 """Bytes of so many decimal digits."""
 
+MAX_SCALE = 255
+MAX_DIGITS = 65
+"""Of a decimal; `scale` is also the length of binary columns of fixed length."""
+
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
 
@@ -53,6 +57,22 @@ def decimal_bytes(digits: int, scale: int) -> int:
     """Bytes of a decimal."""
     whole = digits - scale
     return 4 * (whole // 9) + _DIGIT_BYTES[whole % 9] + 4 * (scale // 9) + _DIGIT_BYTES[scale % 9]
+
+
+@callee
+def is_sound(what: int, size: int, scale: int) -> bool:
+    """Whether values can be stored so; a value of a sound column is never read or written beyond its bytes and its room."""
+    if scale < 0 or scale > MAX_SCALE:
+        return False
+    if what == DECIMAL:
+        return scale <= size and size >= 1 and size <= MAX_DIGITS
+    if what == TEXT or what == SINGLE or what == BYTES or what == FIXED_BYTES or what == REFUSED:
+        return size >= 1 and size <= 4
+    if what == TIME or what == DATETIME or what == TIMESTAMP:
+        return scale <= 6
+    if what == DATE:
+        return size == 3
+    return size >= 1 and size <= 8
 
 
 @callee
@@ -140,6 +160,8 @@ def find_rows(
     room = len(event)
     require(len(end) >= count and len(broken) >= count and len(old) >= room and len(new) >= room)
     require(len(columns) >= len(first) and len(size) >= len(what) and len(scale) >= len(what))
+    for c in range(len(what)):
+        require(is_sound(what[c], size[c], scale[c]))
     found = 0
     for row in range(count):
         at, until = start[row], end[row]
@@ -362,7 +384,11 @@ def read_rows(
     require(len(at) >= count and len(op) >= count and len(event) >= count and len(status) >= count)
     require(len(what) >= columns and len(size) >= columns and len(scale) >= columns and len(characters) >= columns)
     require(start.shape[0] >= columns and start.shape[1] >= count and end.shape[0] >= columns and end.shape[1] >= count)
-    require(letters.shape[1] >= GROWTH)
+    require(letters.shape[1] > GROWTH)
+    for c in range(columns):
+        require(is_sound(what[c], size[c], scale[c]))
+    for letter in range(letters.shape[0]):
+        require(letters[letter, 0] <= GROWTH)
     is_counting = len(out) == 0
     base = len(data)
     to = np.int64(0)
@@ -384,6 +410,7 @@ def read_rows(
         for c in range(columns):
             sent += (data[present + c // 8] >> (c % 8)) & 1
         p = begin + (sent + 7) // 8
+        require(p <= len(data))
         bit = 0
         for c in range(columns):
             start[c, row] = end[c, row] = 0

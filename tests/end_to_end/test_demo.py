@@ -52,7 +52,7 @@ def test_spark_published_the_days_without_deleted_rows(summary: dict[str, Any]) 
 
 def test_every_check_compared_something_and_passed(summary: dict[str, Any]) -> None:
     checks = {(check["table"], check["check"]) for check in summary["checks"]}
-    assert len(checks) == 24
+    assert len(checks) == 27
     assert all(check["passed"] and sum(check["compared"].values()) > 0 for check in summary["checks"])
 
 

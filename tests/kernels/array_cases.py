@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.formats import mysql_kernels as mysql
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import MemberNames
 
@@ -415,6 +416,143 @@ def read_copy(random: Random) -> Arguments:
     ]
 
 
+def stored_columns(random: Random, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
+    """How the binary log of MySQL stores columns: kinds, sizes and scales, one time in ten of no server."""
+    what = random.integers(0, 20, count).astype(np.uint8)
+    size, scale = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    for c, kind in enumerate(what.tolist()):
+        if kind == mysql.DECIMAL:
+            size[c] = random.integers(1, 66)
+            scale[c] = random.integers(0, min(size[c], 38) + 1)
+        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED}:
+            size[c] = random.choice([1, 1, 2, 3, 4])
+            scale[c] = random.integers(0, 20) if kind == mysql.FIXED_BYTES else 0
+        elif kind in {mysql.TIME, mysql.DATETIME, mysql.TIMESTAMP}:
+            scale[c] = random.integers(0, 7)
+        else:
+            size[c] = 3 if kind == mysql.DATE else random.integers(1, 9)
+    if count and random.random() < 0.1:
+        chosen = random.choice([size, scale][int(random.integers(0, 2))][:1])
+        (size if random.random() < 0.5 else scale)[random.integers(0, count)] = random.choice(
+            [-1, 0, 9, 70, 300, chosen]
+        )
+    return what, size, scale
+
+
+def packed(flags: Sequence[bool]) -> bytes:
+    return np.packbits(np.array(flags, np.bool_), bitorder="little").tobytes()
+
+
+def stored_row(random: Random, columns: tuple[NDArray[np.uint8], ...], present: list[bool]) -> bytes:
+    """A row as the binary log has it, now and then with a length that is too large."""
+    sent = [c for c, is_sent in enumerate(present) if is_sent]
+    nulls = random.random(len(sent)) < 0.2
+    values = [] if not sent else [packed(nulls.tolist())]
+    for c, is_null in zip(sent, nulls.tolist(), strict=True):
+        kind, size, scale = (int(array[c]) for array in columns)
+        if is_null:
+            continue
+        if kind == mysql.DECIMAL:
+            length = (
+                4 * ((size - scale) // 9) + 4 * (scale // 9) + sum((int(n) % 9 + 1) // 2 for n in (size - scale, scale))
+            )
+        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED}:
+            content = random.bytes(int(random.integers(0, 9)))
+            stated = len(content) if random.random() < 0.95 else 255
+            values.append(stated.to_bytes(min(max(size, 1), 8), "little") + content)
+            continue
+        elif kind in {mysql.TIME, mysql.DATETIME, mysql.TIMESTAMP}:
+            length = {mysql.TIME: 3, mysql.DATETIME: 5, mysql.TIMESTAMP: 4}[kind] + (scale + 1) // 2
+        else:
+            length = size
+        values.append(random.bytes(max(length, 0)))
+    return b"".join(values)
+
+
+def find_stored_rows(random: Random) -> Arguments:
+    counts = random.integers(0, 11, random.integers(1, 4)).tolist()
+    first = np.cumsum([0, *counts])[:-1].astype(np.int32)
+    columns = stored_columns(random, sum(counts))
+    events = []
+    for _ in range(random.integers(0, 5)):
+        number = int(random.integers(0, len(counts) + int(random.random() < 0.1)))
+        op = int(random.choice(list(b"cudt")))
+        own = (
+            tuple(array[first[number] : first[number] + counts[number]] for array in columns)
+            if number < len(counts)
+            else ()
+        )
+        images = [(random.random(len(own[0])) < 0.9).tolist() if own else [] for _ in range(1 + (op == mysql.UPDATE))]
+        data = number.to_bytes(4, "little") + random.bytes(4) + bytes([op])
+        data += b"".join(packed(present) for present in images)
+        if own:
+            data += b"".join(stored_row(random, own, p) for _ in range(random.integers(0, 3)) for p in images)
+        events.append(data[: len(data) - int(random.random() < 0.1) * int(random.integers(0, 12))])
+    data, starts, ends = spans(events)
+    room = int(random.integers(0, 8))
+    places = [np.zeros(room, np.int32) for _ in range(3)]
+    return [data, starts, ends, first, np.array(counts, np.int32), *columns, *places, np.zeros(len(events), np.bool_)]
+
+
+def read_stored_rows(random: Random) -> Arguments:
+    count, num_columns = int(random.integers(0, 5)), int(random.integers(0, 11))
+    columns = stored_columns(random, num_columns)
+    data, event, at, ops = b"", [], [], random.choice(list(b"cud"), count).astype(np.uint8)
+    second = int(random.integers(0, 2))
+    for op in ops.tolist():
+        event.append(len(data))
+        images = [(random.random(num_columns) < 0.9).tolist() for _ in range(1 + (op == mysql.UPDATE))]
+        data += random.bytes(mysql.HEADER_BYTES)
+        data += b"".join(packed(present) for present in images)
+        rows = [stored_row(random, columns, present) for present in images]
+        at.append(0 if random.random() < 0.1 else len(data) + (len(rows[0]) if second and len(rows) == 2 else 0))
+        data += b"".join(rows)
+    data = data[: len(data) - int(random.random() < 0.15) * int(random.integers(0, 12))]
+    letters = np.zeros((512, 1 + mysql.GROWTH), np.uint8)
+    letters[:, 0] = random.integers(0, mysql.GROWTH + 1, 512)
+    room = 0 if random.random() < 0.2 else count * num_columns * (mysql.MAX_CHARACTERS + 64) + mysql.GROWTH * len(data)
+    places = [np.zeros((num_columns, count), np.int32) for _ in range(2)]
+    return [
+        fixed(data), ops, np.array(event, np.int32), np.array(at, np.int32), *columns,
+        random.choice([0, 256], num_columns).astype(np.int32), letters, *places, np.zeros((num_columns, count), np.int8),
+        np.zeros(count, np.int8), np.zeros(room if random.random() < 0.9 else room // 3, np.uint8), second,
+    ]  # fmt: skip
+
+
+def frame_packets(random: Random) -> Arguments:
+    data = b""
+    for _ in range(random.integers(0, 6)):
+        content = random.choice(list(b"\xff\xfe\x00a"), random.integers(0, 12)).astype(np.uint8).tobytes()
+        stated = len(content) if random.random() < 0.9 else int(random.choice([0, 5, 0xFFFFFF]))
+        data += stated.to_bytes(3, "little") + b"\0" + content
+    size = len(data) - int(random.random() < 0.2) * min(3, len(data))
+    return [
+        fixed(data),
+        int(random.integers(0, min(4, size) + 1)) if random.random() < 0.2 else 0,
+        size,
+        np.zeros(random.integers(2, 8), np.int64),
+    ]
+
+
+def read_protocol_texts(random: Random) -> Arguments:
+    columns, rows = int(random.integers(0, 5)), []
+    for _ in range(random.integers(0, 5)):
+        row = b""
+        for _ in range(columns + int(random.integers(-1, 2)) * int(random.random() < 0.1)):
+            content = b"0000-00-00 00:00:00"[: random.integers(0, 20)]
+            lengths = (bytes([len(content)]), b"\xfb", b"\xfc" + len(content).to_bytes(2, "little"),
+                       b"\xfd" + len(content).to_bytes(3, "little"), b"\xfe" + len(content).to_bytes(8, "little"), b"\xfe" + b"\xff" * 8)  # fmt: skip
+            chosen = int(random.choice(6, p=[0.5, 0.2, 0.1, 0.1, 0.07, 0.03]))
+            row += lengths[chosen] + (b"" if chosen == 1 else content)
+        rows.append(row[: len(row) - int(random.random() < 0.1) * min(3, len(row))])
+    data, starts, ends = spans(rows)
+    places = [np.zeros((columns, len(rows)), np.int32) for _ in range(2)]
+    return [
+        data, starts, ends, random.integers(0, 20, columns).astype(np.uint8), *places,
+        np.zeros((columns, len(rows)), np.int8),
+    ]  # fmt: skip
+
+
 def write_json(random: Random) -> Arguments:
     pieces = [b"{", b"}", b'"', b"\\", b",", b" ", b"=>", b"=", b"a", b"NULL", b"\x01", b"[0:1]=", b"\0", b"\xff"]
     parts = [b"".join(pieces[i] for i in random.integers(0, len(pieces), random.integers(0, 12))) for _ in range(5)]
@@ -425,6 +563,10 @@ def write_json(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
+    "pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
+    "pipelines.formats.mysql_kernels.frame": frame_packets,
+    "pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
+    "pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,
     "pipelines.formats.pgoutput_kernels.number_messages": number_messages,
     "pipelines.formats.pgoutput_kernels.read_copy": read_copy,
     "pipelines.formats.pgoutput_kernels.read_messages": read_messages,
