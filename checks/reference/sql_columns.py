@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import duckdb
@@ -20,33 +21,67 @@ import pyarrow as pa
 
 from checks.reference.facts import RefusedError
 
+_lock = RLock()
+"""Checks may run side by side in threads."""
+
 
 @cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """One in-memory database per process: opening one takes twenty times as long as connecting.
-
-    DuckDB spills to a private folder. Its default is `.tmp` in the working directory, where another user may have created
-    a link.
-    """
+def _first_connection() -> duckdb.DuckDBPyConnection:
     folder = tempfile.mkdtemp(prefix="nevermore-duckdb-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return duckdb.connect(config={"temp_directory": folder})
 
 
+def _connected() -> duckdb.DuckDBPyConnection:
+    """A connection of its own to the one in-memory database of this process: opening one takes twenty times as long.
+
+    DuckDB spills to a private folder. Its default is `.tmp` in the working directory, where another user may have created
+    a link.
+    """
+    with _lock:
+        return _first_connection().cursor()
+
+
+class _Limits:
+    """Memory that checks have asked for at the same time, and the settings from before."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.before: dict[str, Any] = {}
+
+    def begin(self, num_bytes: int) -> None:
+        with _lock, _connected() as connection:
+            if not self.asked:
+                for name in ("memory_limit", "threads"):
+                    self.before[name] = connection.execute("SELECT current_setting(?)", [name]).fetchall()[0][0]
+            self.asked.append(num_bytes)
+            total = sum(self.asked)
+            threads = max(1, min(int(self.before["threads"]), total // _THREAD_BYTES))
+            connection.execute(f"SET GLOBAL memory_limit = '{total // 1024}KiB'")
+            connection.execute(f"SET GLOBAL threads = '{threads}'")
+
+    def end(self, num_bytes: int) -> None:
+        with _lock, _connected() as connection:
+            self.asked.remove(num_bytes)
+            if not self.asked:  # a limit below what a running query holds would fail
+                for name, value in self.before.items():
+                    connection.execute(f"SET GLOBAL {name} = '{value}'")
+
+
+_limits = _Limits()
+
+
 @contextmanager
 def limited_memory(num_bytes: int) -> Iterator[None]:
-    """Let DuckDB use at most this much memory, and write what does not fit to its private folder."""
-    connection = _database()
-    names = ("memory_limit", "threads")
-    before = [connection.execute("SELECT current_setting(?)", [name]).fetchall()[0][0] for name in names]
-    threads = max(1, min(int(before[1]), num_bytes // _THREAD_BYTES))
+    """Let DuckDB use this much memory, and write what does not fit to its private folder.
+
+    What runs in other threads at the same time may use what it has asked for in addition.
+    """
+    _limits.begin(num_bytes)
     try:
-        for name, value in zip(names, (f"{num_bytes // 1024}KiB", threads), strict=True):
-            connection.execute(f"SET GLOBAL {name} = '{value}'")
         yield
     finally:
-        for name, value in zip(names, before, strict=True):
-            connection.execute(f"SET GLOBAL {name} = '{value}'")
+        _limits.end(num_bytes)
 
 
 _THREAD_BYTES = 64 * 1024**2
@@ -55,7 +90,7 @@ _THREAD_BYTES = 64 * 1024**2
 
 def open_connection() -> duckdb.DuckDBPyConnection:
     """A new connection, with its own registered relations and temporary tables."""
-    connection = _database().cursor()
+    connection = _connected()
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET arrow_lossless_conversion = true")
     return connection

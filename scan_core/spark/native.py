@@ -240,6 +240,10 @@ def _literal(value: pa.Scalar) -> Column:
         return f.expr(f"timestamp_ntz '{text}'" if value.type.tz is None else f"timestamp_ltz '{text}+00:00'")
     if pt.is_binary(value.type) or pt.is_large_binary(value.type) or pt.is_fixed_size_binary(value.type):
         return f.expr(f"X'{value.as_py().hex()}'")
+    if pt.is_date(
+        value.type
+    ):  # java.sql.Date, which `lit` makes, needs four digits of the year and another calendar before 1582
+        return f.expr(f"date '{value.as_py().isoformat()}'")
     return f.lit(value.as_py())
 
 

@@ -116,6 +116,7 @@ class Watch:
         assert not [table.error for table in report.tables if table.error]
 
 
+@pytest.mark.slow  # it waits for a broker that is gone
 @pytest.mark.timeout(300)
 def test_new_messages_of_a_topic_start_an_ingest_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     def sent(key: int) -> tuple[bytes, bytes]:

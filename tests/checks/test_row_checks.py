@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,23 @@ def test_the_memory_of_the_database_is_limited_and_given_back() -> None:
     with limited_memory(128 * 1024**2):
         assert limits() == [("128.0 MiB", min(2, before[0][1]))]
     assert limits() == before
+
+
+def test_limits_of_memory_hold_side_by_side_and_are_given_back() -> None:
+    def setting() -> tuple[str, int]:
+        with open_connection() as connection:
+            found = connection.execute("SELECT current_setting('memory_limit'), current_setting('threads')").fetchall()
+        return found[0]
+
+    before = setting()
+    largest: list[str] = []
+
+    def work(number: int) -> int:
+        with limited_memory((number + 1) * 64 * 1024**2), open_connection() as connection:
+            largest.append(setting()[0])
+            return int(connection.execute("SELECT sum(i) FROM range(200_000) t(i)").fetchall()[0][0])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(work, list(range(8)) * 8)) == {199_999 * 100_000}
+    assert before[0] not in largest
+    assert setting() == before

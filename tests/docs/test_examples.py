@@ -130,6 +130,9 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path
                 path.write_text(code, encoding="utf-8")
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Jupyter leaves a pipe to the kernel open
 def test_the_notebook_runs_and_was_saved_as_it_ran(demo_project: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     saved = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -70,6 +70,7 @@ def test_it_appears_with_its_commit_beside_small_ones(busy: Any, second: Any) ->
     assert sent == [(busy.source["streaming"],)]
 
 
+@pytest.mark.slow
 def test_what_is_rolled_back_leaves_nothing(busy: Any, second: Any) -> None:
     config = busy.config("items", "other")
     busy.ingest(config)
@@ -101,6 +102,7 @@ def test_what_is_rolled_back_leaves_nothing(busy: Any, second: Any) -> None:
     assert len(busy.rows(config, "items")) == 100 + 2000 + 3000
 
 
+@pytest.mark.slow
 def test_columns_that_change_within_it(busy: Any, second: Any) -> None:
     config = busy.config("items", "other")
     busy.ingest(config)
@@ -132,6 +134,7 @@ def test_columns_that_change_within_it(busy: Any, second: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_two_of_them_at_once_and_a_truncate(busy: Any, second: Any) -> None:
     config = busy.config("items", "other")
     busy.ingest(config)
@@ -155,6 +158,7 @@ def test_two_of_them_at_once_and_a_truncate(busy: Any, second: Any) -> None:
     same(busy, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["open", "committed"])
 def test_a_connection_that_breaks_loses_and_doubles_nothing(busy: Any, second: Any, when: str) -> None:
     busy.sql("ALTER TABLE items REPLICA IDENTITY FULL", "ALTER TABLE other REPLICA IDENTITY FULL")
