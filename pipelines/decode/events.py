@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
 from pipelines.decode.casting import cast_each
-from pipelines.decode.image import ImageSource, Nothing
+from pipelines.decode.image import ImageSource, Nothing, ScannedImages
 from pipelines.decode.json_columns import TEXT_KINDS, decode, text
 from pipelines.decode.value_types import ValueType, from_arrow, plain_type
 from pipelines.errors import ConfigError
@@ -365,6 +365,34 @@ _MOMENT = (
 )
 _LSN = r"^(?P<high>[0-7]?[0-9A-Fa-f]{1,7})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def no_order(path: str) -> Placed:
+    """The places by a path, of events that have no paths.
+
+    Raises:
+        KeyError: always.
+    """
+    raise KeyError(path)
+
+
+def loaded_rows(table: str, declared: Declared, members: Members) -> Events:
+    """Rows that were read from a table of a database, as snapshot reads; the first document of their batch is no row."""
+    count = len(members)
+    codes = np.zeros(count, np.int32)
+    return Events(
+        raw=np.arange(1, count + 1),
+        op=np.full(count, ord("r"), np.uint8),
+        table_of=codes,
+        tables=(table,),
+        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
+        after=ScannedImages(members),
+        before=Nothing(),
+        key=Nothing(),
+        declared_of=codes,
+        declared=(declared,),
+        order=no_order,
+    )
 
 
 def places(events: Events, order_by: Sequence[str]) -> Placed:

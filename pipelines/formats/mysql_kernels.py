@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.value_kernels import require
+from pipelines.jsonscan.value_kernels import big_endian, require
 from scan_core.native import callee, kernel
 
 SIGNED, UNSIGNED, FLOAT, DOUBLE, DECIMAL, YEAR, BIT, BOOLEAN = range(8)
@@ -40,15 +40,6 @@ def little(data: Bytes, at: int, size: int) -> int:
     value = np.uint64(0)
     for k in range(size):
         value |= np.uint64(data[at + k]) << np.uint64(8 * k)
-    return value
-
-
-@callee
-def big(data: Bytes, at: int, size: int) -> int:
-    """The unsigned integer of `size` bytes, most significant first; the caller has checked the bounds."""
-    value = np.int64(0)
-    for k in range(size):
-        value = (value << np.int64(8)) | np.int64(data[at + k])
     return value
 
 
@@ -302,7 +293,7 @@ def put_time(data: Bytes, at: int, scale: int, out: Bytes, to: int) -> int:
     """Write a TIME, which may be negative and longer than a day; return the position after it."""
     size = (scale + 1) // 2
     # Integers of all bytes together, whose order is that of the values: negative ones are below the middle.
-    value = big(data, at, 3 + size) - (np.int64(0x800000) << np.int64(8 * size))
+    value = big_endian(data, at, 3 + size) - (np.int64(0x800000) << np.int64(8 * size))
     if value < 0:
         out[to] = 0x2D
         to += 1
@@ -454,7 +445,7 @@ def read_rows(
                 to = put_number(out, to, number, 1)
                 kind[c, row] = _INT
             elif stored == BIT:
-                to = put_number(out, to, np.uint64(big(data, value, size[c])), 1)
+                to = put_number(out, to, np.uint64(big_endian(data, value, size[c])), 1)
                 kind[c, row] = _INT
             elif stored == BOOLEAN:
                 kind[c, row] = _TRUE if data[value] & 1 == 1 else _FALSE
@@ -472,9 +463,9 @@ def read_rows(
             elif stored == TIME:
                 to = put_time(data, value, scale[c], out, to)
             elif stored == DATETIME:
-                whole = big(data, value, 5) & np.int64(0x7FFFFFFFFF)
+                whole = big_endian(data, value, 5) & np.int64(0x7FFFFFFFFF)
                 day, clock = whole >> 17, whole & 0x1FFFF
-                fraction = digits_of(big(data, value + 5, (scale[c] + 1) // 2), scale[c])
+                fraction = digits_of(big_endian(data, value + 5, (scale[c] + 1) // 2), scale[c])
                 if day & 31 == 0 or (day >> 5) % 13 == 0:
                     kind[c, row] = _IS_NULL
                 else:
@@ -482,8 +473,8 @@ def read_rows(
                     out[to] = 0x20
                     to = put_clock(out, to + 1, clock >> 12, (clock >> 6) & 63, clock & 63, fraction, scale[c])
             elif stored == TIMESTAMP:
-                seconds = big(data, value, 4)
-                fraction = digits_of(big(data, value + 4, (scale[c] + 1) // 2), scale[c])
+                seconds = big_endian(data, value, 4)
+                fraction = digits_of(big_endian(data, value + 4, (scale[c] + 1) // 2), scale[c])
                 if seconds == 0 and fraction == 0:
                     kind[c, row] = _IS_NULL
                 else:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.decode.batches import RawEvents
-from pipelines.decode.events import Declared, Events, Placed, refusal
+from pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
 from pipelines.decode.feed_schemas import mysql_type
-from pipelines.decode.image import Columns, Nothing, ScannedImages
+from pipelines.decode.image import Columns, Nothing
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as rows
@@ -319,7 +319,7 @@ def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
         key=Nothing(),
         declared_of=version.astype(np.int32),
         declared=tuple(t.declared for t in layout.tables) or (Declared(),),
-        order=_no_order,
+        order=no_order,
         refusals=refusal(np.concatenate([[False], broken]), "a row event of the binary log that cannot be read"),
     )
 
@@ -335,21 +335,4 @@ def _selected_rows(
     if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
         raise SourceError(f"rows selected from {table.name} cannot be read")
     members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
-    codes = np.zeros(count, np.int32)
-    return Events(
-        raw=np.arange(1, count + 1),
-        op=np.full(count, ord("r"), np.uint8),
-        table_of=codes,
-        tables=(table.name,),
-        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
-        after=ScannedImages(members),
-        before=Nothing(),
-        key=Nothing(),
-        declared_of=codes,
-        declared=(table.declared,),
-        order=_no_order,
-    )
-
-
-def _no_order(path: str) -> Placed:
-    raise KeyError(path)
+    return loaded_rows(table.name, table.declared, members)

@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.decode.batches import RawEvents
-from pipelines.decode.events import Declared, Events, Placed, refusal
+from pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
 from pipelines.decode.feed_schemas import postgres_type
-from pipelines.decode.image import Columns, Nothing, ScannedImages
+from pipelines.decode.image import Columns, Nothing
 from pipelines.decode.value_types import ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import pgoutput_kernels as messages
@@ -213,7 +213,7 @@ def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
         key=Nothing(),
         declared_of=np.maximum(version, 0),
         declared=tuple(t.declared for t in tables) or (Declared(),),
-        order=_no_order,
+        order=no_order,
         placeholders=(UNCHANGED,),
         refusals=refusal(broken, "a message of logical replication that cannot be read"),
     )
@@ -247,24 +247,7 @@ def _copied_rows(table: SourceTable, data: NDArray[np.uint8], count: int) -> Eve
     names = tuple(column.name for column in table.columns)
     whole = _with_json(data, table, start, end, kind)
     members = Members(whole, names, start, end, kind, np.full(count, kernels.OK, np.int8))
-    codes = np.zeros(count, np.int32)
-    return Events(
-        raw=np.arange(1, count + 1),
-        op=np.full(count, ord("r"), np.uint8),
-        table_of=codes,
-        tables=(table.name,),
-        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
-        after=ScannedImages(members),
-        before=Nothing(),
-        key=Nothing(),
-        declared_of=codes,
-        declared=(table.declared,),
-        order=_no_order,
-    )
-
-
-def _no_order(path: str) -> Placed:
-    raise KeyError(path)
+    return loaded_rows(table.name, table.declared, members)
 
 
 def _times(data: NDArray[np.uint8], start: NDArray[np.int32], end: NDArray[np.int32]) -> pa.Array:

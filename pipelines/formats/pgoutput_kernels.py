@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.value_kernels import require
+from pipelines.jsonscan.value_kernels import big_endian, require
 from scan_core.native import callee, kernel
 
 TEXT, INTEGER, REAL, BOOLEAN, LIST, MAP, JSON_LIST = range(7)
@@ -25,15 +25,6 @@ _OK, _ABSENT = kernels.OK, kernels.ABSENT
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
-
-
-@callee
-def big_endian(data: Bytes, at: int, size: int) -> int:
-    """The unsigned integer of `size` bytes at a position; the caller has checked the bounds."""
-    value = np.int64(0)
-    for k in range(size):
-        value = (value << np.int64(8)) | np.int64(data[at + k])
-    return value
 
 
 @callee

@@ -57,6 +57,15 @@ def require(holds: bool) -> None:
         raise IndexError("an array given to a compiled kernel is too short or points outside of another")
 
 
+@callee
+def big_endian(data: Bytes, at: int, size: int) -> int:
+    """The unsigned integer of `size` bytes at a position; the caller has checked the bounds."""
+    value = np.int64(0)
+    for k in range(size):
+        value = (value << np.int64(8)) | np.int64(data[at + k])
+    return value
+
+
 @inlined
 def skip_space(data: Bytes, p: int, end: int) -> int:
     """Position of the next byte that is not white space."""

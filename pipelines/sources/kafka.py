@@ -24,6 +24,7 @@ from pipelines.config.project import KafkaSource
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR
+from pipelines.sources.live import parse_position
 from scan_core import require_package
 
 VERSION = 1
@@ -87,13 +88,8 @@ class KafkaPosition:
         Raises:
             PositionLostError: not a position of Kafka, or of an unknown version.
         """
-        try:
-            document = json.loads(text)
-            if document["source"] != "kafka" or document["version"] != VERSION:
-                raise PositionLostError(
-                    f"not a position of Kafka of version {VERSION}: {document['source']} version {document['version']}; "
-                    "a change log takes one kind of source: use another table name"
-                )
+
+        def read(document: dict[str, Any]) -> "KafkaPosition":
             return cls(
                 cluster=document["cluster"],
                 offsets={
@@ -105,8 +101,8 @@ class KafkaPosition:
                 encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
                 format=document.get("format", ""),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PositionLostError(f"unreadable position of Kafka {text[:80]!r}: {error}") from error
+
+        return parse_position(text, "kafka", "Kafka", VERSION, read)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,45 @@ A source keeps its position in the change logs of its tables. It may forget what
 logs have reached it, so the run acknowledges positions after their commits, never what was merely read.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
-from pipelines.errors import SourceError
+from pipelines.errors import PositionLostError, SourceError
 from scan_core import Mask
+
+T = TypeVar("T")
+
+
+def parse_position(text: str, source: str, title: str, version: int, read: Callable[[dict[str, Any]], T]) -> T:
+    """A position from its JSON text.
+
+    Args:
+        text: as a change log has it.
+        source: what the text must say that it is a position of.
+        title: the same for people.
+        version: the only version that is known.
+        read: makes the position of the members.
+
+    Raises:
+        PositionLostError: not a position of this source, or of an unknown version.
+    """
+    try:
+        document = json.loads(text)
+        if document["source"] != source or document["version"] != version:
+            raise PositionLostError(
+                f"not a position of {title} of version {version}: {document['source']} version {document['version']}; "
+                "a change log takes one kind of source: use another table name"
+            )
+        return read(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PositionLostError(f"unreadable position of {title} {text[:80]!r}: {error}") from error
 
 
 class LoadOutdatedError(SourceError):

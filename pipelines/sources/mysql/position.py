@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines.errors import PositionLostError
+from pipelines.sources.live import parse_position
 
 VERSION = 1
 _PLACE_BITS = 40
@@ -140,13 +140,8 @@ class MysqlPosition:
         Raises:
             PositionLostError: not a position of MySQL, or of an unknown version.
         """
-        try:
-            document = json.loads(text)
-            if document["source"] != "mysql" or document["version"] != VERSION:
-                raise PositionLostError(
-                    f"not a position of MySQL of version {VERSION}: {document['source']} version "
-                    f"{document['version']}; a change log takes one kind of source: use another table name"
-                )
+
+        def read(document: dict[str, Any]) -> "MysqlPosition":
             base, at = _place_of(document["at"])
             return cls(
                 base=base,
@@ -155,8 +150,8 @@ class MysqlPosition:
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PositionLostError(f"unreadable position of MySQL {text[:80]!r}: {error}") from error
+
+        return parse_position(text, "mysql", "MySQL", VERSION, read)
 
 
 def file_name(base: str, number: int) -> str:

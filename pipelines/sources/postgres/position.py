@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.errors import PositionLostError
+from pipelines.sources.live import parse_position
 from scan_core import Mask
 
 VERSION = 1
@@ -197,13 +197,8 @@ class PostgresPosition:
         Raises:
             PositionLostError: not a position of PostgreSQL, or of an unknown version.
         """
-        try:
-            document = json.loads(text)
-            if document["source"] != "postgres" or document["version"] != VERSION:
-                raise PositionLostError(
-                    f"not a position of PostgreSQL of version {VERSION}: {document['source']} version "
-                    f"{document['version']}; a change log takes one kind of source: use another table name"
-                )
+
+        def read(document: dict[str, Any]) -> "PostgresPosition":
             return cls(
                 system=document["system"],
                 slot=document["slot"],
@@ -213,5 +208,5 @@ class PostgresPosition:
                 member=document.get("member"),
                 timeline=document.get("timeline", 0),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PositionLostError(f"unreadable position of PostgreSQL {text[:80]!r}: {error}") from error
+
+        return parse_position(text, "postgres", "PostgreSQL", VERSION, read)
