@@ -25,14 +25,6 @@ OF_TABLE = ("manifests_match_files", "nothing_was_rolled_back", "log_is_complete
 CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", *OF_TABLE)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> ShopProject:
-    project = ShopProject(tmp_path)
-    project.land_orders()
-    project.land_people()
-    return project
-
-
 def _run(
     project: ShopProject, assets: Iterable[Any], *, succeeds: bool = True, selection: Any = None
 ) -> dg.ExecuteInProcessResult:

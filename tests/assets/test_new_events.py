@@ -1,6 +1,5 @@
 """The sensor that looks for new events: in folders, in topics of a broker, and in the changes of a database."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,6 @@ from pipelines.ingest.feed_run import run_once
 from tests.support.kafka_broker import running_broker
 from tests.support.postgres_server import postgres, programs_or_skip
 from tests.support.shop_project import ShopProject, event, order
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> ShopProject:
-    project = ShopProject(tmp_path)
-    project.land_orders()
-    project.land_people()
-    return project
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
-def configure(project: ShopProject, **options: Any) -> None:
-    document = yaml.safe_load(project.path.read_text()) | options
-    project.path.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
 def tick(project: ShopProject, instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
@@ -89,7 +69,7 @@ def test_the_config_says_whether_the_sensor_runs(
     every: str | None, status: str, interval: int, project: ShopProject
 ) -> None:
     if every is not None:
-        configure(project, ingest_sensor=every)
+        project.configure(ingest_sensor=every)
     sensor = project.definitions.resolve_sensor_def(new_events.SENSOR)
     assert (sensor.default_status.name, sensor.minimum_interval_seconds) == (status, interval)
 

@@ -1,7 +1,5 @@
 """Runs whose step failed are not tried again: steps themselves try again what may pass, see `test_runs.py`."""
 
-from pathlib import Path
-
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -16,14 +14,6 @@ from pipelines.ingest.feed_run import run_once
 from tests.support.shop_project import ShopProject
 
 WILL_RETRY = "dagster/will_retry"
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> ShopProject:
-    project = ShopProject(tmp_path)
-    project.land_orders()
-    project.land_people()
-    return project
 
 
 def will_retry(project: ShopProject, job: str, **tags: str) -> str | None:

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -23,25 +22,6 @@ from pipelines.iceberg.table_writer import write_rows
 from pipelines.ingest.feed_run import run_once
 from scan_core import open_table
 from tests.support.shop_project import ShopProject
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> ShopProject:
-    project = ShopProject(tmp_path)
-    project.land_orders()
-    project.land_people()
-    return project
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
-def configure(project: ShopProject, **options: Any) -> None:
-    document = yaml.safe_load(project.path.read_text()) | options
-    project.path.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
 def rows(project: ShopProject) -> list[dict[str, Any]]:
@@ -207,7 +187,7 @@ def test_a_failed_run_is_posted_without_secrets(
 ) -> None:
     monkeypatch.setenv("SHOP_WEBHOOK", webhook.url)
     monkeypatch.setenv("SHOP_PASSWORD", "correct-horse")
-    configure(project, alerts={"webhook": "${SHOP_WEBHOOK}", "ui": "https://dagster.example.com/"})
+    project.configure(alerts={"webhook": "${SHOP_WEBHOOK}", "ui": "https://dagster.example.com/"})
     project.land("orders", "3.jsonl", ['{"op": broken}'] * 10)
     definitions_ = project.definitions
     result = definitions_.resolve_job_def(INGEST_JOB).execute_in_process(
@@ -232,7 +212,7 @@ def test_a_failed_run_is_posted_without_secrets(
 def test_failed_checks_are_posted_with_the_run(
     project: ShopProject, instance: dg.DagsterInstance, webhook: Webhook
 ) -> None:
-    configure(project, alerts={"webhook": webhook.url})
+    project.configure(alerts={"webhook": webhook.url})
     run_once(project.config)
     table = find_table(open_catalog(project.config), "shop.orders")
     delta = RowDelta(table)
@@ -251,7 +231,7 @@ def test_failed_checks_are_posted_with_the_run(
 def test_failed_checks_of_a_run_that_succeeds_are_posted(
     project: ShopProject, instance: dg.DagsterInstance, webhook: Webhook
 ) -> None:
-    configure(project, alerts={"webhook": webhook.url})
+    project.configure(alerts={"webhook": webhook.url})
     key = mirror_key("shop.orders")
 
     @dg.asset_check(asset=key, name="is_small")
@@ -275,7 +255,7 @@ def test_failed_checks_of_a_run_that_succeeds_are_posted(
 
 @pytest.mark.parametrize("webhook_", ["hooks.example.com/x", "ftp://example.com"])
 def test_an_address_that_is_none_is_refused_without_showing_it(webhook_: str, project: ShopProject) -> None:
-    configure(project, alerts={"webhook": webhook_})
+    project.configure(alerts={"webhook": webhook_})
     with pytest.raises(ConfigError, match=r"alerts.webhook: must be an address") as error:
         load(project.path)
     assert webhook_ not in str(error.value)
@@ -283,7 +263,7 @@ def test_an_address_that_is_none_is_refused_without_showing_it(webhook_: str, pr
 
 def test_without_alerts_there_are_no_sensors_for_them(project: ShopProject) -> None:
     assert [sensor.name for sensor in project.definitions.sensors or []] == [new_events.SENSOR]
-    configure(project, alerts={"webhook": "https://example.com/x"})
+    project.configure(alerts={"webhook": "https://example.com/x"})
     assert {sensor.name for sensor in project.definitions.sensors or []} == {
         new_events.SENSOR, alerts.RUN_SENSOR, alerts.CHECK_SENSOR
     }  # fmt: skip

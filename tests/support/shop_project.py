@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import yaml
 
 from assets.definitions import project_definitions
 from pipelines.config.project import Config, load
@@ -45,6 +46,11 @@ class ShopProject:
     @property
     def definitions(self) -> dg.Definitions:
         return project_definitions(self.config)
+
+    def configure(self, **options: Any) -> None:
+        """Set options at the top level of the config."""
+        document = yaml.safe_load(self.path.read_text()) | options
+        self.path.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def land(self, folder: str, name: str, events: Sequence[dict[str, Any] | str]) -> None:
         """A file of Debezium events; a text stands for a broken line."""
