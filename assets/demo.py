@@ -257,7 +257,7 @@ def run_demo(
             if day == DAY_OF_THE_STORY:
                 report.story = _story(jobs, instance, config, say)
             if day == DAY_OF_COMPACTION:
-                say("Dagster: compact_job (tables of which scans have become slow)")
+                say("Dagster: compact_job (tables whose scans have become slow)")
                 _run(jobs, instance, COMPACT_JOB)
         report.days = _days_to_publish(config, instance, report)
         if report.days:

@@ -20,7 +20,7 @@ from scan_core import NestedField, Schema, StructType, Table, open_table
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
 """Metadata that is reported for each partition; all other values are those of the whole run."""
 RECENT_CHANGES = 1000
-"""Changes at the end of a log of which the newest one tells how far behind the log is."""
+"""How many changes at the end of a log are searched for the newest one, which tells how far behind the log is."""
 MAX_REASONS = 50
 """Partitions whose reason is shown on a materialization."""
 _OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}

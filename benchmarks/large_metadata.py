@@ -31,11 +31,11 @@ from scan_core.model.schema import NestedField, PrimitiveType
 DAYS = 1_000
 DATA_FILES = 10_000
 DELETE_FILES = 1_000
-"""Of each day, in a manifest each: what fits into the 8 MB at which writers begin another one."""
+"""Data files of a day, which share a manifest: as many as fit into 8 MB, where writers begin another one."""
 FIRST_DAY = 10_000
 """Days take three bytes in Avro from here on."""
 IDS = 1_000
-"""Of each data file, one after the other; ten data files share a delete file."""
+"""Consecutive ids in each data file; ten data files share a delete file."""
 MAX_SECONDS, MAX_BYTES = 2.0, 10**9
 _NUMBER, _DAY, _LOWER, _UPPER = "00000000", FIRST_DAY, 0x1122334455667788, 0x1223344556677889
 _DAY_BYTES = (0x71).to_bytes(4, "little")
