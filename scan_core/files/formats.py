@@ -29,7 +29,7 @@ def open_file(
         path: as the manifest writes it; relocated by `file_io`.
         file_format: of its manifest entry.
         io: how to open paths.
-        size: bytes, where the caller knows; saves a request on object stores.
+        size: bytes, where the caller knows; for messages.
         reads_pages: decode only the pages that hold selected rows, where the file has a page index.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
