@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
-MAX_FILES = 368
-MAX_LINES = 106_000
+MAX_FILES = 385
+MAX_LINES = 114_000
 MAX_SINGLE_IMPORTERS = 34
 MAX_CIRCLES = 0
 MAX_IMPORTED_FROM_OUTSIDE = 6
