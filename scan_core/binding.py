@@ -53,7 +53,7 @@ class Binding:
         return Schema(self.schema.schema_id, tuple(chosen), self.schema.identifier_field_ids)
 
     def parts(self, names: Sequence[str] | None) -> "dict[int, BoundExpr]":
-        """Of the columns of a result those that are parts of lists and maps, by the ids that `projection` gives them."""
+        """The columns of a result that are parts of lists and maps, by the ids that `projection` gives them."""
         ids = count(-1, -1)
         chosen = [(self._column(name, ids).field_id, name) for name in names or ()]
         return {i: part for i, name in chosen if i < 0 and (part := self._part(name)) is not None}
@@ -145,7 +145,7 @@ class Binding:
 
 
 def _with_new_ids(field: NestedField, ids: Iterator[int]) -> NestedField:
-    """The field, and those below it, under ids of which each stands once: `l[0]` and `l[1]` have the same members."""
+    """The field, and those below it, under new ids, so that each id is used once: `l[0]` and `l[1]` have the same members."""
     kind = field.type
     match kind:
         case StructType(fields):

@@ -62,7 +62,7 @@ class Redeleted:
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """Where rows may have come or gone. Tasks carry the deletes of the snapshot that has the file."""
+    """Files in which rows may have been inserted or deleted. Tasks carry the deletes of the snapshot that has the file."""
 
     vanished: Sequence[FileScanTask] = ()
     appeared: Sequence[FileScanTask] = ()
@@ -235,7 +235,7 @@ class WholeFiles:
 
     @property
     def stored_bytes(self) -> int:
-        """Of the parts of data files."""
+        """Stored bytes of the parts of data files."""
         return sum(task.length for task in self.split.tasks)
 
 
@@ -248,7 +248,7 @@ class RedeletedFile:
 
     @property
     def stored_bytes(self) -> int:
-        """Of the data file."""
+        """Stored bytes of the data file."""
         return self.file.common.length
 
 
@@ -340,7 +340,7 @@ def net_changes(
 
 
 def _beyond(codes: Codes, spent: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """False for the first `spent[code]` rows of each code."""
+    """A mask that is False for the first `spent[code]` rows of each code."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     rank = np.arange(len(codes)) - np.searchsorted(ordered, ordered, side="left")
@@ -464,7 +464,7 @@ def stretches(
 
 
 def _line(metadata: TableMetadata, earlier: Snapshot, later: Snapshot) -> list[Snapshot]:
-    """From `earlier` to `later`, both included."""
+    """The snapshots from `earlier` to `later`, both included."""
     newest_first = metadata.ancestors(later.snapshot_id)
     return newest_first[: newest_first.index(earlier) + 1][::-1]
 
@@ -474,14 +474,14 @@ CHANGE_TYPE = "_change_type"
 
 @dataclass(slots=True)
 class _LastRun:
-    """The only mutable part: what the last run counted."""
+    """The metrics of the last run, the only mutable part."""
 
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeWork:
-    """What has to be read to find changes.
+    """The parts of data files that must be read to find the changes.
 
     Attributes:
         splits: the parts; each is read by one worker.

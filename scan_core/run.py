@@ -87,7 +87,7 @@ def run_splits(
     num_expected: int = 1,
     running: Running | None = None,
 ) -> Generator[T, None, None]:
-    """What `read` yields for each split.
+    """Yield what `read` yields for each split.
 
     Args:
         splits: the work.
@@ -135,7 +135,7 @@ class _Expected(Generic[S]):
         self._lock = Lock()
 
     def begin(self, index: int) -> None:
-        """A split begins to be read."""
+        """Announce that reading of a split begins."""
         with self._lock:
             first, last = max(self._next, index + 1), min(index + 1 + self._distance, len(self._splits))
             self._next = max(self._next, last)
@@ -190,7 +190,7 @@ class _Pool(ABC, Generic[S, T]):
                 thread.join()
 
     def interrupt(self) -> None:
-        """Have the consumer raise `ScanCancelledError` now; called from any thread."""
+        """Make the consumer raise `ScanCancelledError` now; may be called from any thread."""
         with self._lock:
             self._stopped = self._interrupted = True
         self._cancel(ScanCancelledError())
@@ -201,7 +201,7 @@ class _Pool(ABC, Generic[S, T]):
 
     @abstractmethod
     def _work(self) -> None:
-        """What each thread does."""
+        """The body of each thread."""
 
     def _take(self) -> int | None:
         """The number of the next split; None if there is no more to do. Called with the lock held."""

@@ -97,7 +97,7 @@ def _call(scan: "Scan", function: str, name: str, names: Sequence[str]) -> Call:
 
 
 def _public(answer: Partial, call: Call, kinds: Sequence[pa.DataType]) -> Any:
-    """As Python sees it; a UUID is stored as 16 bytes."""
+    """The value as a Python object; a UUID is stored as 16 bytes."""
     if not isinstance(answer, pa.Scalar):
         return answer
     found = answer.as_py()
@@ -391,7 +391,7 @@ class ScanRequest:
         )
 
     def _bind_in_any_schema(self, bind: Callable[[Binding], object]) -> None:
-        """Let a mistake fail at once, also where the snapshot and the options are chosen later."""
+        """Raise errors of a predicate immediately, although snapshot and options may be chosen later."""
         schema = self._resolve()[1]
         try:
             bind(self._binding(schema))
@@ -442,7 +442,7 @@ class _LastRun:
 
     @contextmanager
     def begun(self) -> Iterator[Running]:
-        """One more run, which `Scan.cancel` reaches."""
+        """Begin a run that `Scan.cancel` can stop."""
         with Running() as running:
             self.running.add(running)
             try:
@@ -638,7 +638,7 @@ class Scan(ScanRequest):
         queued: int = QUEUED_BATCHES,
         parallelism: int | None = None,
     ) -> Generator[T, None, None]:
-        """What `read` yields for each split of a plan, in this process; `metrics` tells of it afterwards.
+        """Yield what `read` yields for each split of a plan, in this process; sets `metrics` at the end.
 
         `keep_order`, `queued` and `parallelism` are those of `run_splits`; the last is by default that of the options.
         """
@@ -670,7 +670,7 @@ _SMALL_FILE_BYTES = 1024**2
 
 
 def _threads_of_count(plan: ScanPlan) -> int:
-    """One for many small local files without a filter.
+    """Threads of a count: one for many small local files without a filter.
 
     A count decodes their keys in some 0.1 ms a file, in compiled code, and plans them in Python for three times as long: two
     threads would mostly wait for each other, and took 1.2 times as long as one for 2,000 files of 235 kB.
@@ -827,7 +827,7 @@ def places_of(metadata: TableMetadata, path: str, io: FileIOConfig, *, is_regist
 
 
 def _whole(value: Any, what: str) -> int:
-    """A whole number of any type that has them."""
+    """An integer, given in any integer type."""
     try:
         if not isinstance(value, bool):
             return index(value)

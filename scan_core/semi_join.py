@@ -1,4 +1,4 @@
-"""Semi joins and prefilters of a scan: what rows are matched with, and what one table's filter implies for another."""
+"""Semi joins and prefilters of a scan: the keys that rows are matched with, and the ranges that one table's filter implies for another."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class KeyScan(Protocol):
 
     @property
     def table(self) -> KeyTable:
-        """What is read."""
+        """The table that is read."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -71,13 +71,13 @@ class KeyScan(Protocol):
         """The Arrow schema of the result."""
 
     def select(self, *names: str) -> Self:
-        """These columns alone."""
+        """A scan of these columns alone."""
 
     def plan(self) -> ScanPlan:
         """The files and deletes to read."""
 
     def key_fields(self, names: Sequence[str]) -> tuple[KeyField, ...]:
-        """Columns by name, as keys."""
+        """The columns with these names, as keys."""
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -94,11 +94,11 @@ class KeyRangeSource:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was asked for: the lock stays in its process."""
+        """Pickle the request alone: the lock belongs to its process."""
         return KeyRangeSource, (self.scan, self.column, self.most_ranges)
 
     def ranges(self, of: KeyField) -> KeyRanges:
-        """As ranges of a column of the other side.
+        """The ranges in the type of a column of the other side.
 
         Raises:
             OptionError: the two columns' values cannot be compared by their bounds.
@@ -127,7 +127,7 @@ class GivenRanges:
         return cls(pa.table(ends, names=["low", "high"]))
 
     def ranges(self, of: KeyField) -> KeyRanges:
-        """The inverse, for a column of the type they were found for."""
+        """The inverse of `of`, for a column of the type for which they were found."""
         if self.bounds is None:
             return KeyRanges(of, None)
         low, high = (engine_values(self.bounds.column(side).combine_chunks()) for side in (0, 1))
@@ -172,7 +172,7 @@ def key_ranges(scan: KeyScan, column: str, most_ranges: int = MAX_RANGES) -> Key
 
 
 def _range(known: ColumnStatistics | None, key: KeyField) -> list[tuple[Any, Any]] | None:
-    """No range for NULLs alone; None if the values are unknown."""
+    """The range of the values: none for NULLs alone, None if they are unknown."""
     domain = domain_from_statistics(known, key.type)
     if domain.may_be_nan:
         return None
@@ -237,7 +237,7 @@ class SemiJoin:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was asked for: a lock stays in its process, and so does what was read of a scan."""
+        """Pickle the request alone: the lock and the keys read from a scan belong to their process."""
         return SemiJoin, (self.columns, self.keys, self.is_exact)
 
     def bind(self, fields: tuple[KeyField, ...]) -> RuntimeFilter:
@@ -276,7 +276,7 @@ class SemiJoin:
 
 
 def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> SemiJoin:
-    """A join as it is asked for.
+    """Build a semi join from its request.
 
     Args:
         columns: one name or several.
@@ -284,7 +284,7 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
         is_exact: whether the result depends on it.
 
     Raises:
-        OptionError: no columns, keys that are none, or not as many columns of keys as names.
+        OptionError: no columns, something that is not keys, or another number of key columns than of names.
     """
     names = _names(columns)
     if isinstance(keys, LateKeys):

@@ -65,7 +65,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBytes:
-    """What became of the bytes of one file.
+    """The result of verifying the bytes of one file.
 
     Attributes:
         damage: description of the damage.

@@ -1,7 +1,7 @@
-"""What bitmaps say of an expression: for the rows of a row group, where it is true and where it is unknown.
+"""Evaluates expressions by bitmaps: the rows of a row group for which an expression is true, or unknown.
 
 Three-valued, as everywhere: a leaf is an expression over one indexed column, evaluated once per distinct value and once
-for NULL; AND, OR and NOT combine masks of rows. Which leaves are worth it is decided in `stages.py`.
+for NULL; AND, OR and NOT combine masks of rows. Which leaves are worth reading is decided in `stages.py`.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Leaf:
     unknown: tuple[RowPositions, ...] | None
 
     def truth(self, first_row: int, num_rows: int) -> Truth:
-        """Of the rows [first_row, first_row + num_rows) of the file."""
+        """Truth values of the rows [first_row, first_row + num_rows) of the file."""
         choice = self.choice
         true = _mask(choice.true, self.true, first_row, num_rows)
         if self.unknown is None:
@@ -83,7 +83,7 @@ class Combined:
     operands: tuple["Answer", ...]
 
     def truth(self, first_row: int, num_rows: int) -> Truth:
-        """Of the rows [first_row, first_row + num_rows) of the file."""
+        """Truth values of the rows [first_row, first_row + num_rows) of the file."""
         parts = [o.truth(first_row, num_rows) for o in self.operands]
         if self.operator == "not":
             return negation(parts[0])
@@ -141,7 +141,7 @@ def leaves(answer: Answer) -> list[Leaf]:
 
 
 def most_rows(answer: Answer) -> int:
-    """No more rows of the file than that are true."""
+    """Upper bound of the number of rows of the file that are true."""
     match answer:
         case Leaf(choice):
             return choice.true.num_rows

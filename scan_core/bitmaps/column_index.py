@@ -81,7 +81,7 @@ class Directory:
         return len(self.values) + 1
 
     def begin(self, entry: int) -> int:
-        """Where the bitmap of an entry begins, from the begin of the blob."""
+        """Offset of an entry's bitmap from the beginning of the blob."""
         return int(self.ends[entry - 1]) if entry else self.num_bytes
 
 
@@ -334,7 +334,7 @@ def open_column_index(blob: BitmapIndexBlob, record_count: int, io: FileIOConfig
 
 
 def _runs(directory: Directory, entries: Sequence[int]) -> list[list[int]]:
-    """Entries whose bitmaps are read at once."""
+    """Runs of entries whose bitmaps are read together."""
     runs: list[list[int]] = []
     for entry in entries:
         end = int(directory.ends[entry])

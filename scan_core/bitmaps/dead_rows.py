@@ -44,7 +44,7 @@ DeleteName = tuple[str, int, int]
 
 
 def delete_name(file: DeleteFile) -> DeleteName:
-    """What identifies a delete file in every snapshot."""
+    """The name that identifies a delete file in every snapshot."""
     return file.path, file.data_sequence_number, file.content_offset or 0
 
 
@@ -98,7 +98,7 @@ def _edges(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def reading_digest(context: ScanContext) -> str:
-    """What decides, in addition to data and delete files, which rows a key matches: the columns of files without field ids."""
+    """Digest of everything besides data and delete files that decides which rows a key matches: the columns of files without field ids."""
     return hashlib.sha256(repr(context.name_mapping).encode()).hexdigest()[:16]
 
 

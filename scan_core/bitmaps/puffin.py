@@ -47,7 +47,7 @@ class PuffinBlob:
 
 @dataclass(frozen=True, slots=True)
 class PuffinFooter:
-    """What a Puffin file says of itself."""
+    """The contents of the footer of a Puffin file."""
 
     blobs: tuple[PuffinBlob, ...]
     properties: Mapping[str, str]
@@ -112,7 +112,7 @@ def footer_bytes(blobs: list[PuffinBlob], properties: Mapping[str, str]) -> byte
 
 
 def _has_checksum(payload: bytes, path: str) -> bool:
-    """Compare a footer with the checksum at its end, if it has one; whether it has.
+    """Compare a footer with the checksum at its end; returns whether it has one.
 
     Raises:
         MalformedTableError: it is wrong, or right behind a damaged key.

@@ -106,7 +106,7 @@ class _Chooser:
         return sum(choice.true.cost for node in _candidates(conjunct) if (choice := self._choice(node)) is not None)
 
     def narrowed_by(self, answer: Answer) -> None:
-        """Fewer rows are left for what comes next."""
+        """Record that fewer rows remain for the conjuncts that follow."""
         if isinstance(answer, Leaf) and self.num_rows:
             self._share_left *= answer.choice.true.num_rows / self.num_rows
 

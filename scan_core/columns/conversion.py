@@ -20,7 +20,7 @@ Missing = Callable[[NestedField], pa.Scalar]
 
 @dataclass(frozen=True, slots=True)
 class ConversionContext:
-    """Where conversions are compiled for: the file, for messages, and its rule for missing members."""
+    """The context of a conversion: the file, for messages, and its rule for missing members."""
 
     path: str
     missing: Missing
@@ -31,7 +31,7 @@ class ConversionContext:
 
 
 def compile_conversion(file_field: pa.Field, field: NestedField, context: ConversionContext) -> Convert:
-    """How values of `file_field` become those of the table's `field`, which has the same id.
+    """The conversion of values of `file_field` to those of the table's `field`, which has the same id.
 
     Raises:
         MalformedTableError: types between which the specification knows no promotion; a required member is missing.

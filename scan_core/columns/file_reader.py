@@ -50,7 +50,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Columns that a row group was asked for, by number and name: as whole chunks, and by page."""
+    """The columns that were read of a row group, by number and name: as whole chunks, and by page."""
 
     whole: frozenset[tuple[int, str]] = frozenset()
     paged: frozenset[tuple[int, str]] = frozenset()
@@ -128,7 +128,7 @@ class FileReader(Protocol):
     # Defaults for formats that decode columns as a whole, without members, pages, Bloom filters and dictionaries.
 
     def field(self, column_index: int) -> pa.Field:
-        """Of a top-level column or member."""
+        """The Arrow field of a top-level column or member."""
         return self.arrow_schema.field(column_index)
 
     def member(self, way: tuple[int, ...]) -> int | None:
@@ -146,11 +146,11 @@ class FileReader(Protocol):
         return None
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a primitive column; None where unknown or where the stored type has no known order."""
+        """Statistics of a primitive column; None where unknown or where the stored type has no known order."""
         return None
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Of the pages of a primitive column; None where the file has no index of them."""
+        """Statistics of the pages of a primitive column; None where the file has no page index."""
         return None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
@@ -165,7 +165,7 @@ class FileReader(Protocol):
         return False
 
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """The same by the dictionary of the column; None where not every value is in one."""
+        """The exclusion test by the dictionary of the column; None unless it contains every value."""
         return None
 
     def windows(
@@ -182,7 +182,7 @@ class FileReader(Protocol):
         return False
 
     def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
-        """The same of a range that begins anywhere, without those in front of it."""
+        """Whether a range of rows can be read without the rows before it."""
         return False
 
 

@@ -160,7 +160,7 @@ class DeleteFilter:
         return not self.positions and not self.equality
 
     def position_selection(self, first_row: int, num_rows: int) -> RowSelection:
-        """Rows [first_row, first_row + num_rows) of the file that no position delete removes, renumbered from 0."""
+        """Rows [first_row, first_row + num_rows) of the file that no position delete removes, numbered from 0."""
         selection: RowSelection = All(num_rows)
         for positions in self.positions:
             selection = intersect(selection, surviving(positions, first_row, num_rows))

@@ -96,11 +96,11 @@ class Narrowing(Protocol):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Of its columns among the key columns of the delete set."""
+        """Positions of its columns among the key columns of the delete set."""
         ...
 
     def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
-        """False only if all keys so described, of one delete file, are unnecessary; statistics are of its columns."""
+        """False only if the statistics of its columns prove that no key of the delete file is needed."""
         ...
 
     def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
@@ -225,7 +225,7 @@ def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[
 
 
 def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: ScanMetrics) -> DeleteKeys:
-    """The keys of one delete file that are needed."""
+    """Drop the keys of one delete file that are not needed."""
     for narrowing in narrowings:
         keep = narrowing.keeps([keys.columns[p] for p in narrowing.places], keys.sequence_number)
         if not keep.all():
@@ -244,7 +244,7 @@ def _needed_keys(
     *,
     metrics: ScanMetrics,
 ) -> DeleteKeys:
-    """The same of a row group, of which only what is needed is read."""
+    """The keys of one row group that are needed; nothing else of it is read."""
     selection: RowSelection = All(group.num_rows)
     read: dict[int, pa.Array] = {}
 
@@ -299,7 +299,7 @@ def read_in_parts(
 def _keys_in_parts(
     reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
 ) -> Iterator[list[pa.Array]]:
-    """The key columns of a row group, which are kept."""
+    """The key columns of a row group, in parts; the caller keeps all of them."""
     # a limit below what any page may take is for indexes that are built in parts, not for the keys of one row group
     max_bytes = max(options.memory_limit_bytes, MemoryBudget(options).limits.max_bytes)
     num_bytes = 0
@@ -409,7 +409,7 @@ class Cover:
 
 
 class Sized(Protocol):
-    """What can be cached: anything that knows the memory it holds and can be referenced weakly."""
+    """A value that can be cached: it states the memory it holds and can be referenced weakly."""
 
     @property
     def num_bytes(self) -> int:
@@ -421,7 +421,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class DeleteCache:
-    """Least-recently-used entries within a number of bytes that each caller states."""
+    """A least-recently-used cache; each caller states the number of bytes it may hold."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -510,7 +510,7 @@ class _KeySource:
 
     @property
     def cache_key(self) -> Hashable:
-        """What the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
+        """Everything the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
         covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
         kinds = tuple(map(str, self._kinds))
         files = _group_key(self._group, self._context.io)
@@ -567,7 +567,7 @@ class _KeySource:
 
 
 def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
-    """What tells the content of a delete file from that of any other."""
+    """A key that identifies the content of a delete file."""
     return (
         fingerprint(file.path, io),
         file.file_size_bytes,
@@ -580,7 +580,7 @@ def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
 
 
 def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
-    """A key that differs for files of other content, so that a thousand tasks do not look at a thousand files each."""
+    """A key that identifies the content of all files of a group, so that a thousand tasks do not look at a thousand files each."""
     known = _GROUP_KEYS.find(id(group))
     if known is not None and known[1] == io:
         return known[2]
@@ -608,7 +608,7 @@ class DeleteNarrowing:
 
     @property
     def digest(self) -> str:
-        """What an index depends on that was narrowed so."""
+        """Identifies this narrowing in the cache key of an index."""
         return f"{self.lookup.keys.digest} {self.places}"
 
     def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:

@@ -73,7 +73,7 @@ class Names:
         return node
 
     def is_column(self, name: str) -> bool:
-        """Is this the name of a top-level column?"""
+        """Whether this is the name of a top-level column."""
         return any(self._same(field.name, name) for field in self._schema.fields)
 
     def member(self, node: BoundExpr, part: str) -> BoundExpr:
@@ -132,7 +132,7 @@ _MOMENTS = frozenset({"current_timestamp", "now"})
 
 
 def clock_literal(function: str, now: dt.datetime) -> Literal | None:
-    """The value of a function of the clock at `now`, which is in UTC; None if it is no such function."""
+    """The value of a function of the clock at `now`, which is in UTC; None if it is another function."""
     if function in _DATES:
         return Literal(*from_python(now.date()))
     if function in _MOMENTS:
@@ -180,11 +180,7 @@ def bind(
 
 
 def bind_access(text: str, schema: Schema, *, case_sensitive: bool = True) -> BoundExpr | None:
-    """A part of a column: `l[0].a`, `m['k']`, `l.a` (the member `a` of all elements of a list); None if `text` is none.
-
-    Raises:
-        PredicateError: it is the text of one, but the column has no such part.
-    """
+    """A part of a column: `l[0].a`, `m['k']`, `l.a` (the member `a` of all elements of a list); None if `text` is not such an access. Raises: PredicateError: it is one, but the column has no such part."""
     from scan_core.expr.parse import parse
 
     try:

@@ -38,12 +38,12 @@ def name_of(type_: Type) -> str:
 
 
 def is_numeric(type_: Type) -> bool:
-    """Is it int, long, float, double or decimal?"""
+    """Whether the type is int, long, float, double or decimal."""
     return name_of(type_) in INTEGRAL | FLOATING | {"decimal"}
 
 
 def is_primitive(type_: Type) -> bool:
-    """Does it hold single values that can be compared?"""
+    """Whether the type holds single values that can be compared."""
     return isinstance(type_, PrimitiveType)
 
 
@@ -61,7 +61,7 @@ def decimal_type(precision: int, scale: int) -> PrimitiveType:
 
 
 def adjusted_decimal(precision: int, scale: int) -> PrimitiveType:
-    """Spark's result type of decimal arithmetic: beyond 38 digits the scale gives way, down to 6."""
+    """Spark's result type of decimal arithmetic: beyond 38 digits the scale is reduced, but not below 6."""
     if precision <= MAX_PRECISION:
         return decimal_type(precision, scale)
     integral = precision - scale
@@ -124,7 +124,7 @@ _CASTS_FROM: dict[str, frozenset[str]] = {
 
 
 def can_cast(source: Type, target: Type) -> bool:
-    """Does the engine evaluate this cast (with Spark's ANSI meaning)?"""
+    """Whether the engine evaluates this cast (with Spark's ANSI meaning)."""
     if source == target or name_of(source) == "unknown":
         return True
     return name_of(target) in _CASTS_FROM.get(name_of(source), frozenset())

@@ -1,7 +1,7 @@
 """Comparisons and membership on columns, by physical representation.
 
 Floats compare as Spark does: NaN equals NaN and is larger than every number, -0.0 equals 0.0. Strings and bytes
-compare by unsigned bytes. What stands under NULL is compared too; callers mask it out.
+compare by unsigned bytes. Values of NULL rows are compared too; callers mask them.
 """
 
 import operator
@@ -52,7 +52,7 @@ def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_typ
 
 
 def is_numpy_comparable(type_: Type) -> bool:
-    """Can the values be compared as NumPy numbers?"""
+    """Whether the values can be compared as NumPy numbers."""
     if name_of(type_) == "decimal":
         return decimal_of(type_)[0] <= SHORT_DECIMAL_DIGITS
     return name_of(type_) not in BYTES | {"string", "uuid", "unknown", "struct", "list", "map"}

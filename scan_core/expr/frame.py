@@ -106,7 +106,7 @@ class Frame:
         return Frame({field_id: values}, distinct + 1, self.repeated, remembers=self.remembers), codes
 
     def _repeats_values(self, array: pa.Array) -> bool:
-        """Judged by a sample: are there few distinct values?"""
+        """Whether there are few distinct values, judged by a sample."""
         if self.num_rows < 4 * SAMPLE_ROWS or not (
             is_text(array.type) or (self.remembers and is_encodable_number(array.type))
         ):
@@ -174,7 +174,7 @@ _MIN_REMEMBERED_VALUES = 256
 def remembered_truth(
     node: BoundExpr, frame: Frame, field_id: int, evaluate: Callable[[Frame], Truth], *, cost: float
 ) -> Truth:
-    """Truth values of an expression for the distinct values in `frame`; only those not seen lately are evaluated."""
+    """Truth values of an expression for the distinct values in `frame`; only values that are no longer cached are evaluated."""
     array = frame.column(field_id)
     min_cost = _min_cost_to_encode(array.type)
     if (

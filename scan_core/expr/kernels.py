@@ -199,7 +199,7 @@ def _decimals(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
 
 
 def _decimal(unit: int, type_: pa.DataType) -> pa.Scalar:
-    """Zero, or the smallest positive value: 1 itself does not fit a decimal(2, 2)."""
+    """Zero, or the smallest positive value; the number 1 does not fit a decimal(2, 2)."""
     return pa.scalar(decimal.Decimal(unit).scaleb(-type_.scale), type_)
 
 
@@ -301,7 +301,7 @@ def member(array: pa.Array, index: int) -> pa.Array:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each row's elements begin and the last one's end, in the child arrays."""
+    """Offsets of each row's elements in the child arrays, and the end of the last."""
     dtype = np.int64 if pa.types.is_large_list(array.type) else np.int32
     buffer = array.buffers()[1]
     if buffer is None:
@@ -435,7 +435,7 @@ def column_ids(node: BoundExpr) -> frozenset[int]:
 
 @lru_cache(maxsize=4096)
 def cost_of(node: BoundExpr) -> float:
-    """Units per row."""
+    """Relative cost per row."""
     below = sum(cost_of(c) for c in children(node))
     match node:
         case Column() | Literal() | Member():
@@ -474,7 +474,7 @@ def _call_cost(function: str, types: set[str]) -> float:
 
 
 def pays_to_narrow(node: BoundExpr, rows_left: int, num_rows: int) -> bool:
-    """Is it cheaper to filter the columns and evaluate the rows left than to evaluate all rows?"""
+    """Whether it is cheaper to filter the columns and evaluate the remaining rows than to evaluate all rows."""
     copied = rows_left * _COPY_COST * max(1, len(column_ids(node)))
     return copied + num_rows * _MASK_COST < (num_rows - rows_left) * cost_of(node)
 

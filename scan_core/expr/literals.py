@@ -155,7 +155,7 @@ _SPAN_TEXTS = {"day": r"\d+", "hour": r"\d{1,2}", "minute": r"\d{1,2}", "second"
 
 
 def span_amount(text: str, first: str, last: str) -> tuple[str, str] | None:
-    """What `interval '...' first to last` is as (amount, unit): months or microseconds; None if it is none."""
+    """The amount and unit (months or microseconds) of `interval '...' first to last`; None if the text is not valid."""
     if (first, last) == ("year", "month"):
         months = re.fullmatch(r"\s*([+-]?)(\d+)-(\d{1,2})\s*", text)
         if months is None or int(months[3]) > 11:

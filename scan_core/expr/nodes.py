@@ -232,7 +232,7 @@ def col(name: str) -> Expr:
 
 
 def lit(value: Constantish) -> Expr:
-    """A constant, for places where Python would not lift it: `lit(5) < col("qty")` needs none."""
+    """A constant; needed only where Python does not convert the value by itself: `lit(5) < col("qty")` needs none."""
     if not isinstance(value, Constantish):
         raise TypeError(f"{value!r:.80} of type {type(value).__name__} cannot be used in a filter")
     return Constant(value)

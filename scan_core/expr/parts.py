@@ -107,7 +107,7 @@ def member_name(node: Call) -> str:
 
 
 def _presence(kind: Type) -> Type:
-    """Enough to tell NULL values, and the numbers of elements."""
+    """The need for presence alone: which values are NULL, and how many elements they have."""
     match kind:
         case StructType():
             return PRESENCE
@@ -120,7 +120,7 @@ def _presence(kind: Type) -> Type:
 
 
 def _united(one: Type, other: Type, whole: Type) -> Type:
-    """What is needed for two purposes."""
+    """The union of two needs."""
     match whole:
         case StructType(fields):
             assert isinstance(one, StructType)  # noqa: S101  # parts of a struct

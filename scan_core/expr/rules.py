@@ -37,7 +37,7 @@ Rule = Callable[[str, Arguments], BoundExpr]
 
 
 class ArgumentError(ValueError):
-    """An argument that a function does not take; `index` says which, None for all of them."""
+    """An argument that a function does not take; `index` is its position, None for all arguments."""
 
     def __init__(self, message: str, index: int | None = None) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ def condition_of(argument: BoundExpr, where: str, index: int = 0) -> BoundExpr:
     """The argument as a boolean.
 
     Raises:
-        ArgumentError: it is none.
+        ArgumentError: it is not a boolean.
     """
     if name_of(argument.type) in {"boolean", "unknown"}:
         return coerce(argument, BOOLEAN)
@@ -132,7 +132,7 @@ def subscript(function: str, arguments: Arguments) -> BoundExpr:
 
 
 def contains_element(name: str, arguments: Arguments) -> BoundExpr:
-    """Is a value among the elements of a list, or the keys of a map."""
+    """Whether a value is among the elements of a list, or the keys of a map."""
     operand, value = arguments
     element = operand.type.element if isinstance(operand.type, ListType) else None
     if name == "map_contains_key":
@@ -323,7 +323,7 @@ def rounded_half_up(name: str, arguments: Arguments) -> BoundExpr:
 
 
 def is_nan(name: str, arguments: Arguments) -> BoundExpr:
-    """Is it NaN; false for NULL."""
+    """Whether the value is NaN; false for NULL."""
     (argument,) = arguments
     value = argument if name_of(argument.type) in FLOATING else double(argument, name)
     return Call("isnan", (value,), BOOLEAN)

@@ -115,7 +115,7 @@ def like_prefix(pattern: str, escape: str | None) -> tuple[str, bool]:
 
 
 def is_like_exact(pattern: str, escape: str | None) -> bool:
-    """Has the pattern no wildcard?"""
+    """Whether the pattern has no wildcard."""
     return all(isinstance(p, str) for p in like_parts(pattern, escape))
 
 
@@ -283,7 +283,7 @@ def _compare_parts(name: str, text: pa.Array, part: pa.Array) -> pa.Array:
 
 
 def _edges_equal(text: pa.Array, part: pa.Array, name: str) -> pa.Array:
-    """Does the edge of `text` that is as long as `part` equal it? By distinct length of the parts."""
+    """Whether the edge of `text` with the length of `part` equals it; evaluated per distinct length of the parts."""
     lengths = pc.utf8_length(part)
     result = pa.nulls(len(text), pa.bool_())
     for length in pc.unique(pc.drop_null(lengths)).to_pylist():

@@ -45,7 +45,7 @@ def _on_longs(compute: Callable[..., Any]) -> Kernel:
 
 
 def _to_int(compute: Callable[..., Any]) -> Kernel:
-    """The same for results of 32 bits: beyond them a row fails."""
+    """The kernel for results of 32 bits; a row whose result does not fit fails."""
 
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
         values = compute(*(_long(a, t) for a, t in zip(arguments, types, strict=True)))

@@ -49,12 +49,12 @@ class Truth:
         return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
 
     def at(self, rows: npt.NDArray[np.integer[Any]]) -> "Truth":
-        """The rows at these places."""
+        """The rows at these positions."""
         unknown = None if self.unknown is None else self.unknown[rows]
         return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
 
     def followed_by(self, other: "Truth") -> "Truth":
-        """These rows, and then others."""
+        """These rows followed by others."""
         return Truth(
             np.concatenate([self.true, other.true]),
             _followed(self.unknown, other.unknown, self, other),
@@ -98,7 +98,7 @@ def null_mask(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array) -> npt.NDArray[np.generic]:
-    """The values of an array of fixed width as a view; what stands under NULL is arbitrary."""
+    """The values of an array of fixed width as a view; values of NULL rows are arbitrary."""
     dtype = _VIEW_DTYPES[array.type.bit_width] if pa.types.is_temporal(array.type) else array.type.to_pandas_dtype()
     buffer = array.buffers()[1]
     if buffer is None:
@@ -119,7 +119,7 @@ def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def boolean_values(array: pa.Array) -> Mask:
-    """The values of a boolean array; what stands under NULL is arbitrary."""
+    """The values of a boolean array; values of NULL rows are arbitrary."""
     buffer = array.buffers()[1]
     return np.zeros(len(array), dtype=np.bool_) if buffer is None else bits(buffer, array.offset, len(array))
 
@@ -137,7 +137,7 @@ def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) ->
 
 
 def with_nulls(array: pa.Array, null: Mask | None) -> pa.Array:
-    """The array with NULL in the rows of `null`, too."""
+    """The array with NULL also in the rows of `null`."""
     if null is None or not null.any():
         return array
     return pc.if_else(pa.array(null), pa.scalar(None, array.type), array)
@@ -149,7 +149,7 @@ def array_from(operand: Operand, num_rows: int) -> pa.Array:
 
 
 def is_null_scalar(operand: Operand) -> bool:
-    """Is it a constant NULL?"""
+    """Whether the vector is a constant NULL."""
     return isinstance(operand, pa.Scalar) and not operand.is_valid
 
 

@@ -72,12 +72,12 @@ class AvroField:
     type: AvroType
 
     def arrow(self) -> pa.Field:
-        """As a field of the file's Arrow schema."""
+        """The field in the file's Arrow schema."""
         return arrow_field(self.name, self.type, self.field_id)
 
 
 def arrow_field(name: str, kind: AvroType, field_id: int | None) -> pa.Field:
-    """A field of the type meant, with its id as metadata."""
+    """A field of the meant type, with its id as metadata."""
     metadata = None if field_id is None else {FIELD_ID_KEY: str(field_id)}
     return pa.field(name, kind.meant, kind.nullable, metadata)
 
@@ -104,7 +104,7 @@ def finish_map(array: pa.ListArray, key: AvroField, value: AvroField, meant: pa.
 
 
 def refuse_union(array: pa.Array) -> pa.Array:
-    """What has no column type is refused where its column is asked for."""
+    """Refuse a column that has no column type, when it is requested."""
     raise pa.ArrowNotImplementedError(f"a union of several types is not supported ({len(array)} values)")
 
 
@@ -117,7 +117,7 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def timestamp_type(logical: str, schema: Mapping[str, Any]) -> pa.DataType:
-    """Of a logical type; a plain number in a unit that nobody knows."""
+    """The Arrow type of a logical type; int64 for an unknown unit."""
     unit = _TIMESTAMP_UNITS.get(logical.rpartition("-")[2])
     if unit is None:
         return pa.int64()
@@ -295,7 +295,7 @@ class _Parser:
         )
 
     def _pairs(self, schema: Mapping[str, Any], depth: int) -> AvroType:
-        """A map with keys that are no strings: an array of records of key and value."""
+        """A map with keys other than strings: an array of records of key and value."""
         items = schema.get("items")
         if not isinstance(items, Mapping):
             raise TypeError(f"a map stored as array without key and value: {schema!r:.80}")

@@ -140,7 +140,7 @@ class OrcFileReader(FileReader):
         return select_rows(typed, selection)
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a top-level primitive column, from the statistics of the stripe."""
+        """Statistics of a top-level primitive column, from those of the stripe."""
         kind = self.arrow_schema.field(column_index).type
         if pa.types.is_nested(kind) or self._stripe_statistics is None:
             return None
@@ -152,7 +152,7 @@ class OrcFileReader(FileReader):
             return column_statistics(message, row_group.num_rows, kind)
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Of the row groups inside of the stripe, from its row index and Bloom filters; None where it has no usable one."""
+        """Statistics of the row groups inside the stripe, from its row index and Bloom filters; None if it has no usable index."""
         key = row_group.index, column_index
         if key not in self._pages:
             with refusing_malformed(self.path, f"row index of stripe {row_group.index}"):
@@ -339,7 +339,7 @@ def _footer_range(stripe: Stripe) -> tuple[int, int]:
 
 
 def _has_hashes(kind: pa.DataType) -> bool:
-    """Whether values are hashed as they are; of others, writers differ in what they hash."""
+    """Whether values are hashed unchanged; for other types, writers differ in what they hash."""
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 

@@ -128,7 +128,7 @@ def sum_of_codes(data: bytes, count: int, version: int, values: Integers) -> flo
 
 
 class _Cursor:
-    """Bytes, and how many of them were read."""
+    """A position in a byte string."""
 
     __slots__ = ("_data", "_position")
 
@@ -148,7 +148,7 @@ class _Cursor:
         return taken
 
     def skip(self, num_bits: int) -> None:
-        """Pass by values that are padded to whole bytes."""
+        """Skip values that are padded to whole bytes."""
         self._position += (num_bits + 7) // 8
         if self._position > len(self._data):
             raise IndexError
@@ -273,7 +273,7 @@ def _bound_run(cursor: _Cursor) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """Where a stripe lies and how many rows it has; its footer are the last of its bytes."""
+    """Location and number of rows of a stripe; its last bytes are its footer."""
 
     offset: int
     num_bytes: int
@@ -283,7 +283,7 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Of a column: the version of its run-length encoding, and the values of its dictionary, if it has one."""
+    """Encoding of a column: the version of its run-length encoding, and the number of values in its dictionary, if it has one."""
 
     version: int
     dictionary_size: int | None
@@ -298,7 +298,7 @@ class StripeFooter:
     zone: str
 
     def data_ranges(self, columns: range) -> list[tuple[int, int]]:
-        """Where the streams with values of these columns lie."""
+        """The ranges of the streams with values of these columns."""
         return [place for (column, kind), place in self.streams.items() if column in columns and kind not in _INDEXES]
 
     def encoding(self, column: int) -> Encoding:
@@ -315,7 +315,7 @@ class StripeFooter:
 
 @dataclass(frozen=True, slots=True)
 class OrcTail:
-    """Stripes, and where the metadata section with their statistics lies."""
+    """The stripes, and the location of the metadata section with their statistics."""
 
     stripes: tuple[Stripe, ...]
     num_rows: int
@@ -327,7 +327,7 @@ class OrcTail:
 
 
 def parse_tail(tail: bytes, file_size: int) -> OrcTail:
-    """From the message `FileTail`.
+    """Parse the message `FileTail`.
 
     Raises:
         ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
@@ -387,7 +387,7 @@ def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[list[bytes]] 
 
 
 def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
-    """From the message `StripeFooter`.
+    """Parse the message `StripeFooter`.
 
     Raises:
         ValueError: broken protobuf, or a stream outside of the stripe.
@@ -425,14 +425,14 @@ class OrcBloomFilter:
     """The values that a row group of a column may have.
 
     Writers in Java and C++ have differed in whether the hash of a number is shifted with its sign, and in the step between
-    the bits: what any of them would have set counts.
+    the bits: a value counts as present if any variant finds it.
     """
 
     num_hashes: int
     bits: bytes
 
     def excludes(self, value: Any) -> bool:
-        """Whether a number or text is certainly not in the row group."""
+        """Whether a number or text is certainly absent from the row group."""
         if isinstance(value, str):
             hashes = {_murmur(value.encode())}
         elif isinstance(value, int):

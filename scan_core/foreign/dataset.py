@@ -62,7 +62,7 @@ class ScanDataset(ds.InMemoryDataset, Generic[R]):  # type: ignore[misc]  # pyar
         batch_size: int | None = None,
         **_: Any,
     ) -> "StreamScanner[R]":
-        """How DuckDB and the methods that this class inherits read.
+        """The scanner that DuckDB and the inherited methods read through.
 
         Args:
             columns: names in order, or expressions by name, which PyArrow evaluates; None for all columns.

@@ -21,7 +21,7 @@ from scan_core.read.metadata_columns import DEAD_ROW_IDS
 
 
 class Request(Protocol):
-    """What is used of `Scan`, which lies above this package."""
+    """The part of `Scan` that is used here; `Scan` itself is in a higher layer."""
 
     @property
     def schema(self) -> Schema:
@@ -29,31 +29,31 @@ class Request(Protocol):
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The same in Arrow's types."""
+        """The columns of the result as an Arrow schema."""
 
     @property
     def row_limit(self) -> int | None:
-        """Most rows of the result."""
+        """Maximum number of rows of the result."""
 
     @property
     def metrics(self) -> ScanMetrics:
-        """What the last run did."""
+        """Metrics of the last run."""
 
     @property
     def predicates(self) -> tuple[str | Expr, ...]:
-        """All of which rows fulfil."""
+        """The conditions, all of which rows fulfil."""
 
     def select(self, *names: str | Sequence[str]) -> Self:
-        """Fewer columns."""
+        """A scan with fewer columns."""
 
     def where(self, predicate: str | Expr) -> Self:
-        """Fewer rows."""
+        """A scan with one more condition."""
 
     def limit(self, num_rows: int) -> Self:
-        """No more rows than this."""
+        """A scan with at most this many rows."""
 
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows."""

@@ -36,11 +36,11 @@ class BoundedCache(Generic[Key, Value]):
 
     @property
     def size(self) -> int:
-        """Of all values kept."""
+        """Total size of the cached values."""
         return self._size
 
     def __len__(self) -> int:
-        """Values kept."""
+        """Number of cached values."""
         return len(self._kept)
 
     def find(self, key: Key) -> Value | None:

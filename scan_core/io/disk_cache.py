@@ -54,7 +54,7 @@ class DiskCache:
         return stored[8:]
 
     def put(self, name: str, data: memoryview, *, is_first: bool) -> None:
-        """Keep an entry; with `is_first` only if it was put before, else that it was is noted.
+        """Keep an entry; with `is_first` only if it was put before, otherwise only note the attempt.
 
         A disk that is full or broken is reported once per process; nothing fails for it.
         """
@@ -80,7 +80,7 @@ class DiskCache:
             self._limit = 0
 
     def clear(self) -> int:
-        """Remove all entries; how many there were."""
+        """Remove all entries; returns their number."""
         names = self._folder.names()
         for name in names:
             self._folder.remove(name)
@@ -125,10 +125,10 @@ def disk_cache(limit_bytes: int) -> DiskCache | None:
 
 
 def clear_disk_cache() -> int:
-    """Forget all that was kept of objects on this machine for this user; how many entries there were."""
+    """Remove everything that this user's cache on this machine holds; returns the number of entries."""
     return DiskCache(user_folder(_FOLDER), 0).clear()
 
 
 def entry_name(*parts: str) -> str:
-    """The name of an entry: a digest of what it is of."""
+    """The name of an entry: a digest of the parts that identify it."""
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

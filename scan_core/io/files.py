@@ -214,7 +214,7 @@ def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
 
 
 def exists(path: str, io: FileIOConfig) -> bool:
-    """True if there is a file or folder of that name."""
+    """True if there is a file or folder with this name."""
     return _kind(locate(path, io), io) is not None
 
 

@@ -64,11 +64,11 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """On a local disk."""
+        """Whether the location is on a local disk."""
         return self.scheme in {"", "file"}
 
     def may_equal(self, other: "Location") -> bool:
-        """Equal paths, and no two different schemes or authorities (SEMANTICS rule 7)."""
+        """Whether the paths are equal and neither schemes nor authorities differ (SEMANTICS rule 7)."""
         return self.path == other.path and self._agrees(other)
 
     def _agrees(self, other: "Location") -> bool:

@@ -71,7 +71,7 @@ class StoredObject(Protocol):
         ...
 
     def size(self) -> int:
-        """Of the object in bytes."""
+        """Size of the object in bytes."""
         ...
 
     def read_at(self, length: int, offset: int) -> memoryview:
@@ -79,7 +79,7 @@ class StoredObject(Protocol):
         ...
 
     def kept(self, length: int, offset: int) -> memoryview | None:
-        """A range, if it is on a disk of this machine."""
+        """A range, if it is in the local disk cache."""
         ...
 
     def keep(self, offset: int, data: memoryview) -> None:
@@ -146,7 +146,7 @@ class S3Object:
         self._version: str | None = None
 
     def tail(self, length: int) -> tuple[memoryview, int]:
-        """See `StoredObject`. If it is kept, the store is asked only whether it is still the same."""
+        """See `StoredObject`. If it is cached, the store is only asked whether the object has changed."""
         import obstore
 
         name = entry_name(self._identity, str(length))

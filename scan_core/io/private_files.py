@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 class UnsafeFileError(OptionError):
-    """A file or folder that is another user's, that others may write to, or that is no plain file or folder."""
+    """A file or folder that belongs to another user, that others may write to, or that is not a plain file or folder."""
 
 
 class PrivateFolder:
     """A folder that belongs to this user and that nobody else may write to, held open.
 
     Attributes:
-        path: where it was found; for messages.
+        path: its path, for messages.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -51,11 +51,11 @@ class PrivateFolder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody has removed it since."""
+        """Whether it was removed after it was opened."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def names(self) -> list[str]:
-        """What lies in it."""
+        """Names of its entries."""
         return os.listdir(self._descriptor)  # noqa: PTH208 - by descriptor
 
     def folder(self, name: str) -> "PrivateFolder":
@@ -117,7 +117,7 @@ class PrivateFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def keep_latest(self, number: int) -> None:
-        """Remove the files below that were changed first, until there are so many."""
+        """Remove the files that were changed first, until only this number remains."""
         changed = []
         for name in self.names():
             with suppress(FileNotFoundError):
@@ -171,7 +171,7 @@ class PrivateFolder:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; happens at the latest when nobody holds the folder any more."""
+        """Close the descriptor; this also happens when the object is no longer referenced."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with suppress(OSError):
@@ -258,7 +258,7 @@ def _user_roots() -> Iterator[Path]:
 
 
 def cache_folder() -> Path | None:
-    """Where this user's caches are; None for a user without a home, or one that runs with the home of another."""
+    """The folder of this user's caches; None for a user without a home directory, or with that of another user."""
     named = os.environ.get("XDG_CACHE_HOME")
     with suppress(RuntimeError):  # containers run under numbers that belong to no user, and have no home
         home = Path(named) if named and Path(named).is_absolute() else Path("~/.cache").expanduser()
@@ -270,7 +270,7 @@ def cache_folder() -> Path | None:
 
 @cache
 def temporary_folder() -> Path:
-    """A folder of this process under a name that nobody can guess, removed when it ends."""
+    """A folder of this process with an unpredictable name, removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="nevermore-")
     atexit.register(_remove_own, Path(folder), os.getpid())
     return Path(folder)
@@ -298,7 +298,7 @@ _SPILL: dict[Path, PrivateFolder] = {}
 
 
 def remove_leftovers() -> int:
-    """Remove what processes that were killed have spilled; how many of them."""
+    """Remove the spill files of killed processes; returns their number."""
     root, _ = _shared_folder("spill")
     if root is None:
         return 0
@@ -373,7 +373,7 @@ def whole_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 @cache
 def _umask() -> int:
-    """Asking for it means setting it."""
+    """The umask; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

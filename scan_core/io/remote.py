@@ -39,11 +39,11 @@ class ByteSource(Protocol):
         ...
 
     def size(self) -> int:
-        """Of the file in bytes."""
+        """Size of the file in bytes."""
         ...
 
     def held(self, ranges: Sequence[Range]) -> AbstractContextManager[None]:
-        """As long as it lasts, pyarrow finds these ranges fetched, where that pays."""
+        """A context in which these ranges are in memory for pyarrow, where that pays."""
         ...
 
     def for_arrow(self) -> pa.NativeFile:
@@ -86,7 +86,7 @@ class ByteRanges:
         return self.read_at(min(size, length), max(size - length, 0))
 
     def size(self) -> int:
-        """Of the file in bytes."""
+        """Size of the file in bytes."""
         return int(self._source.size())
 
     def held(self, ranges: Sequence[Range]) -> AbstractContextManager[None]:  # noqa: ARG002  the system's cache holds them
@@ -144,7 +144,7 @@ _POOL_LOCK = Lock()
 
 
 def _requests(*, ahead: bool) -> ThreadPoolExecutor:
-    """The threads of this process in which requests wait for their answers; those that nobody waits for yet have their own."""
+    """The threads of this process in which requests wait for their answers; requests made ahead have threads of their own."""
     with _POOL_LOCK:
         if ahead not in _POOLS:
             _POOLS[ahead] = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "store-ahead" if ahead else "store")
@@ -179,7 +179,7 @@ class Pace:
         self.bytes_per_second = bytes_per_second
 
     def record(self, num_bytes: int, seconds: float) -> None:
-        """An answer of so many bytes came after so many seconds."""
+        """Record the size of an answer and the seconds it took."""
         if num_bytes <= self._SMALL:
             self.latency += self._WEIGHT * (seconds - self.latency)
         elif num_bytes >= 4 * self._SMALL:
@@ -188,16 +188,16 @@ class Pace:
 
     @property
     def bridge_bytes(self) -> int:
-        """Gaps of up to so many bytes are read over."""
+        """Largest gap in bytes that is read together with the ranges around it."""
         return min(max(self._balanced_bytes // 2, 128 * 1024), 2 * 1024**2)
 
     @property
     def request_bytes(self) -> int:
-        """Size of a request, if more is needed."""
+        """Bytes per request when a longer range is cut."""
         return min(max(self._balanced_bytes, 1024**2), 8 * 1024**2)
 
     def patience(self, num_bytes: int) -> float:
-        """Seconds after which a request of so many bytes is sent a second time."""
+        """Seconds after which a request of this size is sent a second time."""
         return max(_MIN_PATIENCE_SECONDS, 6 * (self.latency + num_bytes / self.bytes_per_second))
 
     @property
@@ -207,7 +207,7 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Bytes [start, start + length), requested."""
+    """A request for the bytes [start, start + length)."""
 
     start: int
     length: int
@@ -251,7 +251,7 @@ class RemoteFile:
         self._num_kept = 0
 
     def size(self) -> int:
-        """Of the file in bytes."""
+        """Size of the file in bytes."""
         if self._size is None:
             self.read_tail(SMALL_FILE_BYTES)
         assert self._size is not None  # noqa: S101  found with the tail
@@ -268,7 +268,7 @@ class RemoteFile:
             return bytes(self._tail[1])
 
     def expect_size(self, size: int) -> None:
-        """The size is known: the file was opened before. Its end is read only if some of it is asked for."""
+        """Set the size, known because the file was opened before. Its end is then read only if needed."""
         if self._size is None:
             self._size = size
 
@@ -307,7 +307,7 @@ class RemoteFile:
 
     @contextmanager
     def held(self, ranges: Sequence[Range]) -> Iterator[None]:
-        """As long as it lasts, these ranges are fetched, together."""
+        """A context in which these ranges are held in memory, fetched together."""
         self._fetch(ranges)
         try:
             yield
@@ -337,7 +337,7 @@ class RemoteFile:
             self._spans = [s for s in self._spans if s.unread]
 
     def forget_ahead(self, row_group: int) -> int:
-        """Drop what was fetched ahead for a row group and never asked for; how many bytes that was."""
+        """Drop what was fetched ahead for a row group and not used; returns its number of bytes."""
         with self._lock:
             in_vain = [s for s in self._spans if s.ahead_for == row_group]
             self._spans = [s for s in self._spans if s.ahead_for != row_group]
@@ -347,7 +347,7 @@ class RemoteFile:
         return sum(length for span in in_vain for _, length in span.unread)
 
     def take_kept(self) -> int:
-        """How many bytes came from the disk of this machine since this was asked last."""
+        """Bytes that came from the local disk cache since the last call."""
         found, self._num_kept = self._num_kept, 0
         return found
 
@@ -358,7 +358,7 @@ class RemoteFile:
     def streamed(self, ranges: Sequence[Range]) -> pa.NativeFile:
         """The file as pyarrow reads it, if it will read these ranges from top to bottom, little by little.
 
-        Of each range a block is held, and the next one on its way.
+        One block of each range is held in memory while the next one is fetched.
         """
         blocks = [_Blocks(self, offset, offset + length) for offset, length in ranges]
 
@@ -377,10 +377,7 @@ class RemoteFile:
         return self._submit(True, self._get, offset, length).result
 
     def close(self) -> None:
-        """Cancel requests that nobody waits for, wait for running ones, and release the file.
-
-        If a request was sent twice, the slower answer is not waited for.
-        """
+        """Cancel requests without a waiting reader, wait for running ones, and release the file. The slower of two answers to one request is not awaited."""
         running = {future for future in list(self._running) if not future.cancel()}
         if not self.num_repeated:
             wait(running)
@@ -395,7 +392,7 @@ class RemoteFile:
             self._source.keep(offset, holder.joined[offset - holder.start : offset - holder.start + length])
 
     def _request(self, ranges: Sequence[Range], ahead_for: int | None) -> int:
-        """Submit merged requests for what is not on disk; how many bytes they are. Called with the lock held."""
+        """Submit merged requests for what is not on disk; returns their bytes. Called with the lock held."""
         missing = []
         for offset, length in ranges:
             if (kept := self._source.kept(length, offset)) is None:
@@ -432,7 +429,7 @@ class RemoteFile:
         return data
 
     def _is_near_end(self, offset: int) -> bool:
-        """Whether the bytes lie in the end of the file that is read at once, but was not read yet."""
+        """Whether the bytes lie in the tail of the file, which is read in one request, and that has not happened yet."""
         return self._tail is None and self._size is not None and offset >= self._size - SMALL_FILE_BYTES
 
     def _read_one(self, offset: int, length: int) -> memoryview:
@@ -492,7 +489,7 @@ class _Blocks:
         self._next: Callable[[], memoryview] | None = None
 
     def read(self, offset: int, length: int) -> memoryview:
-        """A range, which begins where the last one did or behind it; from elsewhere on it begins anew."""
+        """A range that begins at or after the last one; any other range starts the stream again."""
         if not self._at <= offset <= self._at + len(self._held):
             self._at, self._held, self._next = offset, memoryview(b""), None
         if offset + length > self._at + len(self._held):
@@ -541,13 +538,13 @@ class _ArrowView(io.RawIOBase):
         return self._position
 
     def tell(self) -> int:
-        """Where it is."""
+        """The current position."""
         return self._position
 
     def readable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """True."""
         return True

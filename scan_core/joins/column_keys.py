@@ -35,7 +35,7 @@ class KeyField:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnKeys:
-    """Of one key column.
+    """The keys of one column.
 
     Attributes:
         field: the column.
@@ -150,7 +150,7 @@ class KeyRanges:
 
     @property
     def fields(self) -> tuple[KeyField, ...]:
-        """The one column."""
+        """The column, as a tuple of one."""
         return (self.field,)
 
     def may_hold(self, statistics: ColumnStatistics | None) -> bool:

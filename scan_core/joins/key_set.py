@@ -310,7 +310,7 @@ def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def _as_dates(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    """From milliseconds, which should be whole days but need not be."""
+    """Dates from milliseconds; values that are not whole days are NULL."""
     stored = keys.cast(pa.int64())
     days = pc.divide(stored, _MILLISECONDS_PER_DAY)
     whole = _where(days, pc.equal(pc.multiply(days, _MILLISECONDS_PER_DAY), stored))
@@ -323,7 +323,7 @@ def _as_fixed(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def _as_uuids(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """From 16 bytes, or from text in one of its usual forms."""
+    """UUIDs from 16 bytes, or from text in one of its usual forms."""
     if pt.is_binary(keys.type) or pt.is_fixed_size_binary(keys.type):
         return _as_fixed(keys, target)
     if not pt.is_string(keys.type):

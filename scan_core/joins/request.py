@@ -20,9 +20,9 @@ class FilterDecision:
     """What the cost model decided for one plan.
 
     Attributes:
-        run: names the plan, for measurements of its run.
+        run: name of the plan, under which its run is measured.
         off: levels at which the filter is not used, each with the reason.
-        share: of the rows in the files left that are expected to have a key; None if unknown.
+        share: expected share of rows with a key in the remaining files; None if unknown.
     """
 
     run: str = ""
@@ -132,7 +132,7 @@ def expected_share(lookup: KeyLookup, files: Sequence[DataFile], statistics_of: 
 
 
 def _switched_off(options: ScanOptions) -> dict[Level, str]:
-    """What options forbid."""
+    """Levels that the options switch off."""
     allowed = {
         Level.FILES: options.switches.prune_files or options.switches.prune_partitions,
         Level.ROW_GROUPS: options.switches.prune_row_groups,

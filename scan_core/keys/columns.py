@@ -109,12 +109,12 @@ def is_integer_like(kind: pa.DataType) -> bool:
 
 
 def is_one_word(kind: pa.DataType) -> bool:
-    """Does one 64-bit word identify every value of the type except NULL?"""
+    """Whether one 64-bit word identifies every value of the type except NULL."""
     return is_integer_like(kind) or bool(pa.types.is_floating(kind))
 
 
 def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
-    """The numbers of an integer-like array, garbage under NULL included; int32 where the array stores that."""
+    """The numbers of an integer-like array, arbitrary where NULL; int32 where the array stores that."""
     kind = array.type
     stored_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
     if stored_signed and kind.bit_width in {32, 64}:
@@ -208,7 +208,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None) -> BytesColumn:
-    """`flags` say what was valid before NULLs with bytes of their own were emptied."""
+    """Byte strings with the bytes of NULL values removed; `flags` mark the values that are not NULL."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)

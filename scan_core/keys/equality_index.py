@@ -222,7 +222,7 @@ def threshold_of(index: EqualityIndex, data_sequence_number: int) -> int:
 
 
 def covers_all(index: EqualityIndex, statistics: ColumnStatistics | None, threshold: int) -> bool:
-    """Is every value so described a key of a rank above the threshold? Only a table of close integers can tell."""
+    """Whether every value within the statistics is a key of a rank above the threshold; only a dense table can prove it."""
     if not isinstance(index, DenseIndex) or statistics is None or statistics.null_count != 0:
         return False
     lower, upper = statistics.lower, statistics.upper
@@ -230,7 +230,7 @@ def covers_all(index: EqualityIndex, statistics: ColumnStatistics | None, thresh
 
 
 def covers_rest(index: EqualityIndex, known: Sequence[ColumnStatistics | None], threshold: int) -> bool:
-    """The same for keys of several columns, of which only one has values that differ."""
+    """Whether `covers_all` holds for keys of several columns, of which only one has values that differ."""
     if not isinstance(index, FactoredIndex):
         return len(known) == 1 and covers_all(index, known[0], threshold)
     others = [s for place, s in enumerate(known) if place not in dict(index.constants)]

@@ -38,7 +38,7 @@ class HashSeed:
     first: int
 
     def secret(self, column: int, position: int) -> np.uint64:
-        """What the word at one position of one column is masked with."""
+        """The mask of the word at one position of one column."""
         return np.uint64(splitmix(self.root + column * _COLUMN_STRIDE + position))
 
     def multiplier(self, column: int, position: int) -> np.uint64:
@@ -47,7 +47,7 @@ class HashSeed:
 
 
 def hash_seed(number: int) -> HashSeed:
-    """The seed that grows from a (random) number."""
+    """The seed derived from a (random) number."""
     return HashSeed(splitmix(number), splitmix(number + 1) | 1)
 
 
@@ -157,7 +157,7 @@ def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Wo
 
 
 def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
-    """What the rows of one column add to their hashes, as a fresh array."""
+    """The contribution of one column to the hash of each row, as a fresh array."""
     if isinstance(column, BytesColumn):
         total = _hash_bytes(column, index, seed, begin, end)
     elif column.words:
@@ -234,7 +234,7 @@ def splitmix(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """Some rows of some columns."""
+    """A selection of rows of key columns."""
 
     columns: Sequence[KeyColumn]
     rows: Rows

@@ -189,14 +189,14 @@ class _Writer:
         return len(self.arrays) - 1
 
     def parts(self) -> Iterator[bytes | memoryview]:
-        """The bytes of the arrays, with what lies between them."""
+        """The bytes of the arrays, with the padding between them."""
         for array in self.arrays:
             yield array.reshape(-1).view(np.uint8).data
             yield bytes(-array.nbytes % _ALIGNMENT)
 
 
 class _Reader:
-    """The inverse: arrays are views of the file."""
+    """The inverse of `_Writer`; arrays are views of the file."""
 
     def __init__(self, body: memoryview, places: list[tuple[str, list[int], int]]) -> None:
         self._arrays = [self._view(body, *place) for place in places]

@@ -302,7 +302,7 @@ class HashedIndex:
         return self.filter.passing(column, kernels) if isinstance(column, BytesColumn) else None
 
     def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Mask:
-        """The same for keys of one word, which are hashed and looked up without storing the hashes."""
+        """Deleted rows for keys of one word, which are hashed and looked up without storing the hashes."""
         words = np.ascontiguousarray(column.words[0])
         key = self.seed.secret(0, 0), self.seed.first, self.seed.multiplier(0, 0)
         ranks = self.ranks.view(np.uint8), self.ranks.itemsize, threshold
@@ -348,8 +348,7 @@ def build_hashed(
 ) -> HashedIndex:
     """A table over the keys of the parts, which ascend by sequence number.
 
-    Hashed with the given seed, by default with a random one under which no two keys have one hash; then rotate by so
-    many bits, which all keys of a partition have in common.
+    Hashed with the given seed, by default with a random one under which no two keys have one hash; then hashes are rotated by the number of bits that all keys of a partition have in common.
 
     Raises:
         ScanError: different keys have one hash under the given seed.
@@ -396,7 +395,7 @@ class FactoredIndex:
 
     @property
     def sequence_numbers(self) -> tuple[int, ...]:
-        """Of the deletes, ascending."""
+        """Sequence numbers of the deletes, ascending."""
         return self.rest.sequence_numbers
 
     @property

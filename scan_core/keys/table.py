@@ -211,7 +211,7 @@ class _NumpyBuild:
         return len(self._waiting)
 
     def place(self, multiplier: int, shift: int, first_entry: int) -> tuple[Words, Entries]:
-        """As that of `_CompiledBuild`."""
+        """See `_CompiledBuild.place`."""
         places = (self._waiting * np.uint64(multiplier)) >> np.uint64(shift)
         order = np.argsort(places, kind="stable") if multiplier != 1 else np.arange(len(places))
         places = places[order]
@@ -227,11 +227,11 @@ class _NumpyBuild:
         return bits, before
 
     def entries(self) -> tuple[Words, Entries]:
-        """As that of `_CompiledBuild`."""
+        """See `_CompiledBuild.entries`."""
         return np.concatenate([p[0] for p in self._placed]), np.concatenate([p[1] for p in self._placed])
 
     def repeats(self) -> tuple[Rows, Rows]:
-        """As that of `_CompiledBuild`."""
+        """See `_CompiledBuild.repeats`."""
         return self._repeats
 
 
@@ -240,7 +240,7 @@ def _words_of(shift: int) -> int:
 
 
 def _bitmap(places: Words, num_words: int) -> Words:
-    """Ascending places as bits."""
+    """A bitmap of ascending positions."""
     bits = np.zeros(num_words, np.uint64)
     if len(places):
         words = places >> np.uint64(6)

@@ -127,7 +127,7 @@ def read_slice(buffer: bytes, position: int) -> tuple[bytes, int]:
 
 
 def read_fixed(buffer: bytes, position: int, length: int) -> tuple[bytes, int]:
-    """So many bytes and the position after them."""
+    """Bytes of a given number, and the position after them."""
     end = position + length
     if end > len(buffer):
         raise EndsEarlyError(f"a value of {length} bytes where {len(buffer) - position} are left")
@@ -137,7 +137,7 @@ def read_fixed(buffer: bytes, position: int, length: int) -> tuple[bytes, int]:
 def read_header(data: bytes) -> Header:
     """The header of a whole file in memory; the file's checksum, if it has one, is verified.
 
-    Manifests of one writer are equal up to their sync marker, so headers parsed lately are recognised.
+    Manifests of one writer are equal up to their sync marker, so recently parsed headers are reused.
 
     Raises:
         AvroError: not an Avro file, or a damaged one.
@@ -381,7 +381,7 @@ def check_json_size(text: bytes | str) -> None:
     """Refuse a JSON document of very many values before they become objects.
 
     Raises:
-        ValueError: more than `MAX_JSON_VALUES`, counted by what separates and opens them.
+        ValueError: more than `MAX_JSON_VALUES`, counted by their separators and opening brackets.
     """
     if len(text) > MAX_JSON_VALUES:
         signs: Any = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
@@ -390,7 +390,7 @@ def check_json_size(text: bytes | str) -> None:
 
 
 def parse_avro_schema(text: bytes) -> Any:
-    """The JSON of a writer's schema; AvroError if it is none."""
+    """The JSON of a writer's schema; AvroError if it is not valid."""
     try:
         check_json_size(text)
         return json.loads(text)
@@ -441,7 +441,7 @@ def resolve(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def record_fields(schema: Any) -> list[Mapping[str, Any]]:
-    """The fields of a record schema; AvroError if it is none."""
+    """The fields of a record schema; AvroError if it is not a record."""
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise AvroError(f"its schema has {type_name(schema)!r:.60} where a record belongs")
     fields = schema.get("fields")

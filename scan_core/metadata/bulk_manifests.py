@@ -57,7 +57,7 @@ class Spans(NamedTuple):
         return [block[start : start + length] if length >= 0 else None for start, length in places]
 
     def runs(self, block: bytes, kernels: Kernels) -> tuple[Numbers, Numbers]:
-        """Where spans begin that differ from the one before, and for each span which of these it is equal to."""
+        """Indices of the spans that differ from the one before, and for each span the index of its run."""
         starts, lengths = (np.ascontiguousarray(part, np.int64) for part in self)
         changed = np.zeros(len(starts), np.int64)
         kernels["mark_changes"](np.frombuffer(block, np.uint8), len(block), starts, lengths, len(starts), changed)
@@ -93,7 +93,7 @@ class DeleteColumns(NamedTuple):
     content_sizes: Numbers
 
     def at(self, rows: Numbers, moved: Numbers) -> "DeleteColumns":
-        """Those of some rows, whose bytes have moved so far."""
+        """The columns of some rows, whose bytes were moved by these distances."""
         return DeleteColumns(
             self.contents[rows],
             self.equality_ids.at(rows),
@@ -136,7 +136,7 @@ class EntryColumns:
         return len(self.record_counts)
 
     def only(self, rows: Numbers) -> "EntryColumns":
-        """These entries alone, without the bytes of the others."""
+        """Only these entries, without the bytes of the others."""
         records = self.records.at(rows)
         ends = np.cumsum(records.lengths, dtype=np.int64)
         starts = ends - records.lengths
@@ -181,7 +181,7 @@ class Program:
     width: int
 
     def columns(self, data: bytes, blocks: Sequence[tuple[int, int]], kernels: Kernels) -> npt.NDArray[np.int64] | None:
-        """Columns of one number per record; None if the data are not what they should be, or steps do not know something.
+        """Columns of one number per record; None if the data are damaged, or have a form for which there is no step.
 
         The last column is where each record ends.
 
@@ -411,7 +411,7 @@ class _Builder:
         return Spans(self._narrow(np.where(lengths < 0, 0, starts)), self._narrow(lengths))
 
     def _narrow(self, places: Numbers) -> Numbers:
-        """Places in the block in as few bytes as hold them."""
+        """Positions in the block, in the narrowest integer type that holds them."""
         return places.astype(np.int32 if len(self._block) <= _INT32 else np.int64)
 
     def _is_text(self, slot: int) -> bool:
@@ -502,7 +502,7 @@ _NOTHING: Mapping[int, Any] = {}
 
 
 class MadeDeletes:
-    """The delete files of columns as objects, all made when the first is asked for: whoever wants one wants many."""
+    """The delete files of columns as objects; all are made when the first is requested, because a caller that needs one needs many."""
 
     __slots__ = ("_columns", "_made")
 
@@ -517,7 +517,7 @@ class MadeDeletes:
 
 
 def made_deletes(columns: EntryColumns) -> MadeDeletes | None:
-    """For columns of delete files; data files are made one by one each time."""
+    """The objects for columns of delete files; objects of data files are made one at a time."""
     return None if columns.deletes is None else MadeDeletes(columns)
 
 

@@ -1,4 +1,4 @@
-"""Manifest lists -> the manifests of a snapshot, with what can be known of them before they are opened."""
+"""Manifest lists -> the manifests of a snapshot, with the facts that are known before they are opened."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,7 +21,7 @@ _BYTES_PER_BYTE = 4
 
 
 class PartitionSummary(NamedTuple):
-    """What the partition values of a manifest's files have in common, for one field of its spec."""
+    """Bounds and flags of the partition values of all files of a manifest, for one field of its spec."""
 
     contains_null: bool
     contains_nan: bool | None

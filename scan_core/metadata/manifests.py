@@ -130,7 +130,7 @@ class _Reader:
         return self._build, manifest, self._specs[spec_id]
 
     def _kept(self, manifest: ManifestFile, key: Any) -> Any:
-        """What the cache has of the very file that is there now, else None."""
+        """The cached files of a manifest if the file has not changed since, else None."""
         kept = cache.get(key)
         return kept[0] if kept is not None and kept[1] == fingerprint(manifest.path, self._io) else None
 
@@ -162,7 +162,7 @@ class _Reader:
         return _Read(manifest, identity, spec, known[0], blocks, num_entries, num_bytes)
 
     def _finish(self, batch: Sequence[tuple[int, _Read]], keys: Sequence[Any], found: list[Any]) -> None:
-        """Decode what was read, and keep it."""
+        """Decode manifests that were read, and cache the result."""
         alike: dict[tuple[int, int], list[tuple[int, _Read]]] = defaultdict(list)
         for index, read in batch:
             alike[id(read.decoders), read.spec.spec_id].append((index, read))
@@ -174,7 +174,7 @@ class _Reader:
                 cache.put(keys[index], (files, read.identity), size)
 
     def _together(self, reads: Sequence[_Read]) -> list[Any] | None:
-        """The files of each manifest; None if entries are few, not as usual, or not to be decoded by compiled code."""
+        """The files of each manifest, decoded together; None if there are few entries, an entry is unusual, or compiled code is not allowed."""
         decoders = reads[0].decoders
         if decoders.columns is None or sum(r.num_entries for r in reads) < MIN_RECORDS:
             return None

@@ -238,7 +238,7 @@ def _version(name: str) -> int:
 
 
 def _last_updated(path: str, io: FileIOConfig) -> int:
-    """`last-updated-ms` of a metadata file; -1 for a file that is none."""
+    """`last-updated-ms` of a metadata file; -1 for a file that is not a metadata file."""
     try:
         return int(_content(path, io)["last-updated-ms"])
     except (ValueError, KeyError, TypeError):
@@ -343,7 +343,7 @@ def _parse(document: Document, version: int, file: str) -> TableMetadata:
 
 
 def _chosen(document: Document, list_name: str, id_name: str, listed: Mapping[int, Any]) -> int:
-    """The id of the schema or spec in force; v1 tables may know only one of them, which has no id to be named by."""
+    """The id of the current schema or spec; a v1 table may have a single one without an id."""
     only = next(iter(listed))
     return document.integer(id_name, default=only) if document.objects(list_name) else only
 

@@ -19,12 +19,12 @@ _known: dict[str, str] = {}
 
 
 def remember_secret(variable: str, value: str) -> None:
-    """Never show this value, which an environment variable held."""
+    """Hide this value, which comes from an environment variable, in all messages."""
     _remember(value, f"${{{variable}}}")
 
 
 def remember_passwords(text: str) -> None:
-    """Never show the passwords of URLs in a text, also where libraries take the URL apart."""
+    """Hide the passwords of URLs in a text in all messages, also where a library shows only a part of the URL."""
     for match in _IN_URL.finditer(text):
         _remember(match[0][:-1].partition(":")[2], "***")
 
@@ -79,20 +79,20 @@ class HidingStream(TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As the stream: where it seems to have none, click writes to the stream beneath."""
+        """The encoding of the stream; without it click would write to the underlying stream directly."""
         return self._stream.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """As the stream."""
+        """How the stream handles encoding errors."""
         return self._stream.errors
 
     def isatty(self) -> bool:
-        """As the stream."""
+        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """As the stream."""
+        """The file descriptor of the stream."""
         return self._stream.fileno()
 
 
@@ -163,7 +163,7 @@ class MissingFileError(ScanError, FileNotFoundError):
 
 
 class OutsideTableError(MissingFileError):
-    """A path in the metadata of a table that leads outside of the places where its files may lie."""
+    """A path in table metadata that leads outside of the locations where files of the table may be stored."""
 
 
 class UnsupportedError(ScanError, NotImplementedError):
@@ -175,7 +175,7 @@ class MemoryLimitError(ScanError, MemoryError):
 
 
 class ScanCancelledError(ScanError):
-    """The scan was cancelled, from whichever thread."""
+    """The scan was cancelled, possibly by another thread."""
 
     def __str__(self) -> str:
         return "the scan was cancelled"

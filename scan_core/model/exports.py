@@ -9,7 +9,7 @@ from typing import Any
 def lazy_exports(
     package: str, names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """What a package's `__init__` assigns to `__getattr__`, `__dir__` and `__all__`.
+    """The values that a package's `__init__` assigns to `__getattr__`, `__dir__` and `__all__`.
 
     The imports under TYPE_CHECKING next to it name the same for type checkers.
 

@@ -1,4 +1,4 @@
-"""What a scan did, in counts that add up: the metrics of a scan are the sum of those of its splits."""
+"""Counters of the work of a scan: the metrics of a scan are the sum of those of its splits."""
 
 from dataclasses import asdict, dataclass, fields
 

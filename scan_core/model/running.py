@@ -35,11 +35,11 @@ class Running:
             _RUNNING.discard(self)
 
     def stop(self) -> None:
-        """Nobody wants more results: let whoever works for them end."""
+        """Stop the workers of this run: no more results are needed."""
         self._is_stopped = True
 
     def cancel(self) -> None:
-        """Let this run raise `ScanCancelledError` wherever it is, also where it waits."""
+        """Make this run raise `ScanCancelledError`, also while it waits."""
         with self._lock:
             self.is_cancelled = self._is_stopped = True
             wake = self._wake
@@ -47,12 +47,12 @@ class Running:
             wake()
 
     def on_cancel(self, wake: Callable[[], None] | None) -> None:
-        """Have `wake` called by `cancel`; None when there is nobody left to wake."""
+        """Have `wake` called by `cancel`; None removes the callback."""
         with self._lock:
             self._wake = wake
 
     def check(self) -> None:
-        """Go on only if this run, and the one that it is part of, were not stopped.
+        """Check that neither this run nor the run it is part of was stopped.
 
         Raises:
             ScanCancelledError: they were.
@@ -64,7 +64,7 @@ class Running:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """This thread works for this run."""
+        """A context in which the current thread works for this run."""
         before, _THREAD.running = current(), self
         try:
             yield
@@ -99,7 +99,7 @@ def current() -> Running | None:
 
 
 def check_running() -> None:
-    """Go on only if the run for which this thread works was not stopped.
+    """Check that the run for which this thread works was not stopped.
 
     Raises:
         ScanCancelledError: it was.
@@ -109,12 +109,12 @@ def check_running() -> None:
 
 
 def sharing() -> int:
-    """Runs among which memory and threads of this process are shared, at least one."""
+    """The number of runs that share the memory and threads of this process, at least one."""
     return max(len(_RUNNING), 1)
 
 
 def _forget() -> None:
-    """In a forked process nothing runs."""
+    """Forget all runs: none of them continues in a forked process."""
     global _LOCK  # noqa: PLW0603  a lock that a thread of the parent may have held
     _LOCK = Lock()
     _RUNNING.clear()

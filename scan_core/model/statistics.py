@@ -93,7 +93,7 @@ def _decode_decimal(data: bytes, scale: int) -> decimal.Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What is known of one column's values in a row group, page or file.
+    """Known facts about the values of one column in a row group, page or file.
 
     Bounds are Python values: bool, int, float, str, bytes (binary, fixed, uuid), `decimal.Decimal`; dates as int days,
     times and timestamps as int in the unit of the type; None where unknown. A FileReader gives them in the file's

@@ -61,7 +61,7 @@ class TableMetadata:
 
     @property
     def current_snapshot(self) -> Snapshot | None:
-        """None for a table without snapshots."""
+        """The current snapshot; None for a table without snapshots."""
         return None if self.current_snapshot_id is None else self.snapshots[self.current_snapshot_id]
 
     def field_paths(self) -> Mapping[int, tuple[NestedField, ...]]:

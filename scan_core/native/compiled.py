@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_unlock)
 
 
 def may_use_numba(options: ScanOptions) -> bool:
-    """Whether compiled kernels are allowed, fit into memory, and can be had in this environment."""
+    """Whether compiled kernels are allowed, fit into memory, and are available in this environment."""
     return options.switches.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES and is_available()
 
 

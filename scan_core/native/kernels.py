@@ -25,21 +25,21 @@ def splitmix(number: Any) -> Any:
 
 @inlined
 def mix(word: Any, secret: Any, first: Any, multiplier: Any) -> Any:
-    """What a word contributes to its row's hash."""
+    """The contribution of a word to its row's hash."""
     mixed = (word ^ secret) * first
     return (mixed ^ (mixed >> u(32))) * multiplier
 
 
 @inlined
 def finished(total: Any, first: Any) -> Any:
-    """The hash of what the words contributed."""
+    """The hash made from the contributions of the words."""
     mixed = (total ^ (total >> u(29))) * first
     return mixed ^ (mixed >> u(32))
 
 
 @inlined
 def ones(word: Any) -> Any:
-    """How many bits are set; LLVM knows this form and makes one instruction of it."""
+    """The number of bits that are set; LLVM recognises this form and emits a single instruction."""
     word -= (word >> u(1)) & u(0x5555555555555555)
     word = (word & u(0x3333333333333333)) + ((word >> u(2)) & u(0x3333333333333333))
     word = (word + (word >> u(4))) & u(0x0F0F0F0F0F0F0F0F)
@@ -78,14 +78,14 @@ _LOOP_WORDS = u(8)
 def hash_words(  # noqa: PLR0917  kernels take pointers and numbers, no objects
     words: Any, rows: Any, secret: Any, first: Any, multiplier: Any, total: Any
 ) -> Any:
-    """Add what one word of each row contributes to its hash."""
+    """Add the contribution of one word of each row to its hash."""
     for row in range(rows):
         total[row] += mix(words[row], secret, first, multiplier)
     return rows
 
 
 def hash_codes(of_values: Any, codes: Any, rows: Any, total: Any) -> Any:
-    """Add what the value that each row points at contributes."""
+    """Add the contribution of the value that each row points to."""
     for row in range(rows):
         total[row] += of_values[u(codes[row])]
     return rows
@@ -94,7 +94,7 @@ def hash_codes(of_values: Any, codes: Any, rows: Any, total: Any) -> Any:
 def hash_bytes(  # noqa: PLR0917  same
     offsets: Any, data: Any, rows: Any, data_end: Any, first: Any, secrets: Any, roots: Any, total: Any
 ) -> Any:
-    """Add what the byte string of each row contributes (`keys.hash._hash_bytes`).
+    """Add the contribution of the byte string of each row (`keys.hash._hash_bytes`).
 
     `secrets` holds, for each word of the loop, its secret, its multiplier and what zeros contribute; `roots` those of
     later words and the multiplier of the length.
@@ -329,7 +329,7 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
     out: Any,
     width: Any,  # noqa: ARG001  bounds `out`
 ) -> Any:
-    """Where the fields of each record lie, in `width` columns of a number per record; returns how many records were walked.
+    """Find the fields of each record and write their positions into `width` columns; returns the number of records walked.
 
     Steps are four numbers: kind, column, whether null comes first (1) or second (2) in a union, and bytes. Stops at what
     is damaged or unusual.
@@ -441,7 +441,7 @@ def count_ascii(data: Any, size: Any, starts: Any, lengths: Any, num_rows: Any) 
 def find_in_pairs(  # noqa: PLR0917  kernels take no objects
     data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, key: Any, of_bytes: Any, found: Any, lengths: Any
 ) -> Any:
-    """Of arrays of pairs that were walked: the number under `key`, or where its bytes begin, and its length.
+    """Find `key` in arrays of pairs that were walked: its number, or the position of its bytes, and its length.
 
     The first pair of a key counts. Lengths are -1 where there is none, also in an array that is cut off, and 0 for
     numbers; returns how many have one.
@@ -649,7 +649,7 @@ def _walk_chunk(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels t
 def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
     data: Any, size: Any, at: Any, num_groups: Any, num_leaves: Any, stack: Any, rows: Any, chunks: Any
 ) -> Any:
-    """The numbers of the column chunks of a Parquet footer, and how many rows its row groups have.
+    """Read the numbers of the column chunks of a Parquet footer, and the row counts of its row groups.
 
     Numbers that are missing stay as they are. Returns the position behind the last row group; 0 if the bytes are damaged
     or unusual.
@@ -798,7 +798,7 @@ def place(  # noqa: PLR0917  same
 def _look_up(  # noqa: PLR0917  same
     block: Any, size: Any, levels: Any, num_levels: Any, bits: Any, counts: Any, table: Any, seen: Any, scratch: Any
 ) -> Any:
-    """Those of a block of hashes that are in the table; returns how many.
+    """Find a block of hashes in the table; returns how many are in it.
 
     `scratch` holds, in this order, a block's worth of each: places found, entries found, places that wait for the next
     level, places whose bit is set. Three passes a level, so that the accesses to memory of many hashes overlap.
@@ -842,7 +842,7 @@ def _resolve(  # noqa: PLR0917  same
     scratch: Any,
     found: Any,
 ) -> Any:
-    """Of hashes whose bit is set those that have its entry are found, the others wait."""
+    """Split the hashes whose bit is set: those that own the entry are found, the others wait for the next level."""
     at_entry, waiting, passed = _BLOCK, _BLOCK * u(2), _BLOCK * u(3)
     for j in range(count):
         bit = (block[u(scratch[passed + j])] * multiplier) >> shift

@@ -75,7 +75,7 @@ class Parameter:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values, in memory."""
+        """NumPy type of the values in memory."""
         return np.dtype(_DTYPES[self.kind])
 
 
@@ -93,7 +93,7 @@ class Callee:
         self._compiled: Any = None
 
     def compiled(self) -> Any:
-        """What Numba calls in its place."""
+        """The function that Numba calls in its place."""
         if self._compiled is None:
             self._compiled = self._make() if self._make else _dispatcher(self.function, forceinline=self._inline)
         return self._compiled
@@ -237,7 +237,7 @@ def unit_of(module: str) -> Kernels:
 
 
 def uncompiled(modules: Sequence[str]) -> list[str]:
-    """Those of these units, which must have been imported, for which there is no file yet."""
+    """The units for which there is no file yet; all must have been imported."""
     return [module for module in modules if _usable(module) is None]
 
 
@@ -362,7 +362,7 @@ def _place(array: Any) -> int:
 
 
 def _message(refusal: ctypes.c_void_p) -> str:
-    """What a kernel says of its arguments: it is a constant of the code, written as Numba writes exceptions."""
+    """The message of a kernel's exception: a constant in the code, in the form in which Numba writes exceptions."""
     if refusal.value:
         data, size = _Refusal.from_address(refusal.value).data, _Refusal.from_address(refusal.value).size
         if data and _FOUND_BY_CHECK in ctypes.string_at(data, size):
@@ -411,7 +411,7 @@ def declare_pointer_kernels(table: Mapping[str, tuple[Callable[..., Any], str]])
 
 
 def signatures() -> dict[str, tuple[Callable[..., Any], str]]:
-    """Of the kernels that take pointers, by name: the function, and its parameters as `name:kind[length]`."""
+    """The function and the parameters, as `name:kind[length]`, of each kernel that takes pointers, by name."""
     return dict(_POINTER_KERNELS)
 
 
@@ -520,10 +520,10 @@ def _pipeline() -> Any:
 
     class Unadded(codegen.JITCPUCodegen):  # type: ignore[misc]
         def _add_module(self, module: Any) -> None:
-            """Nothing is to be run."""
+            """Do nothing: no code is run."""
 
         def set_env(self, name: str, environment: Any) -> None:
-            """What runs has no objects of Python."""
+            """Do nothing: the code uses no Python objects."""
 
     class Intermediate(codegen.AOTCodeLibrary):  # type: ignore[misc]
         def get_pointer_to_function(self, _name: str) -> int:
@@ -631,7 +631,7 @@ def _unpacked(data: bytes) -> tuple[bytes, dict[str, list[str]]] | None:
 
 @cache
 def _makers() -> dict[str, str]:
-    """Inputs of machine code besides the source; workers without Numba run the code of their driver."""
+    """The inputs of machine code besides the source; workers without Numba run the code of their driver."""
     return {name: version(name) for name in ("numba", "numpy")} if find_spec("numba") is not None else {}
 
 
@@ -641,7 +641,7 @@ def _usable(unit: str) -> tuple[bytes, dict[str, list[str]]] | None:
 
 
 def _kept(unit: str = KEYS) -> bytes | None:
-    """What an earlier process has left; the file that is judged is the one that is read."""
+    """The machine code that an earlier process stored; the file that is checked is the one that is read."""
     name = _file_name(unit)
     for folder in _folders():
         if (found := trusted_content(folder / name)) is not None:
@@ -662,7 +662,7 @@ def _file_name(unit: str = KEYS) -> str:
 
 @cache
 def _source_digest(unit: str) -> str:
-    """Of the source of all modules whose functions the kernels reach, of the values that they read, of this module."""
+    """Digest of the source of all modules whose functions the kernels reach, of the values that they read, and of this module."""
     modules, values = {__name__}, []
     waiting: list[Any] = []
     for name, (function, signature) in sorted(_declared(unit).items()):

@@ -58,7 +58,7 @@ MIN_FILES = 64
 
 
 def key_clusters(pairs: Sequence[tuple[KeyBounds, KeyBounds]], num_deletes: int) -> tuple[Indices, Indices]:
-    """The number of the cluster of each delete file and each data file; all 0 if they hang together.
+    """The number of the cluster of each delete file and each data file; all 0 if there is a single cluster.
 
     Args:
         pairs: for each key column with bounds, those of the delete files and of the data files that some may touch.
@@ -74,7 +74,7 @@ def key_clusters(pairs: Sequence[tuple[KeyBounds, KeyBounds]], num_deletes: int)
 
 
 def _by_column(deletes: KeyBounds, data: KeyBounds) -> tuple[Indices, Indices] | None:
-    """None where bounds are missing, or NULL may be on both sides: then every delete may touch every file."""
+    """Clusters by the bounds of one column; None if bounds are missing, or NULL may be on both sides: then every delete may touch every file."""
     if not deletes.known.all() or not data.known.all():
         return None
     if deletes.may_have_null.any() and data.may_have_null.any():
@@ -111,7 +111,7 @@ class EqualityAssignment:
 
 
 def scope_of(delete_file: DeleteFile, specs: Mapping[int, PartitionSpec]) -> Scope:
-    """Where an equality delete reaches (SEMANTICS rule 4)."""
+    """The scope of an equality delete: one partition or the whole table (SEMANTICS rule 4)."""
     if specs[delete_file.spec_id].is_unpartitioned:
         return None
     return delete_file.spec_id, delete_file.partition
@@ -216,7 +216,7 @@ class DeleteReach:
         return part.where(~(out_of_scope | out_of_bounds))
 
     def _beyond(self, part: ColumnPart[DeleteFile], chosen: Indices, ids: tuple[int, ...]) -> Mask:
-        """Which of these files have no key within what all data files hold; none if their ids are not as they should be."""
+        """The files whose keys all lie outside the bounds of all data files; none if their field ids are invalid."""
         found = np.zeros(len(chosen), np.bool_)
         paths = [self._field_paths.get(i, ()) for i in ids]
         if not all(path and isinstance(path[-1].type, PrimitiveType) for path in paths):
@@ -229,7 +229,7 @@ class DeleteReach:
         return found
 
     def _hull(self, field_id: int, kind: PrimitiveType) -> KeyBounds | None:
-        """The bounds of a column over all data files as those of one; None where a file lacks them."""
+        """The bounds of a column over all data files together; None if a file lacks them."""
         if field_id not in self._hulls:
             indices = np.arange(len(self._data), dtype=np.int64)
             found = self._data.bounds(indices, field_id, kind, nan_matters=False)
@@ -264,7 +264,7 @@ class _Combinations:
         self.known: list[tuple[int, ...]] = [()]
 
     def add(self, group: int, touched: Indices) -> None:
-        """These files need one more group."""
+        """Add one group to those that these files need."""
         before, places = np.unique(self._of_file[touched], return_inverse=True)
         first = len(self.known)
         self.known.extend((*self.known[c], group) for c in before.tolist())
@@ -272,7 +272,7 @@ class _Combinations:
 
 
 def _state_covers(groups: list[EqualityDeleteGroup], scopes: Sequence[Scope]) -> None:
-    """Tell each group which narrower ones reach as far; narrower ones first, for their own covers are part of them."""
+    """Record for each group which narrower groups reach as far; narrower ones first, because their own covers are part of them."""
     by_scope: dict[Scope, list[int]] = defaultdict(list)
     for number, scope in enumerate(scopes):
         by_scope[scope].append(number)
@@ -646,5 +646,5 @@ def build_delete_index(
 
 
 def _absent(delete_files: Sequence[DeleteFile], context: ScanContext) -> set[int]:
-    """Some writers commit an empty delete file and never create it."""
+    """Indices of empty delete files that do not exist: some writers commit an empty file without creating it."""
     return {i for i, f in enumerate(delete_files) if f.record_count == 0 and not exists(f.path, context.io)}

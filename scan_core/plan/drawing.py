@@ -17,7 +17,7 @@ MAX_FILES = 200
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """What is drawn of a plan.
+    """The parts of a plan that are drawn.
 
     Attributes:
         context: of the scan.
@@ -36,11 +36,11 @@ class DrawnPlan:
     text: str
 
     def page(self) -> Html:
-        """A document of its own."""
+        """A complete HTML document."""
         return page(f"Plan of a scan of {self.context.table}", *_parts(self))
 
     def fragment(self) -> Html:
-        """For a notebook."""
+        """Markup for a notebook."""
         return fragment(*_parts(self))
 
 

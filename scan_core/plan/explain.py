@@ -285,7 +285,7 @@ class _Group:
 
 
 def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
-    """What bitmap indexes answer; nothing where no file of the plan has an index that the filter could use."""
+    """Describe what bitmap indexes answer; empty if no file of the plan has an index that the filter could use."""
     if context.predicate is None or not (indexed := [task for task in tasks if task.bitmap_indexes]):
         return
     conjuncts = context.predicate.conjuncts
@@ -362,7 +362,7 @@ _MAX_RANGES = 4
 
 
 def explain_filters(context: ScanContext) -> Iterator[str]:
-    """Of a plan: keys, estimate, and where each filter is used."""
+    """Describe the runtime filters of a plan: keys, estimate, and where each filter is used."""
     for filter_ in context.runtime_filters:
         yield f"  {filter_.name}: {_keys(filter_, context)}"
         decision = filter_.decision
@@ -374,7 +374,7 @@ def explain_filters(context: ScanContext) -> Iterator[str]:
 
 
 def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
-    """Of the last run in this process: levels that were switched off on the way."""
+    """Describe the last run in this process: levels that were switched off while it ran."""
     for filter_ in filters:
         run = RUNS.find(filter_.decision.run) or Worth()
         for level, tally in run.tallies.items():
@@ -422,7 +422,7 @@ def _used(filter_: RuntimeFilter) -> list[str]:
 
 
 def _off(decision: FilterDecision) -> dict[str, list[str]]:
-    """Levels by the reason why they are off."""
+    """Levels that are switched off, by reason."""
     found: dict[str, list[str]] = {}
     for level, reason in decision.off:
         found.setdefault(reason, []).append(level.value)

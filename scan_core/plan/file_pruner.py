@@ -1,4 +1,4 @@
-"""Which manifests and data files can hold a row that fulfils the predicate, and a trace of what was left out."""
+"""Which manifests and data files can hold a row that fulfils the predicate, and a trace of those that were excluded."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class Pruned:
 
 @dataclass(slots=True)
 class PlanTrace:
-    """What a plan read and left out. Keys of the mappings are reasons in words."""
+    """What a plan read and what it excluded. Keys of the mappings are reasons in words."""
 
     manifests_read: int = 0
     data_files_seen: int = 0
@@ -68,7 +68,7 @@ BY_BOUNDS = "the filter, from the least and greatest values of their columns"
 
 
 class FilePruner:
-    """The scan's filter against partitions and bounds; what a partition says is worked out once."""
+    """Compares the scan's filter with partitions and bounds; each partition is evaluated once."""
 
     def __init__(self, metadata: TableMetadata, context: ScanContext) -> None:
         schema = metadata.schemas.get(context.projection.schema_id)
@@ -113,7 +113,7 @@ class FilePruner:
         return BY_BOUNDS if verdict is Match.NEVER else None
 
     def is_fulfilled_by_all_rows(self, file: DataFile) -> bool:
-        """True if bounds and counts of the file's columns tell that every row of it fulfils the filter."""
+        """True if bounds and counts of the file's columns prove that every row fulfils the filter."""
         if self._predicate is None:
             return True
         if not self._switches.prune_files:
@@ -136,7 +136,7 @@ class FilePruner:
         return ObjectPart(kept)
 
     def _prune_columns(self, part: ColumnPart[DataFile], trace: PlanTrace) -> ColumnPart[DataFile]:
-        """By the columns of a manifest, and one by one only what those cannot decide."""
+        """Prune by the columns of a manifest; only files that these cannot decide are compared one by one."""
         columns, rows = part.columns, part.rows
         assert self._predicate is not None  # noqa: S101 - otherwise there is nothing to prune by
         reasons = np.zeros(len(rows), np.int8)
@@ -186,7 +186,7 @@ def _trace_pruned(reasons: npt.NDArray[np.int8], part: ColumnPart[DataFile], tra
 
 
 def file_statistics(file: ContentFile, schema: Schema) -> Callable[[int], ColumnStatistics | None]:
-    """What a manifest knows of a file's columns, by field id, in the types of `schema`."""
+    """Statistics of a file's columns from its manifest, by field id, in the types of `schema`."""
 
     def of_column(field_id: int) -> ColumnStatistics | None:
         if field_id not in schema:

@@ -30,7 +30,7 @@ _FLOATING = frozenset({"float", "double", "decimal"})
 
 
 class KeyBounds(NamedTuple):
-    """Of one column in each of some files; `lower` and `upper` mean nothing where `known` is False."""
+    """Bounds of one column in each of some files; `lower` and `upper` are undefined where `known` is False."""
 
     lower: Numbers
     upper: Numbers
@@ -77,7 +77,7 @@ def key_bounds_of_columns(
     *,
     nan_matters: bool,
 ) -> KeyBounds:
-    """As `key_bounds`, of files that are columns.
+    """Bounds of a key column, as `key_bounds` gives them, for files held as columns.
 
     Args:
         columns: entries of manifests.
@@ -134,7 +134,7 @@ def _number(value: Any, key_type: PrimitiveType, padding: bytes) -> Any:
 
 
 def _order_numbers(values: Any, key_type: PrimitiveType, padding: int) -> Numbers:
-    """As `_number` gives them, each writable."""
+    """The order-preserving number of each value, as `_number` computes it, in a writable array."""
     if key_type.name not in _TEXT_LIKE:
         return numbers(values).astype(_dtype(key_type))
     offsets = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, 8 * values.offset)
@@ -166,7 +166,7 @@ class ObjectPart(Generic[F]):
         return len(self.files)
 
     def file(self, index: int) -> F:
-        """One of them."""
+        """One of the files."""
         return self.files[index]
 
     def sequence_numbers(self) -> Numbers:
@@ -206,12 +206,12 @@ class ColumnPart(Generic[F]):
         return len(self.rows)
 
     def file(self, index: int) -> F:
-        """One of them."""
+        """One of the files."""
         found: F = file_at(self.columns, self.rows.item(index), self.made)
         return found
 
     def where(self, kept: Mask) -> "ColumnPart[F]":
-        """Some of the files, without the bytes of the others if those are most: a manifest may have millions."""
+        """Some of the files; the bytes of the others are released if they are the majority, as a manifest may have millions of files."""
         rows = self.rows[kept]
         if len(rows) > len(self.columns) // 2:
             return ColumnPart(self.columns, rows, self.made)

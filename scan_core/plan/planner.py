@@ -1,6 +1,6 @@
 """Planning: a snapshot and a scan's context -> the data files to read, each with the deletes that may touch it.
 
-Reads manifests, never data: what cannot hold a row of the result is left out by partition and file statistics, then
+Reads manifests, never data: files that cannot hold a row of the result are excluded by partition and file statistics, then
 deletes are matched to the remaining files.
 """
 
@@ -54,7 +54,7 @@ class ScanPlan:
 
     @property
     def total_weight(self) -> int:
-        """The same, but a file counts at least as many as opening it costs."""
+        """Total bytes, where each file counts at least as many as opening it costs."""
         return int(np.maximum(self.index.tasks.data_files.sizes, OPEN_FILE_COST_BYTES).sum())
 
     def splits(self, split_bytes: int | None = None) -> Sequence[Split]:
@@ -170,7 +170,7 @@ rows has to be asked again which of its deletes still exist."""
 
 @dataclass(frozen=True, slots=True)
 class FileFinder:
-    """Collects the files of one plan from manifests, and in `trace` what it left out."""
+    """Collects the files of one plan from manifests; `trace` records what it excluded."""
 
     metadata: TableMetadata
     context: ScanContext
@@ -213,7 +213,7 @@ class FileFinder:
         return FileSet(kept)
 
     def all_delete_files(self, manifests: Sequence[ManifestFile]) -> Iterator[DeleteFile]:
-        """Each delete file of the manifests, wherever it reaches; they are read again and not all held."""
+        """Every delete file of the manifests, whatever its scope; manifests are read again, and not all files are held at once."""
         for parts in self._in_pieces(manifests, read_delete_manifests):
             yield from FileSet(parts)
 

@@ -140,7 +140,7 @@ def _is_cut(result: Type) -> bool:
 
 
 def _tells_nothing(transform: Transform, source: Type, value: Any) -> bool:
-    """Truncating the smallest integers wraps around to the largest; columns may have been promoted since."""
+    """Whether a partition value proves nothing: truncation of the smallest integers wraps around, and a column may have been promoted."""
     if transform.kind == "truncate" and name_of(source) in INTEGRAL:
         return any(value <= end < value + transform.parameter - 1 for end in (2**31 - 1, 2**63 - 1))
     if transform.kind == "identity" and name_of(source) in {"int", "date"}:
@@ -170,7 +170,7 @@ class PlanFilters:
         return sum(pruned.count for reason, pruned in trace.data_files.items() if reason in reasons)
 
     def manifests_left(self, manifests: Sequence[ManifestFile], trace: PlanTrace) -> tuple[ManifestFile, ...]:
-        """Manifests with files that may contain a row with a key, and all delete manifests; the others are traced."""
+        """Manifests with files that may contain a row with a key, and all delete manifests; the others are recorded in the trace."""
         kept: list[ManifestFile] = []
         for manifest in manifests:
             is_data = manifest.content == DATA_MANIFEST

@@ -57,11 +57,11 @@ class Domain:
 
     @property
     def may_be_anything_but_null(self) -> bool:
-        """Can a row have a value or NaN?"""
+        """Whether a row can have a value or NaN."""
         return self.may_be_value or self.may_be_nan
 
     def relations_to(self, other: "Domain") -> tuple[bool, bool, bool]:
-        """Can it be less than, equal to, greater than the other? NaN is equal to itself and largest."""
+        """Whether it can be less than, equal to, or greater than the other. NaN is equal to itself and largest."""
         less = equal = greater = False
         if self.may_be_value and other.may_be_value:
             less = self.lower is None or other.upper is None or self.lower < other.upper
@@ -77,7 +77,7 @@ class Domain:
         return less, equal, greater
 
     def overlaps(self, lower: Any, upper: Any) -> bool:
-        """Can a value that is neither NULL nor NaN lie between these bounds, both included?"""
+        """Whether a value that is neither NULL nor NaN can lie between these bounds, both included."""
         is_apart = (self.upper is not None and self.upper < lower) or (self.lower is not None and self.lower > upper)
         return self.may_be_value and not is_apart
 
@@ -86,7 +86,7 @@ class Domain:
         return possible and not (self.excludes is not None and self.excludes(value))
 
     def membership(self, values: frozenset[Any]) -> tuple[bool, bool]:
-        """Can a value that is neither NULL nor NaN be among these, and can one be none of them?"""
+        """Whether a value that is neither NULL nor NaN can be among these, and whether one can be outside of them."""
         members = sorted_values(values)
         start = 0 if self.lower is None else bisect_left(members, self.lower)
         end = len(members) if self.upper is None else bisect_right(members, self.upper)
@@ -97,7 +97,7 @@ class Domain:
         return hit, self.may_be_value and (only is None or only not in values)
 
     def prefixed(self, prefix: str) -> tuple[bool, bool]:
-        """Can a text start with the prefix, and can one not?"""
+        """Whether a text can start with the prefix, and whether one can start otherwise."""
         end = prefix_end(prefix) if prefix else None
         below = self.upper is not None and self.upper < prefix
         above = self.lower is not None and end is not None and self.lower >= end
@@ -291,7 +291,7 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
 
 
 def is_path(node: BoundExpr) -> TypeGuard[Column | Member]:
-    """Is it a column, or a member of nothing but structs?"""
+    """Whether it is a column, or a struct member that is reached through structs alone."""
     root = node
     while isinstance(root, Member):
         root = root.operand

@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A count of each file, and where it is known."""
+    """A count for each file, and a mask of the files for which it is known."""
 
     values: Numbers
     known: Mask
@@ -61,11 +61,7 @@ class Counts(NamedTuple):
 
 
 def column_kind(type_: PrimitiveType) -> pa.DataType:
-    """How bounds of a type are held.
-
-    Raises:
-        NoColumnError: in no way.
-    """
+    """The representation of bounds of a type. Raises: NoColumnError: there is none."""
     name = type_.name
     if name in INTEGRAL or name in {"boolean", "decimal"}:
         return pa.int64()
@@ -128,7 +124,7 @@ def bounds_of(columns: EntryColumns, rows: Numbers, field_id: int, type_: Primit
 
 
 def in_order(lower: Any, upper: Any) -> Mask:
-    """Where both ends are known, and the lower one is not above the upper one."""
+    """A mask of the files for which both ends are known, and the lower one is not above the upper one."""
     if lower.type == pa.large_binary():
         import pyarrow.compute as pc
 
@@ -157,7 +153,7 @@ def counts_of(columns: EntryColumns, rows: Numbers, field_id: int) -> Counts:
 
 
 def _found(columns: EntryColumns, slot: int, rows: Numbers, field_id: int) -> Spans:
-    """Where a map has the bytes of a field, or its number instead of a place."""
+    """Positions of the bytes of a field in maps, or its number itself."""
     found, lengths = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
     spans = columns.statistics.get(slot)
     if spans is not None:
@@ -197,7 +193,7 @@ def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType
 
 
 def _decimals(data: Any, spans: Spans) -> Bounds:
-    """Big-endian and as short as may be, of at most eight bytes."""
+    """Decode big-endian decimals of minimal length, at most eight bytes."""
     starts, lengths = spans
     known = (lengths > 0) & (lengths <= _MAX_DECIMAL_BYTES)
     is_odd = known & (lengths > 8)
@@ -234,7 +230,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _fixed(data: Any, starts: Numbers, size: int) -> Any:
-    """So many bytes from each start on, a row each."""
+    """A fixed number of bytes from each start, one row each."""
     return np.ascontiguousarray(data[starts[:, None] + np.arange(size)])
 
 
@@ -271,11 +267,11 @@ class DomainColumn:
 
     @property
     def may_be_anything_but_null(self) -> Mask:
-        """Where a row can have a value or NaN."""
+        """A mask of the files in which a row can have a value or NaN."""
         return self.may_be_value | self.may_be_nan
 
     def relations_to(self, other: Domain) -> tuple[Mask, Mask, Mask]:
-        """As `Domain.relations_to`; the other is a constant."""
+        """See `Domain.relations_to`; the other is a constant."""
         nowhere = np.zeros(len(self.may_be_null), np.bool_)
         if other.may_be_nan:
             return self.may_be_value, self.may_be_nan, nowhere
@@ -289,11 +285,11 @@ class DomainColumn:
         return less, equal, greater | self.may_be_nan
 
     def without_excluded(self, possible: Mask, value: Any) -> Mask:
-        """As `Domain.without_excluded`."""
+        """See `Domain.without_excluded`."""
         return possible if self.excludes is None else possible & ~self.excludes(value)
 
     def membership(self, values: frozenset[Any]) -> tuple[Mask, Mask]:
-        """As `Domain.membership`.
+        """See `Domain.membership`.
 
         Raises:
             NoColumnError: too many values to test each, or one that fits no column.
@@ -317,7 +313,7 @@ class DomainColumn:
         return hit, self.may_be_value & ~(true_flags(pc.equal(self.lower, self.upper)) & is_listed)
 
     def prefixed(self, prefix: str) -> tuple[Mask, Mask]:
-        """As `Domain.prefixed`.
+        """See `Domain.prefixed`.
 
         Raises:
             NoColumnError: not a column of text.
@@ -343,7 +339,7 @@ def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
 def column_from_statistics(
     type_: PrimitiveType, bounds: tuple[Bounds, Bounds], counts: Counts
 ) -> tuple[DomainColumn, Mask]:
-    """As `domains.domain_from_statistics`, and the files whose bounds fit no column."""
+    """The column form of `domains.domain_from_statistics`, and the files whose bounds fit no column."""
     lower, upper = bounds
     nulls, nans, values, is_odd = counts
     is_odd = is_odd | lower.is_odd | upper.is_odd
@@ -372,7 +368,7 @@ def column_from_statistics(
 def narrow_by_partitions(
     column: DomainColumn, domains: Sequence[Domain | None], codes: npt.NDArray[Any]
 ) -> DomainColumn:
-    """As `domains.intersection` with one of `domains` for each file, None for one that says nothing.
+    """The intersection with one of `domains` for each file; None for a file whose partition says nothing.
 
     Raises:
         NoColumnError: a domain has ends that fit no column.
@@ -410,7 +406,7 @@ def _excludes(domains: Sequence[Domain], codes: npt.NDArray[Any]) -> Callable[[A
 
 
 def _where(chosen: Mask, values: Any) -> Any:
-    """The values, NULL where they are not chosen."""
+    """The chosen values; NULL elsewhere."""
     if chosen.all():
         return values
     return pc.if_else(boolean_array(chosen), values, pa.nulls(1, values.type)[0])
@@ -434,7 +430,7 @@ def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Mask]:
 
 
 class FileVerdicts(NamedTuple):
-    """Which files hold no row of the result, and which the columns cannot decide: they are matched one by one."""
+    """The files that hold no row of the result, and those that the columns cannot decide, which are matched one by one."""
 
     never: Mask
     undecidable: Mask
@@ -447,7 +443,7 @@ def match_columns(
     domains: Mapping[int, Mapping[int, Domain]],
     schema: Schema,
 ) -> FileVerdicts:
-    """As `partitions.match_file` for some files.
+    """The column form of `partitions.match_file`, for some files.
 
     Args:
         predicate: bound to the schema in force.
@@ -484,7 +480,7 @@ class _Facts:
     _known: dict[int, tuple[DomainColumn, Mask]] = field(default_factory=dict)
 
     def of(self, field_id: int, type_: Type) -> DomainColumn:
-        """What is known of one column in each file."""
+        """The known facts about one column in each file."""
         if field_id not in self._known:
             self._known[field_id] = self._column(field_id, type_)
         column, is_odd = self._known[field_id]

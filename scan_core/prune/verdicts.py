@@ -26,7 +26,7 @@ class Match(Enum):
 
 
 class Level(Enum):
-    """Where rows can be excluded, with the names that people read."""
+    """The levels at which rows can be excluded, with their names in reports."""
 
     FILES = "files"
     ROW_GROUPS = "row groups"
@@ -96,7 +96,7 @@ def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
 
 
 def match_all(predicate: BoundPredicate, facts: Facts) -> Match:
-    """Do all conjuncts together hold for no row, all rows or perhaps some?"""
+    """Whether all conjuncts together hold for no row, all rows, or perhaps some."""
     return combined(tuple(outcomes(c, facts).match for c in predicate.conjuncts))
 
 
@@ -137,7 +137,7 @@ def outcomes(node: BoundExpr, facts: Facts) -> Outcomes:  # noqa: C901  # one fl
 
 
 def takes_only_columns(node: BoundExpr) -> bool:
-    """Are all operands columns or constants? Only such conditions are decided for many files at once."""
+    """Whether all operands are columns or constants: only such conditions are decided for many files at once."""
     match node:
         case And(operands) | Or(operands):
             return all(map(takes_only_columns, operands))

@@ -193,7 +193,7 @@ def _extreme_float(function: Function, values: npt.NDArray[Any], kind: pa.DataTy
 
 
 def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """The dictionary values that occur in selected rows."""
+    """Dictionary values that occur in selected rows."""
     unused = len(array.dictionary)
     used = np.zeros(unused + 1, np.bool_)
     codes = numbers(array.indices.fill_null(0) if array.indices.null_count else array.indices)

@@ -96,12 +96,12 @@ class _MixedConjunct(Conjunct):
 
     @property
     def first_guess(self) -> float:
-        """Cheaper than a conjunct on values alone."""
+        """A cost below that of a conjunct on values alone."""
         return guess_cost(self.expr, len(self.columns)) - 0.5
 
     @property
     def collection_id(self) -> int | None:
-        """Answers of bitmaps are not values of a collection."""
+        """None: answers of bitmaps are not values of a collection."""
         return None
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
@@ -132,10 +132,10 @@ class _MixedConjunct(Conjunct):
         return Verdict(keep | failed, failed, evaluation_error(self.expr, outcome))
 
     def record_late(self, rows_in: int, removed: int) -> None:
-        """Nothing: the column of a part has its index."""
+        """Record nothing: the column of a part already has an index."""
 
     def _bounds(self, node: BoundExpr, known: Mapping[BoundExpr, Truth], num_rows: int) -> _Bounds:
-        """Without values. NULL may still turn into an error where another part fails, and only there."""
+        """Bounds without reading values. NULL may still become an error where another part fails, and only there."""
         if (truth := known.get(node)) is not None:
             return _Bounds(truth.true, not_false(truth) if self.can_fail else truth.true)
         match node:

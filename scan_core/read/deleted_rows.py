@@ -59,7 +59,7 @@ class DeleteSet(Restriction):
 
     @property
     def first_guess(self) -> float:
-        """After conjuncts, which usually let fewer rows pass."""
+        """A cost after those of conjuncts, which usually let fewer rows pass."""
         return 16.0 * len(self.sources)
 
     @property
@@ -183,7 +183,7 @@ class _DeletesWithin(Restriction):
 
     @property
     def first_guess(self) -> float:
-        """As for all rows."""
+        """The cost of the delete set for all rows."""
         return self.whole.first_guess
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:

@@ -75,7 +75,7 @@ _MIN_SAMPLED_STRETCHES = 64
 
 @dataclass(frozen=True, slots=True)
 class PageMatches:
-    """What is known of the rows [edges[k], edges[k + 1]) of one row group, for each k."""
+    """A verdict for the rows [edges[k], edges[k + 1]) of one row group, for each k."""
 
     edges: Sequence[int]
     verdicts: Sequence[Match]
@@ -122,7 +122,7 @@ class Stretches:
     def tested(
         self, found: PageMatches, match: Callable[[StatisticsOf, Callable[[int], "ExclusionTest | None"]], Match]
     ) -> PageMatches:
-        """What was found, without the undecided stretches that Bloom filters exclude."""
+        """The verdicts, with undecided stretches that Bloom filters exclude changed to NEVER."""
         if not self.tests:
             return found
         is_known = len(found.verdicts) == len(self.known)
@@ -175,12 +175,12 @@ class FileStatistics:
         return self._tests(row_group, types, self._reader.exclusion_test)
 
     def has_bloom_filter(self, row_group: RowGroup, field_id: int) -> bool:
-        """Whether the file has one for a column; does no I/O."""
+        """Whether the file has a Bloom filter for a column; does no I/O."""
         index = self._projection.index_of(field_id)
         return index is not None and self._reader.has_exclusion_test(row_group, index)
 
     def dictionaries(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:
-        """The same by dictionary pages."""
+        """Tests by dictionary pages whether a value is certainly not in a row group, by field id."""
         return self._tests(row_group, types, self._reader.dictionary_test)
 
     def _tests(

@@ -134,8 +134,7 @@ class KeyFilter(Restriction):
     """One runtime filter: ranges, which exclude no single rows, or a set of keys.
 
     Attributes:
-        filter: what the scan carries of it.
-        number: its place among the filters of the scan.
+        filter: the runtime filter of the scan. number: its position among the filters of the scan.
         keys: known keys of the join's other side.
         sources: of the columns that are compared, in the order of the keys.
         statistics: of the file.
@@ -160,16 +159,16 @@ class KeyFilter(Restriction):
 
     @property
     def key(self) -> object:
-        """Its place among the filters of the scan."""
+        """Its position among the filters of the scan."""
         return "runtime filter", self.number
 
     @property
     def first_guess(self) -> float:
-        """Close to that of a delete set, which is looked up the same way; but a join usually lets fewer rows pass."""
+        """A cost close to that of a delete set, which is looked up the same way; but a join usually lets fewer rows pass."""
         return 8.0 * len(self.sources)
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """By bounds, then by Bloom filters and dictionaries that exclude every key."""
+        """Decide by bounds, then by Bloom filters and dictionaries that exclude every key."""
         options, types = self.options, {field.field_id: field.type for field in self.filter.fields}
         if not options.switches.use_runtime_filters or not options.switches.prune_row_groups:
             return Match.MAYBE
@@ -192,7 +191,7 @@ class KeyFilter(Restriction):
         return Match.NEVER if any(answers) else Match.MAYBE
 
     def pages(self, group: RowGroup) -> PageMatches:
-        """By the bounds of pages."""
+        """Decide by the bounds of pages."""
         unknown, options = PageMatches.unknown(group.num_rows), self.options
         if not options.switches.use_runtime_filters or not options.switches.prune_pages or not self._is_on(Level.PAGES):
             return unknown
@@ -263,7 +262,7 @@ def open_key_filters(
 def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueSource]:
     """Sources of the key columns of filters whose keys are known and that judge rows.
 
-    All tasks that share a row group tell the same, whenever late keys come: by it they part the rows.
+    All tasks that share a row group get the same answer, whenever late keys arrive, because they divide its rows by it.
     """
     return [
         projection.leaf(f.field_id, f.type)

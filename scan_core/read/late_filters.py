@@ -1,4 +1,4 @@
-"""What scans learned about the filters of a table, kept for later processes.
+"""Measurements of the filters of a table, kept for later processes.
 
 Columns whose filters removed rows only after their values were read: for them a bitmap index would have paid. And what each
 condition of a filter cost and let through, which orders them. Numbers of rows, times, and digests of filters are kept, and no
@@ -103,7 +103,7 @@ class _Recorder:
         folder.keep_latest(_MAX_TABLES)
 
     def forget(self) -> None:
-        """In a fork: its parent stores what there is."""
+        """Forget the counts in a forked process; its parent stores them."""
         self._lock = Lock()
         self._counts = {}
         self._orders = {}
@@ -120,12 +120,12 @@ def record_late_filter(table: str, field_id: int, rows: int, removed: int) -> No
 
 
 def record_order(table: str, text: str, measured: Measurements) -> None:
-    """Keep what the steps of the filter `text` cost and let through, in place of what is known of it."""
+    """Replace the measurements of the filter `text`: what its steps cost and let through."""
     _RECORDER.add_order(table, text, measured)
 
 
 def stored_order(table: str, text: str) -> Measurements:
-    """What other processes measured for a filter; nothing if they did not."""
+    """The measurements of other processes for a filter; empty without any."""
     folder = _folder()
     return {} if folder is None else _measurements(_read(folder, _name(table), table).orders.get(_digest(text)))
 

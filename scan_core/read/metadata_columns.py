@@ -89,7 +89,7 @@ def partition_member(field_id: int, data_file: DataFile, spec: PartitionSpec, me
 
 @dataclass(frozen=True, slots=True)
 class MetadataSource:
-    """Where the values of one metadata column come from in one data file."""
+    """The source of the values of one metadata column in one data file."""
 
     field: NestedField
     data_file: DataFile

@@ -51,7 +51,7 @@ class Costed(Protocol):
 
     @property
     def key(self) -> object:
-        """What stays the same from file to file."""
+        """A key that is the same in every file."""
         ...
 
     @property
@@ -153,7 +153,7 @@ class Adaptivity:
             record_order(*self._stored, steps)
 
     def _recall(self) -> None:
-        """Begin with what earlier processes measured."""
+        """Start with the measurements of earlier processes."""
         self._may_recall = False
         if self._stored is not None and not self._measured:
             found = stored_order(*self._stored)
@@ -182,7 +182,7 @@ class Worth:
 
     @classmethod
     def in_file(cls) -> "Worth":
-        """For a conjunct or delete set in one file; the next file may be sorted differently."""
+        """A tally for a conjunct or delete set in one file; the next file may be sorted differently."""
         return cls(_TRIED_OF_FILE)
 
     def is_on(self, level: Level) -> bool:
@@ -194,7 +194,7 @@ class Worth:
         return tally.passed_over % _TRIED_AGAIN == 0
 
     def record(self, level: Level, tried: int, excluded: int) -> bool:
-        """Remember what was excluded; True if that switches the level off."""
+        """Record what was excluded; True if that switches the level off."""
         tally = self.tallies.setdefault(level, Tally())
         tally.tried += tried
         tally.excluded += excluded

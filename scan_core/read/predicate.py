@@ -67,7 +67,7 @@ class Conjunct(Restriction):
 
     @property
     def key(self) -> object:
-        """Its place in the predicate."""
+        """Its position in the predicate."""
         return ("predicate", self.index)
 
     @property
@@ -87,7 +87,7 @@ class Conjunct(Restriction):
 
     @property
     def file_columns(self) -> Collection[int]:
-        """Those of its expression."""
+        """The columns of its expression."""
         return {index for source in self.columns.values() for index in file_columns_of(source)}
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
@@ -172,7 +172,7 @@ def guess_cost(expr: BoundExpr, num_columns: int) -> float:
 
 
 def _types(conjunct: BoundExpr) -> tuple[Mapping[int, Type], Mapping[int, Type]]:
-    """Of the columns and members that statistics tell of, and of those that are compared for equality, by id."""
+    """Types of the columns and members that have statistics, and of those that are compared for equality, by id."""
     types = {
         node.field_id: node.type
         for node in walk(conjunct)
@@ -192,7 +192,7 @@ def _types(conjunct: BoundExpr) -> tuple[Mapping[int, Type], Mapping[int, Type]]
 def _source(
     field_id: int, conjunct: BoundExpr, context: ScanContext, data_file: DataFile, projection: FileProjection
 ) -> ValueSource:
-    """Where a column or member comes from, in the type of the schema that the predicate is bound to."""
+    """The source of a column or member, in the type of the schema that the predicate is bound to."""
     node = next(n for n in walk(conjunct) if isinstance(n, Column | Member) and n.field_id == field_id)
     if field_id in METADATA_IDS:
         field = metadata_fields(context.specs, context.field_paths)[node.name]

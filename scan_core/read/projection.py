@@ -1,4 +1,4 @@
-"""Where each column of the table comes from in one data file: the file, a partition value, or a default."""
+"""The source of each column of the table in one data file: the file, a partition value, or a default."""
 
 import os
 import struct
@@ -204,7 +204,7 @@ class FileProjection:
         return None if self._reader is None else self._reader.member(way)
 
     def column(self, field: NestedField) -> ColumnSource:
-        """Where the table's top-level column comes from.
+        """The source of a top-level column of the table.
 
         Raises:
             MalformedTableError: required, and neither the file nor the table has a value; or no promotion exists.
@@ -224,11 +224,11 @@ class FileProjection:
         return FromFile(index, compile_conversion(file_field, field, self._context))
 
     def is_absent(self, field_id: int) -> bool:
-        """Whether a constant stands in for a field that the file does not have."""
+        """Whether a constant replaces a field that the file does not have."""
         return isinstance(self.leaf(field_id), Constant)
 
     def leaf(self, field_id: int, value_type: Type | None = None) -> ColumnSource:
-        """Where the values of a field come from, inside structs too; a NULL parent makes the leaf NULL.
+        """The source of the values of a field, also inside structs; a NULL parent makes the leaf NULL.
 
         Args:
             field_id: of a column or struct member of any schema of the table.
@@ -261,7 +261,7 @@ class FileProjection:
         return FromFile(index, lambda array: convert(descended(array, steps)))
 
     def part(self, access: "BoundExpr") -> ColumnSource:
-        """Where the values of a part of a list or map come from; fails as evaluation does."""
+        """The source of a part of a list or map; it fails as evaluation does."""
         from scan_core.expr.bound import Column, Member, walk
         from scan_core.expr.evaluate import values_at
         from scan_core.expr.parts import is_leaf, narrowed
@@ -275,7 +275,7 @@ class FileProjection:
         return FromFile(source.index, lambda a: values_at(access, {column.field_id: convert(a)}, len(a)))
 
     def _steps(self, index: int, path: Sequence[NestedField]) -> list[int]:
-        """From a top-level column down to the last field of the path that the file has, through structs alone."""
+        """The steps from a top-level column down to the last field of the path that the file has, through structs alone."""
         steps: list[int] = []
         file_type = self.schema.field(index).type
         for field in path[1:]:

@@ -29,7 +29,7 @@ OPENED_AT_A_TIME = 16
 class FilesAhead:
     """The files that the workers of one scan will read next. Safe for several threads.
 
-    A context: what nobody came for is closed at its end, and no thread is left.
+    As a context manager it closes unused files at its end and leaves no thread running.
     """
 
     def __init__(self, options: ScanOptions) -> None:
@@ -79,7 +79,7 @@ class FilesAhead:
         return _open(task, context) if future is None else future.result()
 
     def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
-        """Whether bytes of the file can be fetched ahead; not where it is local or nothing may be."""
+        """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""
         return self.is_on and reads_ahead(reader) and reader.is_remote
 
     def expect_row_group(
@@ -93,14 +93,14 @@ class FilesAhead:
         self._fetch_next()
 
     def record(self, habits: Habits, fetched: int, in_vain: int) -> None:
-        """Remember what a row group was asked for, and of the bytes fetched ahead, how many nobody asked for."""
+        """Record the columns that were read of a row group, and how many of the bytes fetched ahead were not used."""
         self._habits = habits
         with self._lock:
             self._fetched += fetched
             self._in_vain += in_vain
 
     def close(self, *, wait: bool = True) -> None:
-        """Close files that were opened but not used, and wait for all threads to end; or let the threads close them."""
+        """Close files that were opened but not used; either wait for all threads to end, or leave the closing to them."""
         with self._lock:
             self._is_closed = True
             waiting, self._opened = list(self._opened.values()), {}

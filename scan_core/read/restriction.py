@@ -93,7 +93,7 @@ class Restriction:
 
     @property
     def key(self) -> object:
-        """What stays the same for this restriction from file to file."""
+        """A key that is the same for this restriction in every file."""
         raise NotImplementedError
 
     @property
@@ -108,7 +108,7 @@ class Restriction:
 
     @property
     def file_columns(self) -> Collection[int]:
-        """Columns of the file that it reads whatever the others find, as far as it is known."""
+        """Columns of the file that it reads regardless of the others, as far as these are known."""
         return ()
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
@@ -121,7 +121,7 @@ class Restriction:
         return All(group.num_rows)
 
     def pages(self, group: RowGroup) -> PageMatches:
-        """What is known of the pages of a row group."""
+        """The known facts about the pages of a row group."""
         return PageMatches.unknown(group.num_rows)
 
     def within(self, rows: RowSelection) -> "Restriction":
@@ -139,7 +139,7 @@ class Restriction:
         return Verdict(np.ones(selected_count(selection), np.bool_))
 
     def record_late(self, rows_in: int, removed: int) -> None:
-        """Called with the number of rows that it judged by their values, and how many of them it removed."""
+        """Record the number of rows that it judged by their values, and how many of them it removed."""
 
 
 class ByPosition(Restriction):
@@ -171,11 +171,11 @@ class ByPosition(Restriction):
 
     @property
     def is_of_bitmaps(self) -> bool:
-        """Whether bitmap indexes tell the rows."""
+        """Whether the rows come from bitmap indexes."""
         return self._level is Level.BITMAPS
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """By the rows themselves."""
+        """Decide by the rows themselves."""
         if level is not self._level:
             return Match.MAYBE
         found = self.positions(group)

@@ -164,7 +164,7 @@ def _open_in_turn(
 
 
 def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:
-    """Rule 19: a record count is believed only if asked for, and where nothing can remove a row."""
+    """Whether the manifest's record count is the answer (rule 19): only if the option allows it, and nothing can remove a row."""
     if not context.options.trust_record_counts or not task.is_whole_file:
         return False
     if context.predicate is not None or context.sample is not None or context.runtime_filters:

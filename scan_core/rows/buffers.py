@@ -45,7 +45,7 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def true_flags(array: pa.BooleanArray) -> Mask:
-    """Where a Boolean array is true, neither false nor NULL."""
+    """A mask of the rows in which a Boolean array is true, neither false nor NULL."""
     if len(array) == 0:
         return np.empty(0, np.bool_)
     first = array.offset // 8

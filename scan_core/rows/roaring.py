@@ -240,7 +240,7 @@ def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RowPositions:
 
 
 def sorted_positions(values: Positions) -> SortedPositions:
-    """From positions in any order, repeats allowed."""
+    """Sort positions and remove repeats."""
     if len(values) > 1 and not (values[1:] > values[:-1]).all():
         values = np.unique(values)
     return SortedPositions(values)

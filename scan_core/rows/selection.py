@@ -162,7 +162,7 @@ def slice_selection(selection: RowSelection, offset: int, length: int) -> RowSel
 
 
 def _of_indices(indices: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
-    """Ascending positions: as ranges, where they make few."""
+    """A selection of ascending positions, as ranges if these are few."""
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(breaks) >= _FEW_RANGES:
         mask = np.zeros(num_rows, dtype=np.bool_)
@@ -221,7 +221,7 @@ def runs(selection: RowSelection) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 
 
 def relative(selection: RowSelection, within: RowSelection) -> RowSelection:
-    """`selection`, a subset of `within`, renumbered over the rows that `within` selects."""
+    """`selection`, a subset of `within`, numbered over the rows that `within` selects."""
     if row_count(selection) != row_count(within):
         raise ValueError(f"selections over {row_count(selection)} and {row_count(within)} rows")
     if isinstance(within, All):

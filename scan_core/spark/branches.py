@@ -231,7 +231,7 @@ def _drop_when_run(
 def _find_dead_rows(
     shared: bytes, folder: str, num_files: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: the bits of each file. A worker keeps them for the next query."""
+    """Find the bits of each file, in a task. A worker keeps them for the next query."""
     keep_archives_of_spark()
     for batch in batches:
         for row in batch.to_pylist():

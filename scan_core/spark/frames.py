@@ -201,7 +201,7 @@ MOST_STORED = 16
 
 
 def is_read_here(plan: ScanPlan, driver_bytes: int) -> bool:
-    """Whether the files of a plan are small enough to be read by this process, whatever their rows take then."""
+    """Whether the files of a plan are small enough to be read by this process; their rows may still be too large."""
     return driver_bytes > 0 and sum(task.length for task in plan.tasks) <= MOST_STORED * driver_bytes
 
 
@@ -221,7 +221,7 @@ def rows_here(scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: in
 
 
 def remember(frame: DataFrame, reports: TaskReports, choice: ReaderChoice) -> None:
-    """Keep what `reports_of` and `choice_of` tell of a frame, for as long as it lives."""
+    """Keep the answers of `reports_of` and `choice_of` for a frame, as long as it exists."""
     _reports[frame], _choices[frame] = reports, choice
 
 
@@ -279,7 +279,7 @@ def expected_choice(
 
 
 def why_not_native_plan(scan: "Scan", plan: ScanPlan, *, is_filtered_again: bool = False) -> str | None:
-    """Why Spark's reader would not return the right rows, for any files."""
+    """Why Spark's reader would not return the right rows, whatever the files are."""
     context = plan.context
     if is_filtered_again or filter_holds_everywhere(scan, plan):
         context = replace(context, predicate=None)
@@ -321,7 +321,7 @@ def _native(
     metrics: ScanMetrics,
     is_filtered_again: bool = False,
 ) -> NativeFiles | str:
-    """What Spark's reader has to know of the files, or why it cannot read them."""
+    """The facts that Spark's reader needs about the files, or why it cannot read them."""
     if (reason := why_not_native_plan(scan, plan, is_filtered_again=is_filtered_again)) is not None:
         return reason
     context = replace(plan.context, predicate=None)

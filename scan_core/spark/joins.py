@@ -202,7 +202,7 @@ def are_joined_exactly(fact: st.DataType, dimension: st.DataType) -> bool:
 
 
 def width_of(schema: st.StructType) -> int:
-    """Bytes per row as Spark estimates them."""
+    """Spark's estimate of the bytes per row."""
     return sum(next((size for kind, size in _SIZES if isinstance(field.dataType, kind)), 8) for field in schema.fields)
 
 

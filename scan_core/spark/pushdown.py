@@ -86,7 +86,7 @@ class TableRead:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As a dictionary for JSON and metadata."""
+        """The report as a dictionary for JSON and metadata."""
         return {
             "snapshot_id": self.snapshot_id,
             "reader": self.reader,
@@ -101,7 +101,7 @@ class TableRead:
         }
 
     def described(self, table: str) -> Iterator[str]:
-        """As lines of text, under the name of the table."""
+        """The report as lines of text, under the name of the table."""
         yield f"  read {table}, snapshot {self.snapshot_id}, by the {self.reader}"
         yield f"    columns: {', '.join(self.columns)}"
         if self.where is not None:
@@ -282,7 +282,7 @@ def _with_either(scan: Scan, places: Sequence[Scan]) -> Scan:
 
 
 def most_read(plan: ScanPlan) -> ScanMetrics:
-    """What reading takes at most: all rows of the files that a plan leaves."""
+    """Metrics of the most that a plan can read: all rows of its files."""
     files = [task.data_file for task in plan.tasks]
     rows, size = sum(file.record_count for file in files), sum(file.file_size_bytes for file in files)
     return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)

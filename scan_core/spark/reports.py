@@ -44,7 +44,7 @@ class TaskReports:
         return replace(self, branches=parts)
 
     def write_plan(self, metrics: ScanMetrics, num_splits: int) -> None:
-        """Report what planning read and pruned; the last plan stands."""
+        """Report what planning read and pruned; the last plan counts."""
         self._write(_PLAN_FILE, num_splits, metrics)
 
     def write_task(self, stage_id: int, split_index: int, metrics: ScanMetrics, num_splits: int = 0) -> None:
@@ -68,7 +68,7 @@ class TaskReports:
         return tuple(sorted(own.union(*(branch.stage_ids for branch in self.branches))))
 
     def of_last_stage(self) -> ScanMetrics:
-        """What the newest read of the relation did; the plan alone if no task has reported."""
+        """Metrics of the newest read of the relation; those of the plan if no task has reported."""
         return self.total(max(self.stage_ids, default=-1))
 
     def total(self, stage_id: int | None = None) -> ScanMetrics:

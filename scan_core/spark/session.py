@@ -188,7 +188,7 @@ def spark_session(
 
 @contextmanager
 def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
-    """Run what is in the block such that Spark can plan `query`, whose plans may meet a fault of Spark otherwise."""
+    """A context in which Spark can plan `query`; without it, a bug of Spark may make planning fail."""
     if not computes_in_unions(query):
         yield
         return

@@ -141,7 +141,7 @@ class SourceOptions:
         return result
 
     def scan(self) -> "Scan":
-        """The scan they ask for.
+        """The scan that the options describe.
 
         Raises:
             ScanError: table, snapshot, column or predicate are wrong.
@@ -228,7 +228,7 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
 
     @classmethod
     def name(cls) -> str:
-        """What SQL and `format()` call it."""
+        """The name used in SQL and `format()`."""
         return FORMAT
 
     def schema(self) -> st.StructType:
@@ -306,7 +306,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
 
 
 def fair_split_bytes(plan: "ScanPlan", parallelism: int, most: int) -> int:
-    """What splits should weigh so that tasks keep every core busy and are worth their start.
+    """The target size of splits with which tasks keep every core busy and are worth their start-up.
 
     Many small files weigh more than they have bytes; only `most` stored bytes are put into a split, whatever they weigh.
     """
@@ -353,4 +353,4 @@ def keep_archives_of_spark() -> None:
 
 
 def _keep() -> None:
-    """Nothing to read again."""
+    """Do nothing: the archives need not be read again."""

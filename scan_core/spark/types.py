@@ -49,7 +49,7 @@ def quoted_name(name: str) -> str:
 
 
 def arrow_schema_of(schema: st.StructType) -> pa.Schema:
-    """What Spark wants of batches of a schema: timestamps in UTC, short offsets, all nullable."""
+    """The form in which Spark expects batches of a schema: timestamps in UTC, short offsets, all nullable."""
     return to_arrow_schema(schema, **_IN_UTC)
 
 

@@ -74,7 +74,7 @@ class EqualityDeleteGroup:
 
     @cached_property
     def _packed(self) -> bytes:
-        """What is pickled into every task that names the group, made once; paths of a table are much alike."""
+        """The compressed form that is pickled into every task that names the group, made once; paths of a table compress well."""
         return zlib.compress(pickle.dumps((self.key_ids, self.files, self.covered_by), pickle.HIGHEST_PROTOCOL), 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ class EqualityDeleteGroup:
 
     @property
     def max_sequence_number(self) -> int:
-        """Of all its files."""
+        """Highest sequence number among the group's files."""
         return max(f.data_sequence_number for f in self.files)
 
 
@@ -153,7 +153,7 @@ class FileScanTask:
     def owns(self, byte_offset: int) -> bool:
         """Whether a row group that begins at this offset belongs to this task.
 
-        Each lies in exactly one task, even where the manifest's file size is wrong.
+        Each belongs to exactly one task, even if the file size in the manifest is wrong.
         """
         end = self.start + self.length
         is_last = end >= self.data_file.file_size_bytes

@@ -62,7 +62,7 @@ def block_bits(hashes: npt.NDArray[np.uint64], num_blocks: int) -> tuple[npt.NDA
 
 
 def parse_bloom_filter(data: bytes) -> BloomFilter | None:
-    """The filter from its bytes, header first; None if they are none, or of a kind this reader does not know."""
+    """The filter from its bytes, header first; None if they are not a Bloom filter, or one of an unknown kind."""
     try:
         header, start = read_struct(data)
         num_bytes, kinds = header[1], [header[field] for field in (2, 3, 4)]
@@ -80,7 +80,7 @@ def parse_bloom_filter(data: bytes) -> BloomFilter | None:
 def read_bloom_filter(
     read_at: Callable[[int, int], bytes], place: tuple[int, int | None], max_bytes: int
 ) -> tuple[BloomFilter, int] | None:
-    """The filter at a place of a file, and how many bytes were read for it; None if it is none, or too large.
+    """The filter at a place of a file, and how many bytes were read for it; None if there is none, or it is too large.
 
     Args:
         read_at: (offset, length) -> those bytes of the file, fewer where it ends.
@@ -123,7 +123,7 @@ class BloomTest:
     """A test whether a value of the table is certainly not in a chunk.
 
     Attributes:
-        filter_: of the chunk.
+        filter_: the Bloom filter of the chunk.
         file_type: the column's Arrow type in the file.
         physical_type: Parquet's number of the type that values are stored in.
     """
@@ -243,7 +243,7 @@ class DictionaryTest:
 
 
 class AbsenceTests:
-    """Of one open Parquet file; a filter is read once."""
+    """The absence tests of one open Parquet file; each filter is read once."""
 
     def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
         self._path = path
@@ -254,7 +254,7 @@ class AbsenceTests:
     def by_bloom_filter(
         self, row_group: RowGroup, column_index: int, counts: ReadCounts
     ) -> Callable[[Any], bool] | None:
-        """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
+        """The test by the Bloom filter of a column chunk; None if there is none, or it is larger than what it may save."""
         columns, chunk = self._layout.columns, self._layout.chunk(row_group.index, column_index)
         field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index][0]
         if pt.is_nested(field_type) or (place := chunk.bloom_filter) is None:
@@ -280,7 +280,7 @@ class AbsenceTests:
         return data
 
     def by_dictionary(self, row_group: RowGroup, column_index: int, counts: ReadCounts) -> Callable[[Any], bool] | None:
-        """By the dictionary page of a column chunk in which every page is encoded by it."""
+        """The test by the dictionary page of a column chunk; None unless every page is encoded by the dictionary."""
         columns, chunk = self._layout.columns, self._layout.chunk(row_group.index, column_index)
         field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index][0]
         if pt.is_nested(field_type) or (place := _dictionary_range(chunk)) is None:

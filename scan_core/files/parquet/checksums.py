@@ -132,7 +132,7 @@ def _text(checksums: Checksums) -> str:
 
 
 def _value(footer: bytes, key: str) -> slice | None:
-    """Where the value of a key of the key-value metadata lies: behind the key, its length first."""
+    """The position of a key's value in the key-value metadata: after the key and the value's length."""
     at = footer.rfind(key.encode())
     position = at + len(key)
     if at < 0 or footer[position : position + 1] != bytes([_STRING]):

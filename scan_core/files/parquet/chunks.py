@@ -69,7 +69,7 @@ def decode_pages(
 def pick_rows(
     array: pa.Array, rows: Positions, page_of_row: Positions, pages: Positions, locations: PageLocations
 ) -> pa.Array:
-    """Of the values of `pages`, those of `rows`."""
+    """The values of `rows`, from the values of `pages`."""
     if len(rows) == len(array):
         return array
     counts = locations.counts_of(pages)
@@ -119,7 +119,7 @@ class _Wanted:
 
     @property
     def dictionary(self) -> Range | None:
-        """Where the dictionary page lies: in front of the data pages."""
+        """The range of the dictionary page, which precedes the data pages."""
         before = int(self.locations.offsets[0]) - self.chunk.start
         return (self.chunk.start, before) if before else None
 
@@ -144,7 +144,7 @@ class PagedChunks:
     def read(
         self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
     ) -> dict[int, pa.Array]:
-        """Those of the columns that are cheaper read by page, only the rows given, in the types of the file.
+        """The columns that are cheaper to read by page, only the rows given, in the types of the file.
 
         Raises:
             MalformedTableError: pages that cannot be decoded; names file and column.
@@ -168,7 +168,7 @@ class PagedChunks:
         return arrays
 
     def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
-        """Of the pages of a primitive column; bounds in the file's type."""
+        """Statistics of the pages of a primitive column; bounds in the file's type."""
         field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column][0]
         chunk = self._chunk(row_group, leaf)
         if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
@@ -203,7 +203,7 @@ class PagedChunks:
         return _Wanted(column, chunk, facts, locations, page_of_row, pages, keeps_dictionary)
 
     def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
-        """Of each column the dictionary page, if it has one, its data pages, and how many bytes that is."""
+        """The dictionary page of each column, if it has one, its data pages, and their total bytes."""
         ranges: list[Range] = []
         for item in wanted:
             if item.dictionary is not None:
@@ -248,7 +248,7 @@ class PagedChunks:
         return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
-        """In the type of the file's schema: a single page does not carry the Arrow schema of the file."""
+        """The values in the type of the file's schema: a single page does not carry the Arrow schema of the file."""
         wanted = self._layout.columns.fields[column].type
         if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
             return array
@@ -402,7 +402,7 @@ class _Stream:
         return parts[0] if len(parts) == 1 else pa.chunked_array(parts).combine_chunks()
 
     def _next(self, most_rows: int) -> pa.Array:
-        """Some rows, no more than `most_rows`."""
+        """The next rows, at most `most_rows`."""
         while self._left is None:
             batch = next(self._batches, None)
             if batch is None:

@@ -278,7 +278,7 @@ def open_decoder(
 ) -> Any:
     """A decoder of the file, reading these leaf columns as dictionaries.
 
-    With `buffer_bytes` chunks are not fetched as a whole but by so much at a time. `verifies`: pages that have a
+    With `buffer_bytes`, chunks are fetched this many bytes at a time, not as a whole. `verifies`: pages that have a
     checksum are compared with it. `is_frugal`: memory is given back as soon as it is free, which is slower: of the many
     buffers of lists and maps Arrow's own allocator keeps some 30 MB for itself, more than a window of rows under a tight
     limit. (Of single large values it keeps less than the system's.)

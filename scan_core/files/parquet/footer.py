@@ -93,7 +93,7 @@ def _column_reader() -> ReadField:
 
 
 def _remembering() -> ReadField:
-    """Reads a value, and knows it again by its bytes: an encoded value is never the beginning of another."""
+    """Reads a value and caches it by its bytes: an encoded value is never a prefix of another."""
     raw, value, wire = b"", None, 0
 
     def read(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
@@ -234,7 +234,7 @@ class ChunkMetadata:
     __slots__ = ("_data", "_found", "_path", "_place")
 
     def __init__(self, data: bytes, place: int, path: str, found: Struct | None = None) -> None:
-        """From the bytes of a footer and the position of the struct in them, or parsed before."""
+        """Take the bytes of a footer and the position of the struct in them, or fields parsed before."""
         self._data = data
         self._place = place
         self._path = path
@@ -278,7 +278,7 @@ class Chunk:
         return self.stored.fields
 
     def stating(self, changes: Struct) -> "Chunk":
-        """The same chunk with other metadata in these fields."""
+        """A copy with other metadata in these fields."""
         return replace(self, stored=ChunkMetadata(b"", 0, "", {**self.metadata, **changes}))
 
     @property
@@ -342,7 +342,7 @@ class Footer:
 def read_footer(
     source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES, *, use_numba: bool = False
 ) -> tuple[Footer, bytes]:
-    """Read and check the footer; with it come its bytes. `tail_bytes` are asked for before its length is known.
+    """Read and check the footer; returns its bytes as well. `tail_bytes` are requested before its length is known.
 
     `use_numba` allows compiled kernels.
 
@@ -369,7 +369,7 @@ def read_footer(
 
 
 def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = False) -> Footer:
-    """The facts of a footer's bytes, in a file of so many bytes; raises what malformed bytes lead to."""
+    """The facts of a footer's bytes, in a file of so many bytes; raises whatever error malformed bytes cause."""
     parts = verified_parts(data, size)
     kernels = kernels_if_worthwhile(use_numba=use_numba)
     schemas: list[FooterSchema] = []
@@ -465,7 +465,7 @@ def _walked_row_groups(  # noqa: PLR0917  the arguments of a reader, and what is
 
 
 def _are_usual(numbers: NDArray[np.int64], rows: NDArray[np.int64], schema: FooterSchema, size: int) -> bool:
-    """Whether all numbers pass the comparisons of `_chunk`."""
+    """Whether all numbers pass the checks of `_chunk`."""
     required = numbers[:, :, _TYPE : _DATA_PAGE + 1]
     starts = _starts(numbers[:, :, _DATA_PAGE], numbers[:, :, _DICTIONARY_PAGE])
     lengths, values = numbers[:, :, _COMPRESSED], numbers[:, :, _VALUES]
@@ -614,7 +614,7 @@ def decode_bounds(lower: bytes | None, upper: bytes | None, leaf: Leaf, arrow_ty
 
 
 def decode_value(raw: bytes | None, leaf: Leaf, arrow_type: pa.DataType) -> Any:
-    """One plain-encoded value; None if it has no order that is known, or is not of the type."""
+    """One plain-encoded value; None if its order is unknown, or it is not of the type."""
     if raw is None:
         return None
     if pt.is_dictionary(arrow_type):

@@ -80,7 +80,7 @@ class PageFacts(NamedTuple):
 
 
 def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | None:
-    """The header of the page in data[position : position + length], and where its body begins; None if it has none."""
+    """The header of the page in data[position : position + length], and where its body begins; None if it is not valid."""
     for size in (_HEADER_BYTES, length):
         try:
             header, end = read_struct(bytes(data[position : position + min(length, size)]))
@@ -141,7 +141,7 @@ def _unusual_page_facts(data: Raw, position: int) -> PageFacts | None:
 
 
 def is_encoding_stated(chunk: Chunk, encoding: int) -> bool:
-    """Whether the footer states an encoding of a page that lets a few bytes stand for many: others need not be stated."""
+    """Whether the footer states an encoding with which a few bytes can decode to many; other encodings need not be stated."""
     if encoding == DELTA_BYTE_ARRAY:
         return DELTA_BYTE_ARRAY in chunk.metadata[2]
     return encoding not in {PLAIN_DICTIONARY, RLE_DICTIONARY} or chunk.has_dictionary
@@ -175,7 +175,7 @@ def _skip(data: Raw, position: int, kind: int) -> int:
 
 
 def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
-    """The plain-encoded values of a dictionary page and their number; None if it is none."""
+    """The plain-encoded values of a dictionary page and their number; None if it is not a dictionary page."""
     found = page_header(data, 0, len(data))
     if found is None or found[0].get(1) != DICTIONARY_PAGE:
         return None
@@ -217,7 +217,7 @@ def _codec(name: str) -> pa.Codec:
 
 
 def _snappy_size(body: Raw) -> int:
-    """Size out of compression, which begins the body."""
+    """The decompressed size, stated at the beginning of the body."""
     size = 0
     for index, byte in enumerate(body[:5]):
         size |= (byte & 0x7F) << (7 * index)
@@ -307,7 +307,7 @@ _FEW_PAGES = 14
 
 
 def _num_pages(data: bytes) -> int:
-    """Pages in an offset index, if they are few; otherwise 15 or 16."""
+    """Number of pages in an offset index if it is small; otherwise 15 or more."""
     return data[1] >> 4 if data[0] == _LIST_AS_FIRST_FIELD else _FEW_PAGES + 2
 
 
@@ -451,7 +451,7 @@ def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_
     Args:
         chunk: that the pages are from.
         leaf: its leaf column, the only one of its top-level column.
-        content: the dictionary page, which may be empty, and the data pages.
+        content: the bytes of the dictionary page, possibly none, and of the data pages.
         num_values: in the data pages.
         num_rows: in the data pages.
     """

@@ -163,7 +163,7 @@ class ParquetFileReader:
         return self._layout.columns.numbers.get(way)
 
     def part(self, column_index: int, needs: LeafNeeds) -> tuple[int, frozenset[int]] | None:
-        """A column of which only some leaf columns are read, the smallest of those that serve."""
+        """The number of a column of which only some leaf columns are read, the smallest that suffice."""
         leaves = self._leaves[column_index]
         kept = {leaves[i] for i in needs.all_of}
         for choice in needs.any_of:
@@ -173,11 +173,11 @@ class ParquetFileReader:
         return None if number is None else (number, frozenset(leaf - leaves[0] for leaf in kept))
 
     def field(self, column_index: int) -> pa.Field:
-        """Of a top-level column or member."""
+        """The Arrow field of a top-level column or member."""
         return self._layout.columns.fields[column_index]
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a primitive column from the footer; bounds in the file's type."""
+        """Statistics of a primitive column from the footer; bounds in the file's type."""
         field_type = self.field(column_index).type
         if pt.is_nested(field_type):
             return None
@@ -190,7 +190,7 @@ class ParquetFileReader:
         return ColumnStatistics(lower, upper, chunk.null_count, None, chunk.num_values)
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Of the pages of a primitive column; bounds in the file's type."""
+        """Statistics of the pages of a primitive column; bounds in the file's type."""
         return self._pages.statistics(row_group, column_index, self.counts)
 
     def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
@@ -198,11 +198,11 @@ class ParquetFileReader:
         return self._layout.chunk(row_group.index, column_index).bloom_filter is not None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
+        """See `AbsenceTests.by_bloom_filter`."""
         return self._tests.by_bloom_filter(row_group, column_index, self.counts)
 
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """By the dictionary page of a column chunk in which every page is encoded by it."""
+        """See `AbsenceTests.by_dictionary`."""
         return self._tests.by_dictionary(row_group, column_index, self.counts)
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ ReadField = Callable[[bytes, int, int, int], tuple[Any, int]]
 
 
 class ThriftError(ValueError):
-    """Bytes that are no compact-protocol struct."""
+    """The bytes are not a struct in the compact protocol."""
 
 
 def read_struct(  # noqa: C901, PLR0912  the wire types that footers are full of are read in place: calls cost most
@@ -31,7 +31,7 @@ def read_struct(  # noqa: C901, PLR0912  the wire types that footers are full of
         data: what holds it.
         position: where it begins.
         depth: of nesting.
-        readers: how to read fields that are worth a way of their own.
+        readers: functions for fields that are read in a special way.
 
     Raises:
         ThriftError: the bytes end early, or hold an unknown type, a repeated field or too deep nesting.
