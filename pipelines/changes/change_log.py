@@ -418,8 +418,8 @@ class ChangeLog:
         self._evolve(delta, numbered.schema)
         return write_rows(numbered, delta.target, delta.default_spec)
 
-    def replace_all(self, batches: Iterable[ChangeBatch]) -> int:
-        """Commit a truncate followed by the rows of a full load, at the current position; returns their number.
+    def replace_all(self, batches: Iterable[ChangeBatch], position: str) -> int:
+        """Commit a truncate followed by the rows of a full load that lead to a position; returns their number.
 
         All in one commit: a log that ended within a load would lead to a mirror without the other rows.
 
@@ -442,10 +442,11 @@ class ChangeLog:
                     changes = placed(changes, self.order_reached)
                 files += self._written(changes, last + 1, delta)
                 last += changes.num_rows
-            delta.commit(files, self._properties(self.position, last, delta), operation="append")
+            delta.commit(files, self._properties(position, last, delta), operation="append")
         except PipelineError:
             delta.discard(files)
             raise
+        self.position = position
         count, self.last_ordinal = last - self.last_ordinal, last
         return count
 

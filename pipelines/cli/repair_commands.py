@@ -338,9 +338,7 @@ def resync(
     ] = None,
     from_source: Annotated[
         bool,
-        typer.Option(
-            "--from-source", help="Load the table of a database again; for sources of type postgres and mysql."
-        ),
+        typer.Option("--from-source", help="Load the table of a database, or read its topics, again from the start."),
     ] = False,
     snapshot_format: Annotated[
         str | None,
@@ -359,7 +357,8 @@ def resync(
     With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys missing from
     the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
 
-    With `--from-source`, the table of a database is loaded again, as after the loss of its replication slot.
+    With `--from-source`, the table of a database is loaded again, as after the loss of its replication slot. Topics of Kafka are
+    read again from their oldest messages, which must lead to all rows, as those of a compacted topic do.
     """
     from pipelines.config.project import load
     from pipelines.errors import ConfigError

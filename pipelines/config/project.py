@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -195,13 +196,17 @@ _RESERVED_PROPERTIES = frozenset(
         "bootstrap.servers",
         "metadata.broker.list",
         "auto.offset.reset",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
         "enable.partition.eof",
         "isolation.level",
+        "queued.max.messages.kbytes",
     }
 )
 """Properties of the client that decide what is read; the source sets them."""
+_GROUP_PROPERTIES = re.compile(
+    r"group[.].*|partition[.]assignment[.]strategy|(session|heartbeat|max[.]poll)[.].*|coordinator[.].*"
+    r"|(enable[.])?auto[.]commit.*|enable[.]auto[.]offset[.]store|offset[.]store[.].*"
+)
+"""Properties of consumer groups, which are not used."""
 
 
 class KafkaSource(Section):
@@ -213,6 +218,8 @@ class KafkaSource(Section):
         topics: a topic, or a list of them; `^shop[.].*` stands for all topics whose whole name matches the regular expression.
         format: name of the event format; detected from the first messages if omitted.
         options: options of the format (registry, time zone ...).
+        start: a time with its zone: a table that was never read begins with the first message of each partition that is not older,
+            instead of the oldest one. Rows that did not change since are then missing.
         properties: properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` and
             `ssl.ca.location`.
     """
@@ -222,6 +229,7 @@ class KafkaSource(Section):
     topics: Names
     format: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+    start: AwareDatetime | None = None
     properties: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
     @field_validator("brokers")
@@ -249,6 +257,10 @@ class KafkaSource(Section):
     def _leaves_reserved_properties(cls, value: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(_RESERVED_PROPERTIES & set(value)):
             raise ValueError(f"{taken[0]} is set by the source and cannot be changed")
+        if grouped := sorted(name for name in value if _GROUP_PROPERTIES.fullmatch(name)):
+            raise ValueError(
+                f"{grouped[0]} has no effect: no consumer group is used, because the change logs keep the offsets; leave it out"
+            )
         return value
 
     @property

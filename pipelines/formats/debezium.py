@@ -75,6 +75,7 @@ ENVELOPE_MEMBERS = frozenset(
 """An object with only these members is not a row but an incomplete envelope."""
 
 NO_CHANGE = "not a change event: neither op with before or after, nor a row, nor a known control event"
+KEYLESS = "a tombstone is to delete a row, and its key is not an object of columns"
 UNKNOWN_OP = f"op is none of {', '.join(LETTERS)}"
 UNKNOWN_ROW_OP = f"__op is none of {', '.join(LETTERS)}"
 MONGODB = "after is text or missing, as in events of MongoDB: use ExtractNewDocumentState to convert them to rows"
@@ -468,8 +469,11 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
         columns, types = value.at(rows)
         key_columns, key_types = key.at(rows)
         groups.append(EventColumns(rows, columns, types, key_columns, key_types))
-    tombstones = int((empty & ~deletes & ~broken).sum())
     refusals = [*value.refusals, *key.refusals]
+    keyless = empty & ~deletes & ~broken
+    tombstones = int(keyless.sum()) if options.tombstones == "ignore" else 0
+    if options.tombstones == "delete" and keyless.any():
+        refusals.append(Refusal(np.flatnonzero(keyless), KEYLESS))
     if garbled.any():
         refusals.append(
             Refusal(

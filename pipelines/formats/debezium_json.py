@@ -147,7 +147,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
         changes = changes.merged_with(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
     declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
-    empty = tombstones(members) & (changes.op == 0)
+    empty = tombstones(members) & (options.tombstones == "ignore")
     return Events(
         raw=np.arange(len(documents)),
         op=np.where(broken_schema | repeated, np.uint8(0), changes.op),
@@ -254,8 +254,10 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
     stated = rows.column("__op")
     op, unknown = rules.of_row(letters(stated), stated.has_value, _is_true(rows.column("__deleted")))
     op = np.where(row, op, np.uint8(0))
+    keyless = np.zeros_like(row)
     if options.tombstones == "delete":
         has_key = scan_objects(keys, (), learn=False).is_object
+        keyless = tombstones(members) & ~has_key
         op = np.where(tombstones(members) & has_key, np.uint8(rules.DELETE), op)
     deleted = op == rules.DELETE
     return _Changes(
@@ -266,7 +268,7 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
         source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
         after=ObjectImages(documents.where(~deleted), ADDED),
         before=ObjectImages(documents.where(deleted), ADDED),
-        refusals=refusal(row & unknown, rules.UNKNOWN_ROW_OP, stated),
+        refusals=(*refusal(row & unknown, rules.UNKNOWN_ROW_OP, stated), *refusal(keyless, rules.KEYLESS)),
         message=np.zeros_like(row),
     )
 

@@ -655,13 +655,12 @@ def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:
 
 
 def _only_text(raw: RawEvents) -> tuple[RawEvents, Rejected]:
-    """Events whose bytes are UTF-8, and the others as rejected."""
+    """Events whose bytes are UTF-8, and the others as rejected; a key that is no text names no column and counts as none."""
     if raw.documents is None:
         return raw, Rejected.none()
-    bad = np.zeros(raw.num_events, np.bool_)
-    for array in (raw.documents, raw.keys):
-        if array is not None:
-            bad |= cast_each(array, pa.string())[1]
+    if raw.keys is not None and (binary := cast_each(raw.keys, pa.string())[1]).any():
+        raw = replace(raw, keys=pc.if_else(pa.array(binary), pa.scalar(None, pa.binary()), raw.keys))
+    bad = cast_each(raw.documents, pa.string())[1]
     if not bad.any():
         return raw, Rejected.none()
     good = raw.take(pa.array(np.flatnonzero(~bad)))

@@ -352,6 +352,21 @@ class Feed:
             return self.topics.has_news(position)
         return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
+    def restart(self, position: str) -> str:
+        """The position of a table at `position` that is read again from the start of its source.
+
+        Raises:
+            ConfigError: its source is files.
+            SourceError: the source cannot be reached.
+        """
+        if self.live is not None:
+            return self.live.restart()
+        if self.topics is None:
+            raise ConfigError(
+                f"{', '.join(self.wanted)} is read from files: load it again from files of a full load (--snapshot-source PATH)"
+            )
+        return self.topics.restart(position)
+
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
         mine = pc.equal(rejected.table.column("table_name"), table)

@@ -234,7 +234,7 @@ def resync_from(
     """Replace the rows of a mirror by those of a full load; keys that are not in the load are deleted.
 
     The log gets a truncate and the rows, so it still contains all rows of the mirror. The position in the feed stays: later
-    changes are applied to the new rows.
+    changes are applied to the new rows. Only where messages of a topic are gone, it moves to the oldest ones that follow.
 
     Args:
         catalog: catalog of the tables.
@@ -260,32 +260,36 @@ def resync_from(
         raise SourceError(
             f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
-    log.replace_all(chain([first], batches))
+    log.replace_all(chain([first], batches), _position_after_load(config, name, log.position))
     return resync(catalog, config, name)
 
 
-def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynced:
-    """Load a table of a database again, then replace the rows of its mirror in one snapshot.
+def _position_after_load(config: Config, name: str, position: str) -> str:
+    """The position at which a table goes on after a full load: a topic may no longer have what follows the last one."""
+    with closing(Readers()) as readers:
+        (feed,) = feeds_of(config, [name], readers)
+        return position if feed.topics is None else feed.topics.after_load(position)
 
-    The log gets a truncate and the rows. A replication slot that is missing is created.
+
+def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynced:
+    """Load a table of a database again, or read its topics again, then replace the rows of its mirror in one snapshot.
+
+    The log gets a truncate and the rows, or all messages that the topics still have. A replication slot that is missing is
+    created.
 
     Raises:
-        ConfigError: no such table, or its source is not a database.
-        SourceError: it was never ingested, or the database cannot be read.
+        ConfigError: no such table, or its source is files.
+        SourceError: it was never ingested, or the source cannot be read.
         CommitConflictError: an ingester wrote in the meantime.
     """
     settings = config.table(name)
     with closing(Readers()) as readers:
         (feed,) = feeds_of(config, [name], readers)
-        if feed.live is None:
-            raise ConfigError(
-                f"{name} is read from files: load it again from files of a full load (--snapshot-source PATH)"
-            )
         table = TableIngest(catalog, name, settings, TableReport(name), log_only=True)
         if table.position is None:
             raise SourceError(f"{name} has no change log yet: nevermore ingest loads it")
         table.start()
-        table.remove_all(feed.live.restart())
+        table.remove_all(feed.restart(table.position))
         (report,) = (
             r for r in run_once(config, tables=[name], log_only=True, readers=readers).tables if r.table == name
         )

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,15 +33,27 @@ _ANSWER_SECONDS = 15.0
 """How long the cluster may take to answer a question about its topics."""
 _SILENCE_SECONDS = 60.0
 """A partition that returns neither messages nor its end for so long is taken for unreachable."""
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 0.1
 _MAX_MESSAGES = 500_000
 """Messages in a batch: each takes some hundred bytes in addition to its content."""
 _POLLED_MESSAGES = 10_000
+_FIRST_POLLED_MESSAGES = 100
+"""As long as nothing is known of their size."""
 _QUEUE_SHARE = 4
-"""Share of a batch that the client fetches ahead."""
+"""Share of a batch that the client fetches ahead, and that is taken from it at a time."""
 _MIN_QUEUE_KILOBYTES = 256
+_MIN_FETCH_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1_000_000_000
+"""A message that is larger than a batch is a batch of its own, as large as brokers allow."""
+_CREATED_AGAIN = (
+    "was created again since it was read, so its offsets mean other messages; read the tables again (nevermore resync TABLE "
+    "--from-source)"
+)
 _FRAME_BYTES = 5
 """A zero byte and the number of the schema, which serializers with a schema registry put before the JSON text."""
+_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers answer that do not tell topics of the same name apart (before Kafka 2.8)."""
+_SECRET = re.compile(r"password|secret|key|token|oauthbearer|jaas", re.IGNORECASE)
 
 _library = partial(require_package, "confluent_kafka", "a source of type kafka", "nevermore-iceberg[kafka]")
 """The client, which is loaded only by those who read topics."""
@@ -56,11 +69,13 @@ class KafkaPosition:
     Attributes:
         cluster: identifier of the cluster.
         offsets: next offset of each partition that was read.
+        ids: identifier of each topic that was read, another one after the topic was deleted and created again.
         claims: see `Decided`, as `encodings` and `format`.
     """
 
     cluster: str
     offsets: Mapping[Partition, int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     format: str = ""
@@ -75,6 +90,7 @@ class KafkaPosition:
             "version": VERSION,
             "cluster": self.cluster,
             "topics": topics,
+            **({"ids": dict(sorted(self.ids.items()))} if self.ids else {}),
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
             **({"format": self.format} if self.format else {}),
@@ -97,6 +113,7 @@ class KafkaPosition:
                     for topic, of_topic in document["topics"].items()
                     for number, offset in of_topic.items()
                 },
+                ids=dict(document.get("ids", {})),
                 claims=dict(document.get("claims", {})),
                 encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
                 format=document.get("format", ""),
@@ -126,16 +143,15 @@ class _Pending:
     size: int = 0
     count: int = 0
 
-    def add(self, message: Any) -> None:
-        """Add a message as confluent-kafka returns it."""
-        partition = message.topic(), message.partition()
-        value, key = message.value(), message.key()
-        self.values[partition].append(value)
-        self.keys[partition].append(key)
-        self.places[partition].append(message.offset())
-        self.offsets[partition] = message.offset() + 1
-        self.size += len(value or b"") + len(key or b"")
-        self.count += 1
+    def add(self, partition: Partition, messages: Sequence[Any]) -> None:
+        """Add messages of a partition as confluent-kafka returns them."""
+        values, keys = [message.value() for message in messages], [message.key() for message in messages]
+        self.values[partition] += values
+        self.keys[partition] += keys
+        self.places[partition] += [message.offset() for message in messages]
+        self.offsets[partition] = messages[-1].offset() + 1
+        self.size += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
+        self.count += len(values)
 
     def without_first(self, counts: Mapping[Partition, int]) -> "_Pending":
         """What is left after so many messages of each partition were taken."""
@@ -146,10 +162,28 @@ class _Pending:
                 left.values[partition] = self.values[partition][begin:]
                 left.keys[partition] = self.keys[partition][begin:]
                 left.places[partition] = places[begin:]
-                parts = (*left.values[partition], *left.keys[partition])
-                left.size += sum(len(part or b"") for part in parts)
+                left.size += sum(map(len, filter(None, (*left.values[partition], *left.keys[partition]))))
                 left.count += len(places) - begin
         return left
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What a cluster says about the topics of a source.
+
+    Attributes:
+        cluster: its identifier.
+        ids: identifier of each topic, as far as the brokers have such.
+        low: oldest offset of each partition.
+        high: offset behind the last message of each partition that is not part of an open transaction.
+        start: where a table that was never read begins.
+    """
+
+    cluster: str
+    ids: Mapping[str, str]
+    low: Mapping[Partition, int]
+    high: Mapping[Partition, int]
+    start: Mapping[Partition, int]
 
 
 class KafkaTopics:
@@ -159,7 +193,9 @@ class KafkaTopics:
         """Nothing is connected yet."""
         self.source = source
         self._consumer: Any = None
+        self._admin: Any = None
         self._queue_kilobytes = 0
+        self._polled = _FIRST_POLLED_MESSAGES
         self._faults: list[str] = []
 
     def batches(
@@ -172,6 +208,9 @@ class KafkaTopics:
         is_text: bool = False,
     ) -> Iterator[KafkaBatch]:
         """Read all messages that exist now and follow a position.
+
+        Partitions that were added to a topic since are read after the others: rows whose key they have now may have older
+        changes there.
 
         Args:
             position: of all tables that read together; None to read the topics from their beginning.
@@ -186,16 +225,27 @@ class KafkaTopics:
             PositionLostError: the position belongs to another cluster, or to topics that were created again since.
         """
         consumer = self._connected(limit_bytes)
-        cluster, partitions = self._partitions(consumer)
-        known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
-        self._check_cluster(cluster, known)
-        offsets, unread = self._starts(consumer, partitions, known)
-        pending = _Pending(offsets)
-        for message in self._messages(consumer, offsets, unread):
-            pending.add(message)
-            if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
-                batch, pending = self._batch(pending, known, complete, is_text=is_text)
-                yield batch
+        ends = self._ends()
+        known = self._known(position, ends)
+        read_topics = {topic for topic, _ in known.offsets}
+        added = {(topic, n) for topic, n in ends.low if topic in read_topics and (topic, n) not in known.offsets}
+        if added:
+            # What these have by now was sent after what moved to them, which the others have by then.
+            ends = replace(ends, high={**self._ends().high, **{partition: ends.high[partition] for partition in added}})
+        starts = self._starts(ends, known)
+        pending = _Pending({**known.offsets, **{p: offset for p, offset in starts.items() if p not in added}})
+        known = replace(known, ids={**known.ids, **ends.ids})
+        for turn in (starts.keys() - added, added):
+            pending.offsets |= {partition: starts[partition] for partition in turn}
+            unread = {p: ends.high[p] for p in sorted(turn) if starts[p] < ends.high[p]}
+            for partition, messages in self._messages(consumer, pending.offsets, unread):
+                pending.add(partition, messages)
+                self._polled = min(
+                    _POLLED_MESSAGES, limit_bytes * pending.count // (pending.size * _QUEUE_SHARE + 1) + 1
+                )
+                if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
+                    batch, pending = self._batch(pending, known, complete, is_text=is_text)
+                    yield batch
         batch, pending = self._batch(pending, known, complete, is_text=is_text)
         if pending.count and waiting is not None:
             waiting[OPEN_PAIR] = pending.count
@@ -208,9 +258,7 @@ class KafkaTopics:
         Raises:
             SourceError: the cluster cannot be reached.
         """
-        consumer = self._consumer or self._connected(0)
-        with self._reported("cannot list the topics of the Kafka cluster"):
-            return sorted(consumer.list_topics(timeout=_ANSWER_SECONDS).topics)
+        return sorted(self._listed().topics)
 
     def unread(self, position: str | None) -> int:
         """How many messages follow a position, as far as offsets tell; some may be marks of transactions.
@@ -219,12 +267,9 @@ class KafkaTopics:
             SourceError: as `batches`.
             PositionLostError: as `batches`.
         """
-        consumer = self._consumer or self._connected(0)
-        cluster, partitions = self._partitions(consumer)
-        known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
-        self._check_cluster(cluster, known)
-        offsets, ends = self._starts(consumer, partitions, known)
-        return sum(end - offsets[partition] for partition, end in ends.items())
+        ends = self._ends()
+        starts = self._starts(ends, self._known(position, ends))
+        return sum(max(ends.high[partition] - offset, 0) for partition, offset in starts.items())
 
     def has_news(self, position: str) -> bool:
         """Whether there are messages behind a position; asks for the ends of the partitions only.
@@ -233,13 +278,10 @@ class KafkaTopics:
             SourceError: as `batches`.
             PositionLostError: as `batches`.
         """
-        consumer = self._consumer or self._connected(0)
-        cluster, partitions = self._partitions(consumer)
-        known = KafkaPosition.from_json(position)
-        if known.cluster != cluster:
-            return True  # reading it says what is wrong
-        offsets, unread = self._starts(consumer, partitions, known)
-        return bool(unread) or offsets != known.offsets
+        ends = self._ends()
+        known = self._known(position, ends)
+        starts = self._starts(ends, known)
+        return {**known.offsets, **starts} != known.offsets or any(ends.high[p] > at for p, at in starts.items())
 
     def news(self, positions: Collection[str | None]) -> str | None:
         """What is new for tables with these positions: a text that is another one when more has come; None if nothing is.
@@ -252,8 +294,38 @@ class KafkaTopics:
         new = {p: count for p, count in unread.items() if (count if p is None else self.has_news(p))}
         return ", ".join(sorted(f"{count} after {position}" for position, count in new.items())) or None
 
+    def restart(self, position: str) -> str:
+        """The position of a table that is read again from the oldest messages; it keeps what was decided for its events.
+
+        Raises:
+            SourceError: the cluster cannot be reached, or a topic does not exist.
+        """
+        ends = self._ends()
+        return replace(KafkaPosition.from_json(position), cluster=ends.cluster, offsets={}, ids=ends.ids).to_json()
+
+    def after_load(self, position: str) -> str:
+        """The position of a table of which a full load has what the topics no longer have.
+
+        It is that of before, but at the oldest messages of partitions and topics in which it means nothing any more.
+
+        Raises:
+            SourceError: the cluster cannot be reached, or a topic does not exist.
+        """
+        ends, known = self._ends(), KafkaPosition.from_json(position)
+        is_same = known.cluster == ends.cluster
+        same = {topic for topic, number in ends.ids.items() if is_same and known.ids.get(topic, number) == number}
+        kept = {
+            (topic, number): offset
+            for (topic, number), offset in known.offsets.items()
+            if (topic, number) not in ends.low
+            or (topic in same and ends.low[topic, number] <= offset <= ends.high[topic, number])
+        }
+        offsets = {**(ends.low if known.offsets else {}), **(kept if is_same else {})}
+        return replace(known, cluster=ends.cluster, offsets=offsets, ids=ends.ids).to_json()
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
+        self._admin = None
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -265,25 +337,45 @@ class KafkaTopics:
             self.close()
         if self._consumer is None:
             self._queue_kilobytes = queue
-            confluent_kafka = _library()
             properties = {
-                "client.id": "nevermore",
                 "group.id": "nevermore",  # required by the library; with explicit offsets, the group is never joined
-                **self.source.properties,
-                "bootstrap.servers": self.source.brokers,
+                "fetch.max.bytes": max(queue * 1024, _MIN_FETCH_BYTES),
+                "receive.message.max.bytes": _MAX_ANSWER_BYTES,
+                **self._properties(),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "queued.max.messages.kbytes": queue,
-                "error_cb": lambda error: self._faults.append(error.str()),
             }
-            try:
-                self._consumer = confluent_kafka.Consumer(properties, logger=_silent_logger())
-            except confluent_kafka.KafkaException as error:
-                raise ConfigError(f"properties of the Kafka source: {_reason(error)}") from error
+            with self._refused():
+                self._consumer = _library().Consumer(properties, logger=_silent_logger())
         return self._consumer
+
+    def _asking(self) -> Any:
+        """The connection for questions about topics and offsets."""
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            with self._refused():
+                self._admin = AdminClient(self._properties(), logger=_silent_logger())
+        return self._admin
+
+    def _properties(self) -> dict[str, Any]:
+        return {
+            "client.id": "nevermore",
+            **self.source.properties,
+            "bootstrap.servers": self.source.brokers,
+            "error_cb": lambda error: self._faults.append(error.str()),
+        }
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except _library().KafkaException as error:
+            raise ConfigError(f"properties of the Kafka source: {self._shown(_reason(error))}") from error
 
     @contextmanager
     def _reported(self, what: str) -> Iterator[None]:
@@ -294,12 +386,22 @@ class KafkaTopics:
             self.close()
             seen = f" ({self._faults[-1]})" if self._faults else ""
             self._faults.clear()
-            raise SourceError(f"{what} at {self.source.brokers}: {_reason(error)}{seen}") from error
+            raise SourceError(self._shown(f"{what} at {self.source.brokers}: {_reason(error)}{seen}")) from error
 
-    def _partitions(self, consumer: Any) -> tuple[str, list[Partition]]:
-        """The identifier of the cluster, and all partitions of the topics."""
+    def _shown(self, text: str) -> str:
+        """A text of the library without secrets of the properties."""
+        for name, value in self.source.properties.items():
+            if _SECRET.search(name) and isinstance(value, str) and value:
+                text = text.replace(value, "***")
+        return text
+
+    def _listed(self) -> Any:
         with self._reported("cannot list the topics of the Kafka cluster"):
-            found = consumer.list_topics(timeout=_ANSWER_SECONDS)
+            return self._asking().list_topics(timeout=_ANSWER_SECONDS)
+
+    def _topics(self) -> tuple[str, dict[str, Any]]:
+        """The identifier of the cluster, and the topics of the source."""
+        found = self._listed()
         topics = {name: topic for name, topic in found.topics.items() if topic.error is None}
         chosen: dict[str, Any] = {}
         for wanted in self.source.topics:
@@ -314,78 +416,130 @@ class KafkaTopics:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise SourceError(f"the Kafka cluster at {self.source.brokers} has no topic {wanted}{hint}")
             chosen |= {name: topics[name] for name in names}
-        return found.cluster_id, sorted((name, number) for name, topic in chosen.items() for number in topic.partitions)
+        return found.cluster_id, chosen
+
+    def _ends(self) -> _Ends:
+        """What the cluster says now; the oldest offsets are asked for last, so that nothing is removed unnoticed."""
+        cluster, chosen = self._topics()
+        partitions = sorted((name, number) for name, topic in chosen.items() for number in topic.partitions)
+        with self._reported("cannot find the topics of the Kafka cluster"):
+            from confluent_kafka import TopicCollection
+
+            described = self._asking().describe_topics(TopicCollection(list(chosen)), request_timeout=_ANSWER_SECONDS)
+            ids = {name: str(future.result().topic_id) for name, future in described.items()}
+        from confluent_kafka.admin import OffsetSpec
+
+        high = self._offsets(partitions, OffsetSpec.latest())
+        newer = {}
+        if self.source.start is not None:
+            moment = OffsetSpec.for_timestamp(int(self.source.start.timestamp() * 1_000))
+            found = self._offsets(partitions, moment)
+            # Where nothing is as new, what comes next is.
+            newer = {partition: high[partition] if offset < 0 else offset for partition, offset in found.items()}
+        low = self._offsets(partitions, OffsetSpec.earliest())
+        return _Ends(
+            cluster=cluster,
+            ids={name: own for name, own in ids.items() if own != _NO_TOPIC_ID},
+            low=low,
+            high={partition: max(offset, low[partition]) for partition, offset in high.items()},
+            start={partition: max(newer.get(partition, 0), offset) for partition, offset in low.items()},
+        )
+
+    def _offsets(self, partitions: Sequence[Partition], wanted: Any) -> dict[Partition, int]:
+        """An offset of each partition."""
+        from confluent_kafka import IsolationLevel
+
+        asked = {_library().TopicPartition(topic, number): wanted for topic, number in partitions}
+        committed = IsolationLevel.READ_COMMITTED
+        with self._reported("cannot find the offsets of partitions"):
+            futures = self._asking().list_offsets(asked, isolation_level=committed, request_timeout=_ANSWER_SECONDS)
+            return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
 
     @staticmethod
-    def _check_cluster(cluster: str, known: KafkaPosition) -> None:
-        if known.cluster != cluster:
+    def _known(position: str | None, ends: _Ends) -> KafkaPosition:
+        """A position, which must be one in these topics."""
+        if position is None:
+            return KafkaPosition(ends.cluster)
+        known = KafkaPosition.from_json(position)
+        if known.cluster != ends.cluster:
             raise PositionLostError(
-                f"this is cluster {cluster}, and the tables were read from cluster {known.cluster}, whose offsets mean other "
-                "messages; use the former cluster, or other table names"
+                f"this is cluster {ends.cluster}, and the tables were read from cluster {known.cluster}, whose offsets mean "
+                "other messages; use the former cluster, or read the tables again from this one (nevermore resync TABLE "
+                "--from-source)"
             )
+        again = sorted(name for name, own in ends.ids.items() if known.ids.get(name, own) != own)
+        if again:
+            raise PositionLostError(f"topic {again[0]} {_CREATED_AGAIN}")
+        return known
 
-    def _starts(
-        self, consumer: Any, partitions: Sequence[Partition], known: KafkaPosition
-    ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-        """Where to read each partition from; of those with more messages, where they end now."""
+    @staticmethod
+    def _starts(ends: _Ends, known: KafkaPosition) -> dict[Partition, int]:
+        """Where to read each partition from."""
         read_topics = {topic for topic, _ in known.offsets}
-        offsets, unread = dict(known.offsets), {}
-        for topic, number in partitions:
-            with self._reported(f"cannot find the offsets of partition {number} of topic {topic}"):
-                partition = _library().TopicPartition(topic, number)
-                low, high = consumer.get_watermark_offsets(partition, timeout=_ANSWER_SECONDS)
-            next_offset = known.offsets.get((topic, number), 0 if topic in read_topics else low)
-            if next_offset < low:
+        starts = {}
+        for (topic, number), low in ends.low.items():
+            if topic not in read_topics:
+                starts[topic, number] = ends.start[topic, number]
+                continue
+            offset = known.offsets.get((topic, number), 0)
+            if offset < low:
                 raise SourceError(
-                    f"partition {number} of topic {topic}: the messages from offset {next_offset} to {low - 1} were removed before "
-                    "they were read, so changes are lost; load the tables again (nevermore resync), and let the cluster keep "
-                    "messages for longer (retention.ms)"
+                    f"partition {number} of topic {topic}: the messages from offset {offset} to {low - 1} were removed before "
+                    "they were read, so changes are lost; load the tables again (nevermore resync TABLE, with --snapshot-source "
+                    "FILES, or with --from-source if the topic has all rows), and let the cluster keep messages for longer "
+                    "(retention.ms)"
                 )
-            if next_offset > high:
+            if offset > ends.high[topic, number]:
                 raise PositionLostError(
-                    f"partition {number} of topic {topic} ends at offset {high}, but was read up to {next_offset}: the topic was "
-                    "created again; use another topic or other table names"
+                    f"topic {topic} {_CREATED_AGAIN}: partition {number} ends at offset {ends.high[topic, number]}, but was read "
+                    f"up to {offset}"
                 )
-            offsets[topic, number] = next_offset
-            if next_offset < high:
-                unread[topic, number] = high
-        return offsets, unread
+            starts[topic, number] = offset
+        return starts
 
-    def _messages(self, consumer: Any, offsets: dict[Partition, int], unread: Mapping[Partition, int]) -> Iterator[Any]:
-        """Messages of all partitions, at least up to where they ended; moves `offsets` over ends without messages."""
+    def _messages(
+        self, consumer: Any, offsets: dict[Partition, int], unread: Mapping[Partition, int]
+    ) -> Iterator[tuple[Partition, Sequence[Any]]]:
+        """Messages of partitions in turn, up to where they ended; moves `offsets` over ends without messages."""
         library = _library()
         left = dict(unread)
+        if not left:
+            return
         with self._reported("cannot read from the Kafka cluster"):
             consumer.assign([library.TopicPartition(t, n, offsets[t, n]) for t, n in left])
             try:
                 heard = time.monotonic()
                 while left:
-                    found = consumer.consume(_POLLED_MESSAGES, _POLL_SECONDS)
+                    found = consumer.consume(self._polled, _POLL_SECONDS)
                     if found:
                         heard = time.monotonic()
                     elif time.monotonic() - heard > _SILENCE_SECONDS:
                         raise self._silent(left)
-                    for message in found:
-                        partition = message.topic(), message.partition()
-                        if (error := message.error()) is None:
-                            yield message
-                            if message.offset() + 1 >= left.get(partition, 0):
-                                left.pop(partition, None)
-                        elif error.code() == library.KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+                    for place, run in groupby(found, _place_of):
+                        messages = list(run)
+                        if place.is_end:
                             # behind the last message may be markers of transactions, which have offsets, too
-                            offsets[partition] = max(offsets[partition], message.offset())
-                            left.pop(partition, None)
-                        else:
-                            raise library.KafkaException(error)
+                            end = min(messages[0].offset(), left.get(place.partition, 0))
+                            offsets[place.partition] = max(offsets[place.partition], end)
+                        elif read := _before(messages, left.get(place.partition, 0)):
+                            yield place.partition, read
+                        if place.is_end or messages[-1].offset() + 1 >= left.get(place.partition, 0):
+                            self._leave(consumer, left, place.partition)
             finally:
                 consumer.unassign()
 
+    @staticmethod
+    def _leave(consumer: Any, left: dict[Partition, int], partition: Partition) -> None:
+        """Read no more of a partition in this round."""
+        if left.pop(partition, None) is not None and left:
+            consumer.pause([_library().TopicPartition(*partition)])
+
     def _silent(self, left: Mapping[Partition, int]) -> SourceError:
         topic, number = next(iter(left))
-        seen = f" ({self._faults[-1]})" if self._faults else ""
+        seen = f" ({self._shown(self._faults[-1])})" if self._faults else ""
         return SourceError(
-            f"partition {number} of topic {topic} has returned nothing for {_SILENCE_SECONDS:.0f} s{seen}; a transaction of a "
-            "producer that has not ended delays all messages behind it"
+            f"partition {number} of topic {topic} has returned nothing for {_SILENCE_SECONDS:.0f} s{seen}; the broker that leads "
+            "it does not answer: restart it; the next run continues where the tables are"
         )
 
     def _batch(
@@ -395,10 +549,10 @@ class KafkaTopics:
         parts: list[tuple[Partition, pa.Array, pa.Array, list[int]]] = []
         counts: dict[Partition, int] = {}
         for partition, values in pending.values.items():
-            documents = _unframed(pa.array(values, pa.binary())) if is_text else pa.array(values, pa.binary())
+            documents = _unframed(pa.array(values, pa.binary()), is_text=is_text)
             found = None if complete is None else complete(documents)
             count = counts[partition] = len(values) if found is None else found.num_events
-            keys = pa.array(pending.keys[partition][:count], pa.binary())
+            keys = _unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
             parts.append((partition, documents.slice(0, count), keys, pending.places[partition][:count]))
         left = pending.without_first(counts)
         reached = pending.offsets | {partition: places[0] for partition, places in left.places.items()}
@@ -414,12 +568,46 @@ class KafkaTopics:
         return KafkaBatch(raw, replace(known, offsets=reached)), left
 
 
-def _unframed(documents: pa.Array) -> pa.Array:
-    """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte."""
-    is_framed = pc.equal(pc.binary_slice(documents, 0, 1), b"\0")
+def _unframed(documents: pa.Array, *, is_text: bool) -> pa.Array:
+    """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.
+
+    Unless the messages are known to be text, only what is a JSON object behind the frame is taken for one.
+    """
+    is_framed = pc.and_(pc.starts_with(documents, b"\0"), pc.greater_equal(pc.binary_length(documents), _FRAME_BYTES))
+    if not is_text:
+        is_framed = pc.and_(is_framed, pc.match_substring_regex(documents, r"(?s)^.{5}[{].*[}]$"))
     if not pc.any(is_framed).as_py():
         return documents
-    return pc.if_else(is_framed, pc.binary_slice(documents, _FRAME_BYTES), documents)
+    # shorter ones must not be sliced: Arrow fails on them
+    framed = pc.if_else(is_framed, documents, b"\0" * _FRAME_BYTES)
+    return pc.if_else(is_framed, pc.binary_slice(framed, _FRAME_BYTES), documents)
+
+
+class _Place(NamedTuple):
+    """Where a message is; the client also returns marks of the ends of partitions."""
+
+    partition: Partition
+    is_end: bool
+
+
+def _place_of(message: Any) -> _Place:
+    """The place of a message or mark.
+
+    Raises:
+        KafkaException: it is an error.
+    """
+    error = message.error()
+    if error is None:
+        return _Place((message.topic(), message.partition()), is_end=False)
+    library = _library()
+    if error.code() != library.KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+        raise library.KafkaException(error)
+    return _Place((message.topic(), message.partition()), is_end=True)
+
+
+def _before(messages: Sequence[Any], end: int) -> Sequence[Any]:
+    """Messages of a partition before an offset."""
+    return messages if messages[-1].offset() < end else [message for message in messages if message.offset() < end]
 
 
 def _silent_logger() -> Any:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -125,6 +125,26 @@ class KafkaBroker:
 
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.await_all(self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self.await_all(self.admin.delete_topics([name]))
+        self._wait(lambda: name not in self.admin.list_topics().topics)
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Let a topic have so many partitions."""
+        from confluent_kafka.admin import NewPartitions
+
+        self.await_all(self.admin.create_partitions([NewPartitions(name, count)]))
+        self._wait(lambda: len(self.admin.list_topics(name).topics[name].partitions) == count)
+
+    @staticmethod
+    def _wait(is_so: Callable[[], bool]) -> None:
+        for _ in range(300):
+            if is_so():
+                return
+            time.sleep(0.1)
+        raise TimeoutError
 
     @cached_property
     def admin(self) -> Any:
