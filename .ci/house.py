@@ -37,6 +37,7 @@ SINGLE_IMPORTERS = {
     "pipelines.formats.binlog": "a feed; the registry imports every feed",
     "pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "pipelines.formats.debezium_json": "a feed; the registry imports every feed",
+    "pipelines.formats.mysql_json_kernels": _COMPILED,
     "pipelines.formats.pgoutput_kernels": _COMPILED,
     "pipelines.formats.wal2json": "a feed; the registry imports every feed",
     "pipelines.ingest.decode_ahead": _LARGE,

@@ -152,7 +152,7 @@ class PostgresSource(Section):
 
 
 class MysqlSource(Section):
-    """Tables of a MariaDB server, read through its binary log.
+    """Tables of a MySQL or MariaDB server, read through its binary log.
 
     Attributes:
         type: `mysql`.

@@ -11,11 +11,12 @@ from pipelines.jsonscan.value_kernels import big_endian, require
 from scan_core.native import callee, kernel
 
 SIGNED, UNSIGNED, FLOAT, DOUBLE, DECIMAL, YEAR, BIT, BOOLEAN = range(8)
-DATE, TIME, DATETIME, TIMESTAMP, TEXT, SINGLE, BYTES, FIXED_BYTES, CHOICE, CHOICES, REFUSED, REFUSED_CHOICE = range(
-    8, 20
+DATE, TIME, DATETIME, TIMESTAMP, TEXT, SINGLE, BYTES, FIXED_BYTES, CHOICE, CHOICES, REFUSED, REFUSED_CHOICE, TREE = (
+    range(8, 21)
 )
 """How the values of a column are stored: SINGLE is text of one byte a character, CHOICE an enum, CHOICES a set, REFUSED what cannot be read, with
-a length or as a choice."""
+a length or as a choice, TREE the JSON of MySQL (see `mysql_json_kernels`)."""
+_WITH_LENGTH = (TEXT, SINGLE, BYTES, FIXED_BYTES, REFUSED, TREE)
 
 INSERT, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "cudt")
 HEADER_BYTES = 9
@@ -57,7 +58,7 @@ def is_sound(what: int, size: int, scale: int) -> bool:
         return False
     if what == DECIMAL:
         return scale <= size and size >= 1 and size <= MAX_DIGITS
-    if what == TEXT or what == SINGLE or what == BYTES or what == FIXED_BYTES or what == REFUSED:
+    if what in _WITH_LENGTH:
         return size >= 1 and size <= 4
     if what == TIME or what == DATETIME or what == TIMESTAMP:
         return scale <= 6
@@ -74,7 +75,7 @@ def end_of_value(data: Bytes, at: int, end: int, what: int, size: int, scale: in
     """
     if what == DECIMAL:
         at += decimal_bytes(size, scale)
-    elif what == TEXT or what == SINGLE or what == BYTES or what == FIXED_BYTES or what == REFUSED:
+    elif what in _WITH_LENGTH:
         if at + size > end:
             return -1
         length = np.int64(little(data, at, size))
@@ -362,7 +363,7 @@ def read_rows(
         characters: for text of one byte a character, its row of `letters` times 256.
         letters: UTF-8 of each character: its length, and its bytes.
         start: receives the begin of each value: [column, row].
-        end: receives the end of each value. FLOAT, DOUBLE, CHOICE and CHOICES keep their own bytes.
+        end: receives the end of each value. FLOAT, DOUBLE, CHOICE, CHOICES and TREE keep their own bytes.
         kind: receives the kind of each value.
         status: receives whether there is a row.
         out: receives text, which follows `data`; if it is empty, only the room is counted.
@@ -417,7 +418,7 @@ def read_rows(
             value = p
             p = end_of_value(data, p, len(data), stored, size[c], scale[c])
             require(p >= 0)
-            if stored == TEXT:
+            if stored == TEXT or stored == TREE:
                 start[c, row] = value + size[c]
                 end[c, row] = p
                 kind[c, row] = _STRING

@@ -20,6 +20,7 @@ from pipelines.decode.feed_schemas import mysql_type
 from pipelines.decode.image import Columns, Nothing
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import SourceError
+from pipelines.formats import mysql_json_kernels as trees
 from pipelines.formats import mysql_kernels as rows
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Members, from_binary
@@ -32,6 +33,8 @@ PACKET_HEADER_BYTES = 4
 """Of a row that was selected, in front of its values."""
 MAX_DIGITS = 38
 MAX_BYTES = 2**31 - 1
+_DOUBLE_BYTES = 9
+"""Of a double in JSON: its own, and at least one for its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,8 @@ class _RowImages:
         for at, column in enumerate(table.columns):
             if column.stored in {rows.FLOAT, rows.DOUBLE, rows.CHOICE, rows.CHOICES}:
                 _with_texts(parts, column, start[at], end[at], kind[at])
+            elif column.stored == rows.TREE:
+                _with_json(parts, f"{table.name}.{column.name}", start[at], end[at], kind[at])
         return Members(np.concatenate(parts), tuple(c.name for c in table.columns), start, end, kind, status)
 
 
@@ -269,6 +274,48 @@ def _with_texts(
     base = sum(map(len, parts))
     start[given], end[given] = base + places[:-1], base + places[1:]
     parts.append(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
+
+
+def _with_json(
+    parts: list[NDArray[np.uint8]],
+    name: str,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> None:
+    """Add the text of JSON values, to which their spans point then.
+
+    Raises:
+        SourceError: a value is none of JSON.
+    """
+    given = kind == kernels.STRING
+    frames = np.zeros((trees.MAX_DEPTH, trees.FRAME), np.int64)
+    scratch = np.zeros(trees.SCRATCH_BYTES, np.uint8)
+    ends = np.zeros(len(start) + 1, np.int32)
+
+    def write(
+        out: NDArray[np.uint8], doubles: NDArray[np.uint64], digits: NDArray[np.uint8], digit_ends: NDArray[np.int32]
+    ) -> int:
+        size = trees.write_trees(parts[0], start, end, given, out, ends, doubles, digits, digit_ends, frames, scratch)
+        if size < 0:
+            raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+        return int(size)
+
+    nothing = np.zeros(0, np.uint8)
+    doubles = np.zeros(int((end[given] - start[given]).sum()) // _DOUBLE_BYTES + 1, np.uint64)
+    write(nothing, doubles, nothing, np.zeros(0, np.int32))
+    if ends[-1] > len(doubles):
+        raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+    texts = pa.array(doubles[: ends[-1]].view(np.float64)).cast(pa.string())
+    _, offsets, data = texts.buffers()
+    digits = np.frombuffer(data, np.uint8) if data is not None and len(data) else nothing
+    places = np.frombuffer(offsets, np.int32)[: len(texts) + 1] if len(texts) else np.zeros(0, np.int32)
+    out = np.zeros(write(nothing, doubles, digits, places), np.uint8)
+    write(out, doubles, digits, places)
+    base = sum(map(len, parts))
+    start[given] = base + np.concatenate([np.zeros(1, np.int32), ends[:-2]])[given] if len(start) else 0
+    end[given] = base + ends[:-1][given]
+    parts.append(out)
 
 
 def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:

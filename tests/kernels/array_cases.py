@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.formats import mysql_json_kernels as json_trees
 from pipelines.formats import mysql_kernels as mysql
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import MemberNames
@@ -418,13 +419,13 @@ def read_copy(random: Random) -> Arguments:
 
 def stored_columns(random: Random, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
     """How the binary log of MySQL stores columns: kinds, sizes and scales, one time in ten of no server."""
-    what = random.integers(0, 20, count).astype(np.uint8)
+    what = random.integers(0, 21, count).astype(np.uint8)
     size, scale = np.zeros(count, np.int32), np.zeros(count, np.int32)
     for c, kind in enumerate(what.tolist()):
         if kind == mysql.DECIMAL:
             size[c] = random.integers(1, 66)
             scale[c] = random.integers(0, min(size[c], 38) + 1)
-        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED}:
+        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED, mysql.TREE}:
             size[c] = random.choice([1, 1, 2, 3, 4])
             scale[c] = random.integers(0, 20) if kind == mysql.FIXED_BYTES else 0
         elif kind in {mysql.TIME, mysql.DATETIME, mysql.TIMESTAMP}:
@@ -456,7 +457,7 @@ def stored_row(random: Random, columns: tuple[NDArray[np.uint8], ...], present: 
             length = (
                 4 * ((size - scale) // 9) + 4 * (scale // 9) + sum((int(n) % 9 + 1) // 2 for n in (size - scale, scale))
             )
-        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED}:
+        elif kind in {mysql.TEXT, mysql.SINGLE, mysql.BYTES, mysql.FIXED_BYTES, mysql.REFUSED, mysql.TREE}:
             content = random.bytes(int(random.integers(0, 9)))
             stated = len(content) if random.random() < 0.95 else 255
             values.append(stated.to_bytes(min(max(size, 1), 8), "little") + content)
@@ -548,8 +549,63 @@ def read_protocol_texts(random: Random) -> Arguments:
     data, starts, ends = spans(rows)
     places = [np.zeros((columns, len(rows)), np.int32) for _ in range(2)]
     return [
-        data, starts, ends, random.integers(0, 20, columns).astype(np.uint8), *places,
+        data, starts, ends, random.integers(0, 21, columns).astype(np.uint8), *places,
         np.zeros((columns, len(rows)), np.int8),
+    ]  # fmt: skip
+
+
+def stored_tree(random: Random, depth: int) -> bytes:
+    """A JSON value as the binary log of MySQL stores it, with its type in front."""
+    kind = int(random.choice([0, 2, 1, 3, 4, 5, 8, 10, 11, 12, 15] if depth else [4, 5, 6, 7, 9, 11, 12, 15]))
+    if kind == 4:
+        return bytes([4, random.integers(0, 4)])
+    if 5 <= kind <= 11:
+        return bytes([kind]) + random.bytes({5: 2, 6: 2, 7: 4, 8: 4}.get(kind, 8))
+    if kind == 12:
+        text = random.bytes(random.integers(0, 200))
+        return (
+            bytes([12])
+            + (bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7]))
+            + text
+        )
+    if kind == 15:
+        of = int(random.choice([246, 7, 10, 11, 12, 252]))
+        content = b"\x14\x04" + random.bytes(10) if of == 246 else random.bytes(random.integers(7, 12))
+        return bytes([15, of, len(content)]) + content
+    width, is_object = 4 if kind & 1 else 2, kind < 2
+    members = [stored_tree(random, depth - 1) for _ in range(random.integers(0, 4))]
+    keys = [random.bytes(random.integers(0, 5)) for _ in members] if is_object else []
+    at = 2 * width + len(members) * (1 + width) + len(keys) * (width + 2)
+    heads, rest = b"", b""
+    for key in keys:
+        heads += (at + len(rest)).to_bytes(width, "little") + len(key).to_bytes(2, "little")
+        rest += key
+    for member in members:
+        if len(member) - 1 <= width and member[0] in range(4, 9):
+            heads += member.ljust(1 + width, b"\0")
+        else:
+            heads += member[:1] + (at + len(rest)).to_bytes(width, "little")
+            rest += member[1:]
+    size = at + len(rest)
+    return bytes([kind]) + len(members).to_bytes(width, "little") + size.to_bytes(width, "little") + heads + rest
+
+
+def write_trees(random: Random) -> Arguments:
+    values = []
+    for _ in range(random.integers(0, 5)):
+        value = bytearray(stored_tree(random, int(random.integers(0, 5))))
+        for _ in range(random.integers(0, 4) * int(random.random() < 0.4)):
+            value[random.integers(0, len(value))] = random.choice([0, 1, 2, 3, 255, random.integers(0, 256)])
+        values.append(bytes(value[: len(value) - int(random.random() < 0.1) * min(3, len(value))]))
+    data, starts, ends = spans(values)
+    texts = ["0.1", "-1e+300", "1e-07", "123456.75", "-0.0", "inf", "", "2.5e22"]
+    chosen = [texts[at].encode() for at in random.integers(0, len(texts), random.integers(0, 9))]
+    digit_ends = np.cumsum([0, *map(len, chosen)]).astype(np.int32)
+    return [
+        data, starts, ends, random.random(len(values)) < 0.9, np.zeros(random.choice([0, 50, 5000]), np.uint8),
+        np.zeros(len(values) + 1, np.int32), np.zeros(random.integers(0, 9), np.uint64), fixed(b"".join(chosen)),
+        digit_ends if random.random() < 0.8 else np.zeros(0, np.int32), np.zeros((json_trees.MAX_DEPTH, json_trees.FRAME), np.int64),
+        np.zeros(json_trees.SCRATCH_BYTES, np.uint8),
     ]  # fmt: skip
 
 
@@ -563,6 +619,7 @@ def write_json(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
+    "pipelines.formats.mysql_json_kernels.write_trees": write_trees,
     "pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
     "pipelines.formats.mysql_kernels.frame": frame_packets,
     "pipelines.formats.mysql_kernels.read_rows": read_stored_rows,

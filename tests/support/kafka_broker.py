@@ -23,29 +23,27 @@ _START_SECONDS = 90.0
 
 
 def jars() -> Path:
-    """The folder with the broker's jars, fetched if they are not there; a test without them is skipped, in CI it fails."""
+    """The folder with the broker's jars."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nevermore-tests"
-    folder = cache / f"kafka-{VERSION}"
+    return fetch(cache, "org.apache.kafka", "kafka_2.13", VERSION, f"kafka-{VERSION}")
+
+
+def fetch(cache: Path, group: str, artifact: str, version: str, name: str = "") -> Path:
+    """The folder with a package of Maven Central and what it needs, fetched if it is not there.
+
+    A test without it is skipped, in CI it fails.
+    """
+    folder = cache / (name or f"{artifact}-{version}")
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as made:
         (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-        command = [
-            "java",
-            "-jar",
-            str(ivy),
-            "-dependency",
-            "org.apache.kafka",
-            "kafka_2.13",
-            VERSION,
-            "-confs",
-            "default",
-        ]
+        command = ["java", "-jar", str(ivy), "-dependency", group, artifact, version, "-confs", "default"]
         command += ["-cache", f"{made}/cache", "-retrieve", f"{made}/jars/[artifact]-[revision](-[classifier]).[ext]"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode or not any(Path(made, "jars").glob("kafka_2.13-*.jar")):
-            reason = f"the jars of Kafka {VERSION} cannot be fetched from Maven Central: {done.stdout[-300:]}"
+        if done.returncode or not any(Path(made, "jars").glob(f"{artifact}-*.jar")):
+            reason = f"the jars of {artifact} {version} cannot be fetched from Maven Central: {done.stdout[-300:]}"
             if os.environ.get("CI") == "true":
                 pytest.fail(reason)
             pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Looks at a MariaDB server before it is read: its settings, rights, binary log and tables for `nevermore doctor`."""
+"""Looks at a MySQL or MariaDB server before it is read: its settings, rights, binary log and tables for `nevermore doctor`."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pipelines.config.project import MysqlSource
 from pipelines.errors import PipelineError
 from pipelines.sources.live import Finding, Wanted, clock_finding
 from pipelines.sources.mysql.load import refused
-from pipelines.sources.mysql.server import SETTINGS, Server
+from pipelines.sources.mysql.server import Server
 
 
 def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
@@ -17,10 +17,9 @@ def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
     """
     server = Server(source)
     try:
-        yield Finding("connection", "ok", f"MariaDB {server.version}, database {server.database or 'all'}")
-        wrong = server.wrong_settings()
-        for name in SETTINGS:
-            yield Finding(name, "failed", wrong[name]) if name in wrong else Finding(name, "ok", "as it must be")
+        yield Finding("connection", "ok", f"{server.title}, database {server.database or 'all'}")
+        for name, wrong in server.settings().items():
+            yield Finding(name, "ok", "as it must be") if wrong is None else Finding(name, "failed", wrong)
         yield from _log(server)
         for table in sorted(wanted(server.tables())):
             yield _table(server, table)
@@ -36,16 +35,25 @@ def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
 def _log(server: Server) -> Iterator[Finding]:
     grants = " ".join(str(row[0]) for row in server.query("SHOW GRANTS")).upper()
     may_read = any(right in grants for right in ("REPLICATION SLAVE", "REPLICATION REPLICA", "ALL PRIVILEGES ON *.*"))
+    to_see = "BINLOG MONITOR" if server.is_mariadb else "REPLICATION CLIENT"
     if may_read:
         yield Finding("right to replicate", "ok", "the user may read the binary log")
     else:
-        what = "the user may not: GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO the user of the config"
+        what = f"the user may not: GRANT REPLICATION SLAVE, {to_see} ON *.* TO the user of the config"
         yield Finding("right to replicate", "failed", what)
     try:
         files = server.files()
         yield Finding("binary log", "ok", f"{len(files)} file{'s' * (len(files) != 1)}, from {files[0]} on")
     except PipelineError as error:
-        yield Finding("binary log", "failed", f"{error}: GRANT BINLOG MONITOR ON *.* TO the user of the config")
+        yield Finding("binary log", "failed", f"{error}: GRANT {to_see} ON *.* TO the user of the config")
+    if not server.is_mariadb:
+        if "LOCK TABLES" in grants or "ALL PRIVILEGES" in grants:
+            yield Finding(
+                "right to load", "ok", "the user may lock tables, for the moment in which a part of their load begins"
+            )
+        else:
+            what = "the user may not lock tables, as each part of a load does for a moment: GRANT LOCK TABLES ON *.* TO the user"
+            yield Finding("right to load", "failed", what)
 
 
 def _table(server: Server, table: str) -> Finding:

@@ -4,6 +4,7 @@ Chunks are ranges of an integer key where there is one: such a load continues af
 tells which chunk it belongs to. Other tables are read in one transaction; their load begins again after an interruption.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,6 +30,10 @@ MAX_CHUNK_ROWS = 2_000_000
 COM_QUERY = 3
 READ_BYTES = 1024**2
 MAX_PLACES = 65_536
+LOCK_SECONDS, LOCK_TRIES = 2, 30
+BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+LOCK_TIMEOUT = 1205
+"""Error of the server: a lock was not given in time."""
 ALTERED = 1412
 """Error of the server: the table was altered after the transaction began."""
 
@@ -167,7 +172,7 @@ def _selected(column: MysqlColumn) -> str:
         case stored.SIGNED | stored.UNSIGNED | stored.BIT | stored.BOOLEAN | stored.YEAR:
             return f"{name} + 0"
         case stored.FLOAT:
-            return f"CAST({name} AS DOUBLE)"
+            return f"{name} * 1e0"
         case stored.BYTES:
             return f"HEX({name})"
         case stored.TIMESTAMP:
@@ -198,13 +203,7 @@ class _Selection:
             SourceError: the server cannot tell the place.
         """
         with reported(f"{self._name} could not be loaded"):
-            rows_of(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
-            if not status.get("binlog_snapshot_file"):
-                raise SourceError(
-                    "the server does not tell the place of a transaction in its binary log (binlog_snapshot_file)"
-                )
-            at = place(log_number(str(status["binlog_snapshot_file"])), int(status["binlog_snapshot_position"]))
+            at = self._snapshot() if self._server.is_mariadb else self._locked_snapshot()
             self.description = self._server.describe(self._name, self._connection)
             if self._column is None:
                 return at, None
@@ -214,6 +213,37 @@ class _Selection:
                 self._connection, f"SELECT {key} FROM {self._table} {where}ORDER BY {key} LIMIT 1 OFFSET {step}"
             )
             return at, int(found[0][0]) if found else None
+
+    def _snapshot(self) -> int:
+        """Begin a transaction; return its place, which MariaDB tells."""
+        rows_of(self._connection, BEGIN)
+        status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+        if not status.get("binlog_snapshot_file"):
+            raise SourceError(
+                "the server does not tell the place of a transaction in its binary log (binlog_snapshot_file)"
+            )
+        return place(log_number(str(status["binlog_snapshot_file"])), int(status["binlog_snapshot_position"]))
+
+    def _locked_snapshot(self) -> int:
+        """Begin a transaction while nobody writes to the table; return its place.
+
+        While the lock is held, all transactions that wrote to the table are committed and in the log. It is held for three
+        statements. New writers wait behind a request for it, so that waits for running ones only for a short time at once.
+        """
+        import pymysql
+
+        with closing(connect(self._server.source)) as lock:
+            rows_of(lock, f"SET lock_wait_timeout = {LOCK_SECONDS}")
+            for remaining in reversed(range(LOCK_TRIES)):
+                try:
+                    rows_of(lock, f"LOCK TABLES {self._table} READ")
+                    break
+                except pymysql.OperationalError as error:
+                    if error.args[0] != LOCK_TIMEOUT or not remaining:
+                        raise
+                    time.sleep(LOCK_SECONDS)
+            rows_of(self._connection, BEGIN)
+            return self._server.written()[1]
 
     def rows(self, after: int | None, end: int | None) -> Iterator[tuple[pa.BinaryArray, bool]]:
         """(rows as the server sends them, whether they are the last) of the keys from `after` to before `end`.

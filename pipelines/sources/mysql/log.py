@@ -7,16 +7,20 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.sources.mysql.gtids import Gtid, MysqlGtids
 from pipelines.sources.mysql.position import file_name, parts_of, place
 from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT, XA_PREPARE = 2, 3, 4, 15, 16, 19, 26, 27, 38
+MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_PREVIOUS = 33, 34, 35
 ANNOTATE, CHECKPOINT, GTID, GTID_LIST, ENCRYPTION, QUERY_COMPRESSED = 160, 161, 162, 163, 164, 165
 ROWS = {
     number + at: what
@@ -24,14 +28,32 @@ ROWS = {
     for at, what in enumerate((b"c", b"u", b"d"))
 }
 """What events with rows do, by their type."""
+WITHOUT_ROWS = {
+    INCIDENT: "an incident: the server lost changes",
+    17: "a statement (LOAD DATA) instead of the rows that it changed (binlog_format)",
+    18: "a statement (LOAD DATA) instead of the rows that it changed (binlog_format)",
+    39: "parts of JSON values in place of rows (binlog_row_value_options)",
+    40: "a compressed transaction (binlog_transaction_compression)",
+    42: "a transaction with a tag in its identifier (GTID_NEXT)",
+    MYSQL_ANONYMOUS: "a transaction without an identifier (gtid_mode)",
+}
+"""Events in place of the rows that changed, and what they are: the settings for them are refused, but a session may have its own."""
+_IGNORABLE = 0x80
+_BESIDE_ROWS = frozenset({5, 13, 14, 29, 36, 37, 41, ANNOTATE})
+"""Variables of statements, texts of statements beside their rows, and what groups of servers say to each other."""
 _SECOND_VERSION = frozenset({30, 31, 32, 169, 170, 171})
 _COMPRESSED = frozenset({*range(165, 172)})
-_OF_FILES = frozenset({FORMAT, ROTATE, STOP, CHECKPOINT, GTID_LIST, ENCRYPTION, HEARTBEAT})
+_OF_FILES = frozenset({FORMAT, ROTATE, STOP, CHECKPOINT, GTID_LIST, MYSQL_PREVIOUS, ENCRYPTION, HEARTBEAT})
 """Events about the log itself, some of which a server keeps to itself."""
+_KNOWN = frozenset(
+    {QUERY, XID, TABLE_MAP, XA_PREPARE, GTID, MYSQL_GTID, *_OF_FILES, *_BESIDE_ROWS, *ROWS, *WITHOUT_ROWS}
+)
 _HEADER = struct.Struct("<IBIIIH")
 _HEADER_BYTES = _HEADER.size
 _ARTIFICIAL = 0x20
 _CHECKSUM_BYTES = 4
+_FIRST = 4
+"""Where the events of a file begin."""
 FULL_PACKET = 0xFFFFFF
 """Bytes of a packet that another one continues."""
 COM_BINLOG_DUMP = 0x12
@@ -99,7 +121,7 @@ class LogReader:
         self._has_checksums = self._has_format = False
         with reported("the binary log cannot be read"):
             for statement in (
-                "SET @master_binlog_checksum = @@global.binlog_checksum",
+                "SET @master_binlog_checksum = @@global.binlog_checksum, @source_binlog_checksum = @@global.binlog_checksum",
                 "SET @mariadb_slave_capability = 4",
             ):
                 rows_of(self._connection, statement)
@@ -162,6 +184,10 @@ class LogReader:
             self._rotate(body)
         if kind in _COMPRESSED:
             kind, body = _decompressed(kind, body)
+        if kind not in _KNOWN and not flags & _IGNORABLE:
+            raise SourceError(
+                f"an event of the binary log at {self._where} is of the unknown type {kind}: is the server too new?"
+            )
         return LogEvent(kind, seconds, place_of, self.at, server, body)
 
     def _begin_of(self, log_pos: int, size: int) -> int:
@@ -202,7 +228,7 @@ class LogReader:
             raise SourceError(
                 f"after {self._where}, the server goes on with {text}: nevermore resync TABLE --from-source"
             )
-        self._number, self._offset, self._is_in_header = int(number), 4, True
+        self._number, self._offset, self._is_in_header = int(number), _FIRST, True
         self.at = place(self._number, self._offset)
 
     @property
@@ -247,6 +273,37 @@ def _texts(data: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
     return found, at
 
 
+def gtid_in(event: LogEvent) -> Gtid:
+    """The identifier of the transaction that begins with this event."""
+    body = event.body
+    if event.kind == MYSQL_GTID:
+        return Gtid(str(UUID(bytes=bytes(body[1:17]))), int.from_bytes(body[17:25], "little"))
+    return Gtid(str(int.from_bytes(body[8:12], "little")), int.from_bytes(body[:8], "little"), event.server)
+
+
+def gtids_at(server: Server, base: str, at: int) -> MysqlGtids:
+    """The transactions that the log of a MySQL server has up to a place: what its file begins with, and what follows there.
+
+    Raises:
+        SourceError: the log does not reach the place.
+    """
+    found = MysqlGtids()
+    reader = LogReader(server, base, place(parts_of(at)[0], _FIRST))
+    with closing(reader):
+        for event in reader.events():
+            if event.begin >= at:
+                return found
+            if event.kind == MYSQL_PREVIOUS:
+                found = MysqlGtids.from_log(event.body)
+            elif event.kind == MYSQL_GTID:
+                found.add(gtid_in(event))
+    if reader.at < at:
+        raise SourceError(
+            f"the binary log ended before {file_name(base, parts_of(at)[0])}:{parts_of(at)[1]}; run again"
+        )
+    return found
+
+
 def rows_in(event: LogEvent) -> tuple[int, memoryview]:
     """(identifier of the table, bitmaps of columns and rows) of an event with rows."""
     body = event.body
@@ -274,7 +331,7 @@ _SIZED = {
     255: ("geometry", stored.REFUSED),
 }
 _TIMES = {17: ("timestamp", stored.TIMESTAMP), 18: ("datetime", stored.DATETIME), 19: ("time", stored.TIME)}
-_BIT, _DECIMAL = 16, 246
+_BIT, _JSON, _DECIMAL = 16, 245, 246
 _NUMERIC = frozenset({*_TYPES, 4, 5, 13, _DECIMAL})
 """Columns that have a bit of their own among those with a sign."""
 _META_BYTES = {
@@ -285,7 +342,6 @@ _META_BYTES = {
     17: 1,
     18: 1,
     19: 1,
-    245: 1,
     246: 2,
     252: 1,
     253: 2,
@@ -293,6 +349,7 @@ _META_BYTES = {
     255: 1,
     140: 1,
     141: 2,
+    _JSON: 1,
 }
 _STRING, _ENUM, _SET, _VARCHAR, _BLOB = 254, 247, 248, 15, 252
 _CHARACTERS = frozenset({_STRING, _VARCHAR, _BLOB, 253})
@@ -436,6 +493,8 @@ def _plain(column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlCo
     if kind in _TIMES:
         name, what_stored = _TIMES[kind]
         return MysqlColumn(column, name, what_stored, scale=meta[0])
+    if kind == _JSON:
+        return MysqlColumn(column, "text", stored.TREE, meta[0])
     if kind == _BIT:
         return bits(column, meta[1] * 8 + meta[0])
     if kind == _DECIMAL:

@@ -1,6 +1,6 @@
-"""The position of a table in the binary log of a MariaDB server, and how much of the table is loaded.
+"""The position of a table in the binary log of a MySQL or MariaDB server, and how much of the table is loaded.
 
-A load reads chunks of a table, each in a transaction of which the server tells the position in its log. A change of the stream is
+A load reads chunks of a table, each in a transaction whose position in the log is known. A change of the stream is
 part of a chunk if its transaction begins before that position: the log has transactions in the order in which they became visible.
 """
 
@@ -90,9 +90,10 @@ class MysqlPosition:
     Attributes:
         base: name of the log files without their numbers.
         at: all transactions that begin before this place are contained.
-        gtid: the server's position of global transaction identifiers at this place; other servers have another one there.
+        gtid: the global transaction identifiers that the log has up to this place; other servers have others there.
         load: state of the load, as long as it matters.
         claims: tables of the source by the target that takes them.
+        server: UUID of a MySQL server; MariaDB has none.
     """
 
     base: str
@@ -100,6 +101,7 @@ class MysqlPosition:
     gtid: str
     load: Load | None = None
     claims: Mapping[str, str] = field(default_factory=dict)
+    server: str = ""
 
     @property
     def file(self) -> str:
@@ -130,6 +132,7 @@ class MysqlPosition:
             "gtid": self.gtid,
             **({} if self.load is None else {"load": self.load.to_json()}),
             **({"claims": dict(self.claims)} if self.claims else {}),
+            **({"server": self.server} if self.server else {}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -149,6 +152,7 @@ class MysqlPosition:
                 gtid=document["gtid"],
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),
+                server=str(document.get("server", "")),
             )
 
         return parse_position(text, "mysql", "MySQL", VERSION, read)

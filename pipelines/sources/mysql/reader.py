@@ -1,4 +1,4 @@
-"""Reads the changes of a MariaDB server from its binary log, in batches that know their transactions."""
+"""Reads the changes of a MySQL or MariaDB server from its binary log, in batches that know their transactions."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from pipelines.errors import SourceError
 from pipelines.formats.mysql_rows import MysqlTable, described, event
 from pipelines.sources.live import LoadOutdatedError
 from pipelines.sources.mysql import log
+from pipelines.sources.mysql.gtids import Gtid, MariaGtids, MysqlGtids
 from pipelines.sources.mysql.load import TableLoad, without_loaded
 from pipelines.sources.mysql.log import Effect, LogEvent, LogReader
 from pipelines.sources.mysql.position import Load, MysqlPosition, file_name, log_number, parts_of
@@ -27,7 +28,8 @@ MAX_EVENTS = 200_000
 """Events in a batch: each takes some hundred bytes in addition to its rows."""
 _END = re.compile(r"COMMIT\b", re.IGNORECASE)
 _UNDONE = re.compile(r"ROLLBACK\b", re.IGNORECASE)
-_WITHIN = re.compile(r"(BEGIN|SAVEPOINT|RELEASE)\b", re.IGNORECASE)
+_WITHIN = re.compile(r"(BEGIN|SAVEPOINT|RELEASE|XA)\b", re.IGNORECASE)
+_BEGUN = re.compile(r"(BEGIN|XA\s+(?:START|BEGIN))\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class MysqlBatch:
         begins: places where they begin.
         unknown: transactions and numbers of the events after which a table has rows that the log does not have.
         load: state of the load after the batch, for rows of a load.
+        server: UUID of a MySQL server.
     """
 
     raw: RawEvents
@@ -54,11 +57,12 @@ class MysqlBatch:
     begins: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
     unknown: frozenset[tuple[str, int]] = frozenset()
     load: Load | None = None
+    server: str = ""
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
         if self.load is not None or before is None:
-            return MysqlPosition(self.base, self.at, self.gtid, self.load, decided.claims).to_json()
+            return MysqlPosition(self.base, self.at, self.gtid, self.load, decided.claims, self.server).to_json()
         return MysqlPosition.from_json(before).reaching(self.at, self.gtid, decided.claims).to_json()
 
     def is_due(self, before: str | None) -> bool:
@@ -117,7 +121,7 @@ class MysqlReader:
         self.source = source
         self._server = Server(source)
         self._names: tuple[str, ...] = ()
-        self._base = ""
+        self._base = self._uuid = ""
         self._start = 0
         self._start_gtid = ""
         self._reached: tuple[int, str] | None = None
@@ -133,6 +137,7 @@ class MysqlReader:
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""
         self._server.check()
+        self._uuid = self._server.uuid
         self._base, written = self._server.written()
         known = [MysqlPosition.from_json(text) for text in positions.values() if text is not None]
         self._check(known, written)
@@ -144,12 +149,21 @@ class MysqlReader:
 
     def _now(self) -> tuple[int, str]:
         """The place after all that is committed now, and its position of global transaction identifiers."""
+        if not self._server.is_mariadb:
+            quiet = self._server.quiet()
+            if quiet is not None:
+                self._base, at, gtid = quiet
+            else:
+                self._base, at = self._server.written()
+                gtid = str(log.gtids_at(self._server, self._base, at))
+            return at, gtid
         self._base, at = self._server.written()
-        gtid = self._server.gtid_at(self._base, at)
-        if gtid is None:
+        found = self._server.gtid_at(self._base, at)
+        if found is None:
             raise SourceError(
                 "the server does not know its own position in the binary log: is log_bin a folder it can read?"
             )
+        gtid = str(MariaGtids(found))
         self._verified.add((at, gtid))
         return at, gtid
 
@@ -169,8 +183,11 @@ class MysqlReader:
                 raise lost(f"the log files of the server are named {self._base}, not {position.base}", position)
             if parts_of(at)[0] not in files and at <= written:
                 raise lost(f"the server has removed {position.file} (binlog_expire_logs_seconds, PURGE)", position)
+            if not self._server.is_mariadb:
+                self._check_mysql(position, is_reached=at <= written)
+                continue
             found = None if at > written else self._server.gtid_at(self._base, at)
-            if found != position.gtid:
+            if found is None or str(MariaGtids(found)) != position.gtid:
                 has = "does not reach it" if at > written else f"has gtid {found or 'none'} there"
                 raise lost(
                     f"this is not the server that was read before, or its log began again: the position is {where} with gtid "
@@ -179,6 +196,20 @@ class MysqlReader:
                     position,
                 )
             self._verified.add((at, position.gtid))
+
+    def _check_mysql(self, position: MysqlPosition, *, is_reached: bool) -> None:
+        executed = self._server.executed()
+        if position.server == self._uuid and is_reached and MysqlGtids(position.gtid).is_within(executed):
+            self._verified.add((position.at, position.gtid))
+            return
+        has = f"has server_uuid {self._uuid}, gtid_executed {executed}"
+        raise lost(
+            f"this is not the server that was read before, or its log began again: the position is "
+            f"{position.file}:{parts_of(position.at)[1]} of server {position.server or 'unknown'} with gtid "
+            f"{position.gtid or 'none'}, and this one {has}. Connect to the former server; otherwise it is not known which "
+            "changes are missing",
+            position,
+        )
 
     def check_table(self, source_table: str, position: str) -> None:
         """See `LiveSource`. A table that was dropped and created again is seen in the log; other engines have no moment to load at."""
@@ -195,11 +226,20 @@ class MysqlReader:
     def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[MysqlBatch]:
         """See `LiveSource`."""
         self.interrupt()
-        start = MysqlPosition(self._base, self._start, self._start_gtid)
+        start = MysqlPosition(self._base, self._start, self._start_gtid, server=self._uuid)
         if position is not None:
             start = MysqlPosition.from_json(position)
         for part in TableLoad(self._server, source_table, table, limit_bytes).parts(start):
-            yield MysqlBatch(part.raw, part.end, part.continues, start.base, start.at, start.gtid, load=part.load)
+            yield MysqlBatch(
+                part.raw,
+                part.end,
+                part.continues,
+                start.base,
+                start.at,
+                start.gtid,
+                load=part.load,
+                server=start.server,
+            )
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[MysqlBatch]:
         """See `LiveSource`."""
@@ -250,7 +290,7 @@ class MysqlReader:
         """See `LiveSource`."""
         self._server.check()
         at, gtid = self._now()
-        return MysqlPosition(self._base, at, gtid, Load()).to_json()
+        return MysqlPosition(self._base, at, gtid, Load(), server=self._server.uuid).to_json()
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
@@ -276,13 +316,14 @@ class _Reading:
         self._server, self._wanted, self._known = server, frozenset(wanted), known
         self._limit_bytes = limit_bytes
         self._base = start.base
-        self._gtids = {text.partition("-")[0]: text for text in start.gtid.split(",") if text}
+        self._gtids = (MariaGtids if server.is_mariadb else MysqlGtids)(start.gtid)
         self._log = LogReader(server, start.base, start.at)
         self._pending = _Pending()
         self._open: int | None = None
         """Place where the transaction begins that is not complete."""
-        self._flags = 0
-        self._next_gtid: tuple[str, str] = ("", "")
+        self._is_single = False
+        """Whether the next statement is all of its transaction."""
+        self._next_gtid: Gtid | None = None
         self._changes = 0
         """Events of the transaction so far."""
         self._tables: dict[int, MysqlTable | None] = {}
@@ -290,7 +331,7 @@ class _Reading:
     @property
     def gtid(self) -> str:
         """The position of global transaction identifiers at `done`."""
-        return ",".join(self._gtids[domain] for domain in sorted(self._gtids, key=int))
+        return str(self._gtids)
 
     def close(self) -> None:
         """Close the connection."""
@@ -333,12 +374,11 @@ class _Reading:
 
     def _take(self, found: LogEvent) -> None:
         kind = found.kind
-        if kind == log.GTID:
-            body = found.body
-            sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
-            self._flags = body[12]
+        if kind in {log.GTID, log.MYSQL_GTID}:
+            # MySQL does not say whether a transaction is a single statement: others begin with BEGIN.
+            self._is_single = kind == log.MYSQL_GTID or bool(found.body[12] & log.STANDALONE)
             self._open, self._changes, self._tables = found.begin, 0, {}
-            self._next_gtid = str(domain), f"{domain}-{found.server}-{sequence}"
+            self._next_gtid = log.gtid_in(found)
         elif kind == log.FORMAT and self._open is not None:
             # A file begins within a transaction: the server stopped, and rolled it back when it started again.
             raise self._unusable(found, "a transaction without an end, as the server stopped within it")
@@ -351,16 +391,16 @@ class _Reading:
         elif kind == log.QUERY:
             self._statement(found)
         elif kind == log.XA_PREPARE:
-            if self._changes:
+            if self._changes and not found.body[0]:
                 raise self._unusable(found, "a transaction in two phases (XA), which may still be rolled back")
             self._end()
-        elif kind == log.INCIDENT:
-            raise self._unusable(found, "an incident: the server lost changes")
+        elif kind in log.WITHOUT_ROWS:
+            raise self._unusable(found, log.WITHOUT_ROWS[kind])
 
     def _end(self) -> None:
-        domain, gtid = self._next_gtid
-        if domain:
-            self._gtids[domain] = gtid
+        if self._next_gtid is not None:
+            self._gtids.add(self._next_gtid)
+            self._next_gtid = None
         self._open = None
 
     def _unusable(self, found: LogEvent, what: str) -> SourceError:
@@ -400,7 +440,10 @@ class _Reading:
     def _statement(self, found: LogEvent) -> None:
         database, statement = log.statement_in(found)
         text = statement.strip()
-        if self._open is not None and not self._flags & log.STANDALONE:
+        if self._open is not None and self._is_single and _BEGUN.match(text):
+            self._is_single = False
+            return
+        if self._open is not None and not self._is_single:
             if _END.match(text):
                 self._end()
                 return
@@ -420,7 +463,7 @@ class _Reading:
                 f"a statement ({word} in database {database}) instead of the rows that it changed (binlog_format)",
             )
         self._apply(effect, found)
-        if self._flags & log.STANDALONE or self._open is None:
+        if self._is_single or self._open is None:
             self._end()
 
     def _apply(self, effect: Effect, found: LogEvent) -> None:

@@ -1,4 +1,4 @@
-"""A MariaDB server: connections, what its catalog says about tables, its binary log, and what is wrong with them."""
+"""A MySQL or MariaDB server: connections, what its catalog says about tables, its binary log, and what is wrong with them."""
 
 import os
 import re
@@ -13,33 +13,55 @@ from pipelines.config.project import MysqlSource
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.sources.mysql.gtids import MysqlGtids
 from pipelines.sources.mysql.position import MysqlPosition, file_name, log_number, parts_of, place
 from scan_core import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import pymysql
 
-MIN_VERSION = (10, 5)
+MIN_MARIADB, MIN_MYSQL = (10, 5), (8, 0)
 """From here on, the log can have the names and types of columns (binlog_row_metadata)."""
+_RENAMED_STATUS = (8, 4)
+"""From here on, MySQL has SHOW BINARY LOG STATUS in place of SHOW MASTER STATUS."""
 CONNECT_SECONDS = 15
+QUIET_TRIES = 20
 READ_SECONDS = 600
 SESSION = (
-    "SET time_zone = '+00:00', sql_mode = '', tx_isolation = 'REPEATABLE-READ'",
-    "SET net_write_timeout = 31536000, net_read_timeout = 31536000, wait_timeout = 31536000, max_statement_time = 0",
+    "SET time_zone = '+00:00', sql_mode = ''",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "SET net_write_timeout = 31536000, net_read_timeout = 31536000, wait_timeout = 31536000",
 )
 """Settings on which the text of values depends; a commit may take longer than the server waits for a client."""
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 INTEGER_BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "enum", "set"}
 _BYTES = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-SETTINGS = {
-    "log_bin": "start the server with log_bin",
-    "binlog_format": "SET GLOBAL binlog_format = 'ROW', and in the configuration of the server",
-    "binlog_row_image": "SET GLOBAL binlog_row_image = 'FULL', and in the configuration of the server",
-    "binlog_row_metadata": "SET GLOBAL binlog_row_metadata = 'FULL', and in the configuration of the server",
+_BOTH = {
+    "log_bin": ("1", "start the server with log_bin"),
+    "binlog_format": ("ROW", "SET GLOBAL binlog_format = 'ROW', and in the configuration of the server"),
+    "binlog_row_image": ("FULL", "SET GLOBAL binlog_row_image = 'FULL', and in the configuration of the server"),
+    "binlog_row_metadata": ("FULL", "SET GLOBAL binlog_row_metadata = 'FULL', and in the configuration of the server"),
 }
-"""Settings that the log needs, which are 1, ROW, FULL and FULL, and how to set them."""
-_WANTED = {"log_bin": "1", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
+_OF_MYSQL = {
+    "gtid_mode": (
+        "ON",
+        (
+            "SET GLOBAL enforce_gtid_consistency = ON, then gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE and ON, one after the "
+            "other, and in the configuration of the server"
+        ),
+    ),
+    "binlog_row_value_options": (
+        "",
+        "SET GLOBAL binlog_row_value_options = '', and in the configuration of the server",
+    ),
+    "binlog_transaction_compression": (
+        "0",
+        "SET GLOBAL binlog_transaction_compression = OFF, and in the configuration of the server",
+    ),
+}
+"""Settings that the log needs: their values, and how to set them."""
+_SINCE = {"binlog_transaction_compression": (8, 0, 20)}
 
 _require_driver = partial(require_package, "pymysql", "a source of type mysql", "nevermore-iceberg[mysql]")
 
@@ -78,9 +100,15 @@ def connect(source: MysqlSource) -> "pymysql.connections.Connection[Any]":
         with connection.cursor() as cursor:
             for statement in SESSION:
                 cursor.execute(statement)
+            cursor.execute(f"SET {'max_statement_time' if is_mariadb(connection) else 'max_execution_time'} = 0")
     except (pymysql.Error, OSError, RuntimeError) as error:
         raise SourceError(f"cannot connect to MySQL at {parts.hostname}:{parts.port or 3306}: {words(error)}") from None
     return connection
+
+
+def is_mariadb(connection: Any) -> bool:
+    """Whether a connection is to MariaDB, not to MySQL."""
+    return "mariadb" in connection.server_version.lower()
 
 
 def words(error: BaseException) -> str:
@@ -112,6 +140,7 @@ class Server:
         self.source = source
         self.database = unquote(urlsplit(source.dsn).path.strip("/"))
         self._connection: Any = None
+        self._version: str | None = None
         self._letters: dict[str, tuple[str, ...]] = {}
         self._collations: dict[int, str] = {}
 
@@ -129,7 +158,7 @@ class Server:
                     return rows_of(self._connection, sql, values)
                 except (pymysql.OperationalError, pymysql.InterfaceError, OSError):
                     self.close()  # closed by the server, perhaps long ago
-            self._connection = connect(self.source)
+            self._connection, self._version = connect(self.source), None
             return rows_of(self._connection, sql, values)
 
     def value(self, sql: str, *values: Any) -> Any:
@@ -147,28 +176,50 @@ class Server:
     @property
     def version(self) -> str:
         """The version as the server writes it."""
-        return str(self.value("SELECT @@version"))
+        if self._version is None:
+            self._version = str(self.value("SELECT @@version"))
+        return self._version
 
-    def wrong_settings(self) -> dict[str, str]:
-        """Settings that changes cannot be read with, and what to do about each.
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether it is MariaDB, not MySQL.
+
+        Raises:
+            SourceError: the server cannot be reached.
+        """
+        return "mariadb" in self.version.lower()
+
+    @property
+    def title(self) -> str:
+        """Which server it is, for people."""
+        return f"{'MariaDB' if self.is_mariadb else 'MySQL'} {self.version}"
+
+    @property
+    def uuid(self) -> str:
+        """What tells a MySQL server from others; MariaDB has nothing like it."""
+        return "" if self.is_mariadb else str(self.value("SELECT @@server_uuid"))
+
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
+
+    def settings(self) -> dict[str, str | None]:
+        """Settings that the log needs: None where they are right, or what is wrong and what to do about it.
 
         Raises:
             SourceError: the server cannot be reached, or is none that can be read.
         """
-        version = self.version
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        if "mariadb" not in version.lower():
-            raise SourceError(
-                f"this is MySQL {version}; only the binary log of MariaDB is read directly. Read MySQL through Debezium and Kafka"
-            )
-        if numbers < MIN_VERSION:
-            raise SourceError(f"MariaDB {'.'.join(map(str, MIN_VERSION))} or newer is required; this is {version}")
-        (values,) = self.query(f"SELECT {', '.join(f'@@global.{name}' for name in SETTINGS)}")
-        found = dict(zip(SETTINGS, map(str, values), strict=True))
+        numbers, least = self._numbers(), MIN_MARIADB if self.is_mariadb else MIN_MYSQL
+        if numbers < least:
+            raise SourceError(f"{'.'.join(map(str, least))} or newer is required; this is {self.title}")
+        of_kind = {} if self.is_mariadb else _OF_MYSQL
+        wanted = {n: w for n, w in {**_BOTH, **of_kind}.items() if numbers >= _SINCE.get(n, ())}
+        (values,) = self.query(f"SELECT {', '.join(f'@@global.{name}' for name in wanted)}")
+        found = dict(zip(wanted, map(str, values), strict=True))
         return {
-            name: f"{name} is {found[name]}, but must be {_WANTED[name]}: {what}"
-            for name, what in SETTINGS.items()
-            if found[name].upper() != _WANTED[name]
+            name: None
+            if found[name].upper() == right
+            else f"{name} is {found[name]}, but must be {right or 'empty'}: {what}"
+            for name, (right, what) in wanted.items()
         }
 
     def check(self) -> None:
@@ -177,8 +228,9 @@ class Server:
         Raises:
             SourceError: says which setting to change.
         """
-        for what in self.wrong_settings().values():
-            raise SourceError(what)
+        for what in self.settings().values():
+            if what is not None:
+                raise SourceError(what)
 
     def tables(self) -> tuple[str, ...]:
         """Names of all tables, as `database.table`, without those of the system."""
@@ -201,14 +253,35 @@ class Server:
 
     def written(self) -> tuple[str, int]:
         """(base of the file names, place after all that is committed now)."""
-        rows = self.query("SHOW MASTER STATUS")
+        return self._status()[:2]
+
+    def _status(self) -> tuple[str, int, str]:
+        """(base of the file names, place after what is in the log, transactions that are committed, of MySQL)."""
+        is_renamed = not self.is_mariadb and self._numbers() >= _RENAMED_STATUS
+        rows = self.query("SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS")
         if not rows:
             raise SourceError("the server writes no binary log: start it with log_bin")
         file = str(rows[0][0])
-        return file.rpartition(".")[0], place(log_number(file), int(rows[0][1]))
+        return (
+            file.rpartition(".")[0],
+            place(log_number(file), int(rows[0][1])),
+            "" if self.is_mariadb else str(MysqlGtids(str(rows[0][4]))),
+        )
+
+    def quiet(self) -> tuple[str, int, str] | None:
+        """What `_status` has, if all transactions up to the place are committed, and no others; None on a busy server."""
+        for _ in range(QUIET_TRIES):
+            before, owned = self._status(), self.value("SELECT @@global.gtid_owned")
+            if not owned and self._status() == before:
+                return before
+        return None
+
+    def executed(self) -> MysqlGtids:
+        """All transactions that a MySQL server has."""
+        return MysqlGtids(str(self.value("SELECT @@global.gtid_executed")))
 
     def gtid_at(self, base: str, at: int) -> str | None:
-        """The position of global transaction identifiers at a place of the log; None if the log has no such place."""
+        """The position of global transaction identifiers of MariaDB at a place of the log; None if the log has no such place."""
         number, offset = parts_of(at)
         found = self.value("SELECT BINLOG_GTID_POS(%s, %s)", file_name(base, number), offset)
         return None if found is None else str(found)
@@ -216,11 +289,11 @@ class Server:
     def charset_of(self, collation: int) -> str:
         """The character set of a collation, by its number in the binary log."""
         if not self._collations:
+            of = "collation_character_set_applicability" if self.is_mariadb else "collations"
             self._collations = {
                 int(number): str(name)
                 for number, name in self.query(
-                    "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability "
-                    "WHERE character_set_name IS NOT NULL"
+                    f"SELECT id, character_set_name FROM information_schema.{of} WHERE character_set_name IS NOT NULL"
                 )
             }
         return self._collations.get(collation, "")

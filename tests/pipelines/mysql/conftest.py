@@ -1,6 +1,7 @@
-"""A MariaDB server for all tests of a process, and a database with a project for each of them."""
+"""A MariaDB and a MySQL server for all tests of a process, and a database with a project for each of them."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,33 +14,48 @@ from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
-from tests.support.mariadb_server import MariaServer, mariadb, programs_or_skip
+from tests.support.mysql_servers import MysqlServer, mysql_server
 
 _NUMBERS = itertools.count()
+_SEQUENCE = re.compile(r"\bseq_1_to_(\d+)")
+"""Tables of numbers that MariaDB has."""
+_NUMBERS_OF_MYSQL = (
+    r"(WITH RECURSIVE s(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \1) SELECT seq FROM s) AS numbers"
+)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[MariaServer]:
-    with mariadb(programs_or_skip()) as running:
+BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
+"""For the tests that are quick enough to run on both servers at every change."""
+
+
+@pytest.fixture(scope="session", params=["mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
+def server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
+    with mysql_server(request.param) as running:
         yield running
 
 
 class Shop:
     """A database, and a project that reads it."""
 
-    def __init__(self, server: MariaServer, folder: Path) -> None:
+    def __init__(self, server: MysqlServer, folder: Path) -> None:
         self.server = server
         self.folder = folder
         self.database = f"shop{next(_NUMBERS)}"
         self.connection = server.connect()
         self.sql(f"CREATE DATABASE {self.database}", f"USE {self.database}", "SET time_zone = '+00:00'")
         self.source: dict[str, Any] = {}
+        if not self.is_mariadb:
+            self.sql("SET cte_max_recursion_depth = 10000000")
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.server.kind == "mariadb"
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements, each a transaction; return the rows of the last."""
         with self.connection.cursor() as cursor:
             for statement in statements:
-                cursor.execute(statement)
+                cursor.execute(statement if self.is_mariadb else _SEQUENCE.sub(_NUMBERS_OF_MYSQL, statement))
             return list(cursor.fetchall())
 
     def together(self, *statements: str) -> None:
@@ -83,7 +99,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(server: MariaServer, tmp_path: Path) -> Iterator[Shop]:
+def shop(server: MysqlServer, tmp_path: Path) -> Iterator[Shop]:
     made = Shop(server, tmp_path)
     yield made
     made.close()

