@@ -47,7 +47,6 @@ SINGLE_IMPORTERS = {
     "pipelines.mirrors.partial_removals": _COMPILED,
     "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,
-    "pipelines.sources.csv_kernels": _COMPILED,
     "pipelines.sources.postgres.load": _LARGE,
     "scan_core.binding": _LARGE,
     "scan_core.expr.rules": _LARGE,

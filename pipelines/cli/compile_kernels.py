@@ -20,7 +20,7 @@ MODULES = (
     "pipelines.formats.mysql_kernels",
     "pipelines.formats.pgoutput_kernels",
     "pipelines.mirrors.partial_removals",
-    "pipelines.sources.csv_kernels",
+    "pipelines.sources.csv_file",
 )
 """Packages that declare kernels."""
 _PROCESSES = 2

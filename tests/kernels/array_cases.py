@@ -649,6 +649,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "pipelines.mirrors.partial_removals._walk": walk_removals,
-    "pipelines.sources.csv_kernels.split_records": split_records,
+    "pipelines.sources.csv_file.split_records": split_records,
 }
 """By kernel: how to make arguments."""
