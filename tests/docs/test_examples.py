@@ -111,8 +111,9 @@ def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterato
         if examples(page)
     ],
 )
-def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+def test_every_example_of_the_page_runs(
+    page: Path, demo_project: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
     with interpreter(demo_project, environment, tmp_path / "output.txt") as python:
         for language, options, code in examples(page):
             what = f"{page.name}: {code}"

@@ -1,9 +1,7 @@
 """Every feed of docs/sources.md reaches the rows that its section says, in an empty folder."""
 
-import os
 import re
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,8 +14,7 @@ SECTIONS = [part for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"),
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
-def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environment: dict[str, str]) -> None:
     for language, name, text in BLOCK.findall(section):
         if name:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
