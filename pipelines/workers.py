@@ -5,7 +5,7 @@ Compiled kernels, Arrow, decompression and file access run outside of Python's g
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -47,14 +47,37 @@ def num_threads() -> int:
 def submitted(task: Callable[[], T]) -> Future[T]:
     """Start a task in one of the threads of this run; without any, do it now."""
     pool = _POOL.get()
-    if pool is not None:
-        return pool.submit(task)
+    return done_here(task) if pool is None else pool.submit(task)
+
+
+def done_here(task: Callable[[], T]) -> Future[T]:
+    """Do a task in the calling thread."""
     done: Future[T] = Future()
     try:
         done.set_result(task())
     except Exception as error:  # noqa: BLE001 - raised where the result is asked for
         done.set_exception(error)
     return done
+
+
+def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of tasks in their order. Idle threads of this run take some of them; the caller does what is left.
+
+    Raises:
+        Exception: what the first task that fails raises, when all that have begun have ended.
+    """
+    pool = _POOL.get()
+    if pool is None or len(tasks) <= 1:
+        return [task() for task in tasks]
+    begun = [pool.submit(task) for task in tasks]
+    try:
+        for place in reversed(range(len(tasks))):
+            if begun[place].cancel():
+                begun[place] = done_here(tasks[place])
+        return [future.result() for future in begun]
+    finally:
+        # a cancelled future counts as done only when a thread comes across it, so those are not waited for
+        wait([future for future in begun if not future.cancel()])
 
 
 def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator[T]:
@@ -86,6 +109,4 @@ def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator
         if failure is not None:
             raise failure
     finally:
-        for future in begun:
-            future.cancel()
-        wait(begun)
+        wait([future for future in begun if not future.cancel()])

@@ -1,13 +1,39 @@
 """The changes of a batch as arrays, and the sources of columns that a change did not send (rule 26)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
+from pipelines.workers import together
 from scan_core import Mask, Rows
+
+TAKEN_ROWS = 131_072
+"""Rows that one thread takes at a time."""
+
+
+def taken(columns: Sequence[pa.ChunkedArray], rows: Rows) -> list[pa.ChunkedArray]:
+    """The same ascending rows of columns of equal chunks. All of them are not copied; others are taken chunk by chunk.
+
+    Batches in which each key occurs once take all rows.
+    """
+    if not columns:
+        return []
+    first = columns[0]
+    if len(rows) == len(first) and (rows == np.arange(len(rows))).all():
+        return list(columns)
+    ends = np.cumsum([len(chunk) for chunk in first.chunks], dtype=np.int64)
+    tasks = []
+    for number, begin, end in zip(range(first.num_chunks), np.r_[0, ends[:-1]], ends, strict=True):
+        low, high = np.searchsorted(rows, (begin, end)).tolist()
+        for at in range(low, high, TAKEN_ROWS):
+            chosen = pa.array(rows[at : min(at + TAKEN_ROWS, high)] - begin)
+            tasks += [partial(column.chunk(number).take, chosen) for column in columns]
+    done = together(tasks)
+    return [pa.chunked_array(done[n :: len(columns)], column.type) for n, column in enumerate(columns)]
 
 
 class ChangeArrays:
@@ -15,7 +41,7 @@ class ChangeArrays:
 
     Attributes:
         key: names of the key columns.
-        after: the new rows; `columns` are their members by name.
+        columns: the members of the new rows by name, in the chunks of the batch.
         puts: mask of changes after which a row exists.
         is_create: mask of inserts.
         old_key: the key of the row that each change replaces or removes.
@@ -28,20 +54,13 @@ class ChangeArrays:
 
     def __init__(self, batch: pa.Table, key: Sequence[str]) -> None:
         self.key = tuple(key)
-        self.after = single_chunk(batch.column("after"))
+        after = batch.column("after")
         self.is_create = np.asarray(pc.equal(batch.column("op"), "c"), np.bool_)
-        self.puts: Mask = np.asarray(self.after.is_valid(), np.bool_)
-        members = dict(zip([f.name for f in batch.schema.field("after").type], self.after.flatten(), strict=True))
-        self.columns: dict[str, pa.Array] = members
-        old_members = dict(
-            zip(
-                [f.name for f in batch.schema.field("key").type],
-                single_chunk(batch.column("key")).flatten(),
-                strict=True,
-            )
-        )
-        self.old_key = [old_members[name] for name in self.key]
-        self.new_key = [members[name] for name in self.key]
+        self.puts: Mask = np.asarray(after.is_valid(), np.bool_)
+        self.columns = _members(after)
+        old = _members(batch.column("key"))
+        self.old_key = [single_chunk(old[name]) for name in self.key]
+        self.new_key = [single_chunk(self.columns[name]) for name in self.key]
         check_key_types(self.old_key)
         self.moves: Mask = self.puts & ~same_rows(self.old_key, self.new_key)
         count = len(self.puts)
@@ -56,6 +75,10 @@ class ChangeArrays:
 
     def __len__(self) -> int:
         return len(self.puts)
+
+
+def _members(structs: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    return dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
 
 
 def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
@@ -155,17 +178,19 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
         kept: indices of the wanted changes.
         chosen: which of these to complete.
     """
-    columns = {name: column.take(pa.array(kept)) for name, column in arrays.columns.items()}
+    columns = dict(zip(arrays.columns, taken(list(arrays.columns.values()), kept), strict=True))
     unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
     for name, source_of in sources.source_of.items():
         source = source_of[kept]
         known = unsent[name] & chosen & ~sources.from_mirror[name][source]
         if known.any():
-            columns[name] = pc.if_else(pa.array(known), arrays.columns[name].take(pa.array(source)), columns[name])
+            columns[name] = pc.if_else(
+                pa.array(known), single_chunk(arrays.columns[name]).take(pa.array(source)), columns[name]
+            )
             unsent[name] = unsent[name] & ~known
     kind = table.schema.field("after").type
     present = pa.array(~arrays.puts[kept])
-    after = pa.StructArray.from_arrays(list(columns.values()), fields=list(kind), mask=present)
+    after = pa.StructArray.from_arrays([single_chunk(c) for c in columns.values()], fields=list(kind), mask=present)
     replaced = {"after": after, "unchanged": _lists(unsent, table.schema.field("unchanged").type, table.num_rows)}
     for name, column in replaced.items():
         table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)

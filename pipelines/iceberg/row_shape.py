@@ -281,7 +281,9 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
     if not spec.fields:
         yield PartitionedRows((), "", rows)
         return
-    columns = [_partition_column(rows, schema, f.source_id, f.transform) for f in spec.fields]
+    is_one = rows.num_rows > 0 and all(_has_one_time(rows, schema, f.source_id, f.transform) for f in spec.fields)
+    sample = rows.slice(0, 1) if is_one else rows
+    columns = [_partition_column(sample, schema, f.source_id, f.transform) for f in spec.fields]
     codes = _group(columns)
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0])
@@ -296,6 +298,21 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
             for f, c in zip(spec.fields, columns, strict=True)
         )
         yield PartitionedRows(values, "/".join(names), part)
+
+
+_OF_TIME = frozenset({"year", "month", "day", "hour"})
+
+
+def _has_one_time(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> bool:
+    """Whether all rows have the same year, month, day or hour, as the first and the last time show."""
+    kind, column = parse_transform(transform), rows.column(schema.field(source_id).name)
+    if kind.kind not in _OF_TIME or column.null_count:
+        return False
+    ends = pc.min_max(column)
+    edges = kind.apply(
+        pa.concat_arrays([pa.array([ends[n]], column.type) for n in ("min", "max")]), schema.field(source_id).type
+    )
+    return bool(edges[0] == edges[1])
 
 
 def _partition_column(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> pa.Array:

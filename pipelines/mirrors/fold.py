@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
-from pipelines.changes.keys import KeySet
+from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
+from pipelines.changes.keys import KeySet, single_chunk
 from pipelines.decode.batches import count_ops
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.interfaces import ReadableTable
@@ -74,7 +74,7 @@ def fold(
         SchemaConflictError: a key column has a type that keys cannot have.
     """
     counts = count_ops(batch.column("op"))
-    first = _after_last_truncate(batch)
+    first = _after_last_truncate(batch, counts)
     truncated = after_truncate or first > 0
     changes = ChangeArrays(batch.slice(first) if first else batch, key)
     dropped: list[tuple[Rows, str]] = []
@@ -94,7 +94,9 @@ def fold(
     return _result(changes, alive, sources, dropped, removing=removing, first=first, truncated=truncated, counts=counts)
 
 
-def _after_last_truncate(batch: pa.Table) -> int:
+def _after_last_truncate(batch: pa.Table, counts: Mapping[str, int]) -> int:
+    if "t" not in counts:
+        return 0
     truncates = np.flatnonzero(np.asarray(pc.equal(batch.column("op"), "t")))
     return int(truncates[-1]) + 1 if len(truncates) else 0
 
@@ -165,32 +167,22 @@ def _ordered(places: Rows, count: int) -> Rows:
 def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
     """Every touched key once, from the first change of it; and whether that is a create with its own key."""
     by_old = changes.old_code[times] == codes
-    columns = []
-    for old, new in zip(changes.old_key, changes.new_key, strict=True):
-        taken = _taken(old, times)
-        if not by_old.all():
-            taken = pc.if_else(pa.array(by_old), taken, new.take(pa.array(times)))
-        columns.append(taken)
+    columns = taken([pa.chunked_array([old]) for old in changes.old_key], times)
+    if not by_old.all():
+        mask, rows = pa.array(by_old), pa.array(times)
+        columns = [pc.if_else(mask, old, new.take(rows)) for old, new in zip(columns, changes.new_key, strict=True)]
     return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old
 
 
 def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table:
-    columns = {}
-    for name, column in changes.columns.items():
-        if name in sources.source_of:
-            from_mirror = sources.from_mirror[name]
-            source = sources.source_of[name][written]
-            columns[name] = column.take(pa.array(source, mask=from_mirror[source]))
-        else:
-            columns[name] = _taken(column, written)
-    return pa.table(columns) if columns else pa.table({})
-
-
-def _taken(column: pa.Array, rows: Rows) -> pa.Array:
-    """The chosen rows. All rows in order, as in batches that touch each key once, are not copied."""
-    if len(rows) == len(column) and (rows == np.arange(len(rows))).all():
-        return column
-    return column.take(pa.array(rows))
+    columns = dict(changes.columns)
+    sent = [name for name in columns if name not in sources.source_of]
+    columns.update(zip(sent, taken([columns[name] for name in sent], written), strict=True))
+    for name in columns.keys() & sources.source_of.keys():
+        source = sources.source_of[name][written]
+        from_mirror = sources.from_mirror[name][source]
+        columns[name] = single_chunk(columns[name]).take(pa.array(source, mask=from_mirror))
+    return pa.table(columns)
 
 
 def _lookups(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table | None:

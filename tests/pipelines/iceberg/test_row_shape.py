@@ -1,10 +1,13 @@
+import itertools
 import uuid
 
 import pyarrow as pa
 import pytest
 
 from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.row_shape import conform, parquet_schema, without_extensions
+from pipelines.iceberg import row_shape
+from pipelines.iceberg.row_shape import conform, parquet_schema, split_by_partition, without_extensions
+from scan_core import PartitionField, PartitionSpec
 from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
 
 NESTED = Schema(
@@ -141,3 +144,22 @@ def test_null_in_a_required_column_is_refused() -> None:
 
 def test_no_rows_keep_the_shape() -> None:
     assert conform(parquet_schema(NESTED).empty_table(), NESTED).num_rows == 0
+
+
+HOURS = [0, 1, 3_599_999_999, 3_600_000_000, -1, -3_600_000_000, -3_600_000_001, None, 86_400_000_000 * 366]
+
+
+@pytest.mark.parametrize("transform", ["hour", "day", "month", "year", "identity", "bucket[4]", "void"])
+@pytest.mark.parametrize("values", [*itertools.product(HOURS, repeat=2)])
+def test_rows_of_one_time_are_a_partition_as_if_each_was_looked_at(
+    transform: str, values: tuple[int | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = Schema(0, (NestedField(1, "at", PrimitiveType("timestamptz")),))
+    spec = PartitionSpec(1, (PartitionField(1000, 1, "p", transform),))
+    rows = pa.table({"at": pa.chunked_array([[v] for v in values], pa.timestamp("us", "UTC"))})
+    found = list(split_by_partition(rows, schema, spec))
+    monkeypatch.setattr(row_shape, "_has_one_time", lambda *_: False)
+    wanted = list(split_by_partition(rows, schema, spec))
+    assert [(p.values, p.folder, p.rows["at"].to_pylist()) for p in found] == [
+        (p.values, p.folder, p.rows["at"].to_pylist()) for p in wanted
+    ]

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.changes import change_arrays
 from pipelines.errors import SchemaConflictError
 from pipelines.mirrors.fold import fold
+from pipelines.workers import workers
 from tests.pipelines.memory_mirror import MemoryMirror
 
 Row = dict[str, Any]
@@ -262,3 +264,20 @@ def test_keys_of_illegal_types_are_refused(arrow: pa.DataType) -> None:
     table = table_of([Change("c", {"k": None}, {"k": None})], row_type, ["k"])
     with pytest.raises(SchemaConflictError, match="cannot be of type"):
         fold(table, ["k"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(1, 5), st.sampled_from([1, 3]))
+def test_chunks_and_threads_change_nothing(
+    history: tuple[list[Row], list[Change]], chunk_rows: int, threads: int
+) -> None:
+    whole = table_of(history[1], ROW, KEY)
+    parts = pa.Table.from_batches(whole.to_batches(max_chunksize=chunk_rows), whole.schema)
+    with pytest.MonkeyPatch.context() as patch, workers(threads):
+        patch.setattr(change_arrays, "TAKEN_ROWS", 2)
+        found, wanted = fold(parts, KEY), fold(whole.combine_chunks(), KEY)
+    for name in ("upserts", "deletes", "needs_lookup", "unresolved"):
+        one, other = getattr(found, name), getattr(wanted, name)
+        assert one == other or one.equals(other), name
+    assert (found.delete_is_insert == wanted.delete_is_insert).all()
+    assert (found.num_missed, found.counts) == (wanted.num_missed, wanted.counts)
