@@ -12,11 +12,13 @@ from typing import Any
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, KafkaSource, MysqlSource, PostgresSource, change_log_name
+from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
 from pipelines.errors import PipelineError
+from pipelines.formats.registry import scan
 from pipelines.iceberg.catalog import open_to_look, sqlite_file
 from pipelines.iceberg.warehouse import local_warehouse, write_probe
-from pipelines.ingest.feeds import Feed, Readers, feeds_of
+from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.live import Finding
 from scan_core import ScanError
@@ -111,13 +113,38 @@ def _wanted(feed: Feed, source_tables: Sequence[str]) -> set[str]:
 def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if feed.topics is None:
         return
+    from pipelines.sources.kafka_inspection import findings
+
+    for finding in findings(feed.topics):
+        yield finding
+        if finding.status == "failed":
+            return
     for position in dict.fromkeys(positions.values() or [None]):
         tables = ", ".join(name for name, at in positions.items() if at == position) or "the tables of patterns"
         try:
             unread = feed.topics.unread(position)
             yield Finding("messages", "ok", f"{unread:,} to read for {tables}")
+            if unread:
+                yield _first_events(feed, position)
         except PipelineError as error:
             yield Finding("messages", "failed", f"{tables}: {error}")
+
+
+def _first_events(feed: Feed, position: str | None) -> Finding:
+    """Whether the first events that a run would read are of the format, with the schemas that they refer to."""
+    batches = feed.batches(position, feed.applied_lines([]), lambda *_: None)
+    with closing(batches) as opened:  # type: ignore[type-var] # generators
+        batch = next((batch for batch in opened if batch.raw.num_events), None)
+    if batch is None:
+        return Finding("events", "ok", "only marks of transactions: there is no event yet")
+    scanned = scan(batch.raw, feed.config([], decided_in(position)))
+    refused = Rejected.concat(scanned.refused)
+    what = f"the first {batch.raw.num_events:,} were read, of format {feed.source.format or scanned.format}"
+    if refused.num_rows:
+        first = refused.table.slice(0, 1).to_pylist()[0]
+        reason = f"{first['source_file']}:{first['source_offset']}: {first['reason']}"
+        return Finding("events", "warning", f"{what}; {refused.num_rows:,} would go to quarantine, such as {reason}")
+    return Finding("events", "ok", what)
 
 
 def _files(feed: Feed) -> Iterator[Finding]:

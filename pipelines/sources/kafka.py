@@ -186,6 +186,23 @@ class _Ends:
     start: Mapping[Partition, int]
 
 
+@dataclass(frozen=True)
+class TopicFacts:
+    """What the cluster says about a topic.
+
+    Attributes:
+        low: oldest offset of each partition.
+        rights: names of the operations that are allowed, such as `READ`; empty if the cluster does not tell.
+        is_compacted: whether the newest message of each key is kept; None if the user may not know.
+        retention_hours: how long messages are kept; None if for ever, or if the user may not know.
+    """
+
+    low: Mapping[int, int]
+    rights: frozenset[str]
+    is_compacted: bool | None
+    retention_hours: float | None
+
+
 class KafkaTopics:
     """The topics of a source. Mutable: keeps the connection from one round to the next."""
 
@@ -322,6 +339,50 @@ class KafkaTopics:
         }
         offsets = {**(ends.low if known.offsets else {}), **(kept if is_same else {})}
         return replace(known, cluster=ends.cluster, offsets=offsets, ids=ends.ids).to_json()
+
+    def facts(self) -> tuple[str, dict[str, TopicFacts]]:
+        """The identifier of the cluster, and facts about each topic.
+
+        Raises:
+            SourceError: the cluster cannot be reached, or a topic does not exist.
+        """
+        from confluent_kafka import TopicCollection
+
+        ends = self._ends()
+        names = list(dict.fromkeys(topic for topic, _ in ends.low))
+        rights: dict[str, frozenset[str]] = {}
+        with self._reported("cannot find the rights for the topics of the Kafka cluster"):
+            described = self._asking().describe_topics(
+                TopicCollection(names), include_authorized_operations=True, request_timeout=_ANSWER_SECONDS
+            )
+            for name, future in described.items():
+                rights[name] = frozenset(right.name for right in future.result().authorized_operations or ())
+        settings = self._settings(names)
+        facts = {}
+        for name in names:
+            known = settings.get(name, {})
+            policy = known.get("cleanup.policy")
+            is_removed = policy is not None and "delete" in policy and int(known["retention.ms"]) >= 0
+            facts[name] = TopicFacts(
+                low={number: offset for (topic, number), offset in ends.low.items() if topic == name},
+                rights=rights[name],
+                is_compacted=None if policy is None else "compact" in policy,
+                retention_hours=int(known["retention.ms"]) / 3_600_000 if is_removed else None,
+            )
+        return ends.cluster, facts
+
+    def _settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Settings of those topics of which the user may know them."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        found: dict[str, dict[str, str]] = {}
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        for resource, future in self._asking().describe_configs(asked, request_timeout=_ANSWER_SECONDS).items():
+            try:
+                found[resource.name] = {name: entry.value for name, entry in future.result().items()}
+            except _library().KafkaException:
+                continue  # a right of its own, which reading does not need
+        return found
 
     def close(self) -> None:
         """Close the connections."""
@@ -517,6 +578,8 @@ class KafkaTopics:
                         raise self._silent(left)
                     for place, run in groupby(found, _place_of):
                         messages = list(run)
+                        if place == _NOWHERE:
+                            continue
                         if place.is_end:
                             # behind the last message may be markers of transactions, which have offsets, too
                             end = min(messages[0].offset(), left.get(place.partition, 0))
@@ -590,6 +653,9 @@ class _Place(NamedTuple):
     is_end: bool
 
 
+_NOWHERE = _Place(("", -1), is_end=False)
+
+
 def _place_of(message: Any) -> _Place:
     """The place of a message or mark.
 
@@ -600,6 +666,8 @@ def _place_of(message: Any) -> _Place:
     if error is None:
         return _Place((message.topic(), message.partition()), is_end=False)
     library = _library()
+    if error.code() == library.KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return _NOWHERE  # the client looks for the coordinator of a group that is never joined
     if error.code() != library.KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
         raise library.KafkaException(error)
     return _Place((message.topic(), message.partition()), is_end=True)

@@ -11,15 +11,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 VERSION = "4.1.1"
 _START_SECONDS = 90.0
+USERS = {"reader": "reader-secret", "stranger": "stranger-secret"}
+"""Of a secure broker, with their passwords."""
 
 
 def jars() -> Path:
@@ -61,9 +68,9 @@ def _free_port() -> int:
 class KafkaBroker:
     """A running broker, which is its own controller."""
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, *, is_secure: bool = False) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port, self.secure_port = _free_port(), _free_port()
         self._jars = jars()
         controller = _free_port()
         self._settings = {
@@ -86,12 +93,46 @@ class KafkaBroker:
             "auto.create.topics.enable": "false",
             **(settings or {}),
         }
+        if is_secure:
+            self._settings |= self._secured()
         self._process: subprocess.Popen[bytes] | None = None
         self._cluster = ""
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_address(self) -> str:
+        return f"localhost:{self.secure_port}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that signed that of the secure listener."""
+        return self.folder / "authority.pem"
+
+    def _secured(self) -> dict[str, str]:
+        """A second listener with SASL and TLS, whose users have only the rights that they are given."""
+        make_certificates(self.authority, self.folder / "server.pem")
+        users = " ".join(f'user_{name}="{secret}"' for name, secret in USERS.items())
+        listeners = {
+            name: f"{self._settings[name]},SASL_SSL://localhost:{self.secure_port}"
+            for name in ("listeners", "advertised.listeners")
+        }
+        return listeners | {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.folder / "server.pem"),
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+            ),
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
 
     def start(self) -> None:
         """Start, with the messages that were there before."""
@@ -173,11 +214,36 @@ class KafkaBroker:
         return ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", *arguments]
 
 
+def make_certificates(authority: Path, server: Path) -> None:
+    """A certificate of an authority, and one of localhost with its key, for a day."""
+    key, own = rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 2048)
+    now = datetime.now(UTC)
+
+    def named(name: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+    def certificate(name: str, public_key: rsa.RSAPublicKey, *extensions: x509.ExtensionType) -> bytes:
+        made = x509.CertificateBuilder().subject_name(named(name)).issuer_name(named("tests")).public_key(public_key)
+        made = made.serial_number(x509.random_serial_number())
+        made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        for extension in extensions:
+            made = made.add_extension(extension, critical=False)
+        return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    authority.write_bytes(certificate("tests", key.public_key(), x509.BasicConstraints(ca=True, path_length=None)))
+    text = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    server.write_bytes(text + certificate("localhost", own.public_key(), names) + authority.read_bytes())
+
+
 @contextmanager
-def running_broker(**settings: str) -> Iterator[KafkaBroker]:
+def running_broker(*, is_secure: bool = False, **settings: str) -> Iterator[KafkaBroker]:
     """A broker with settings of its own, names with underscores for dots."""
     folder = Path(tempfile.mkdtemp(prefix="kafka-"))
-    broker = KafkaBroker(folder, {name.replace("_", "."): value for name, value in settings.items()})
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    broker = KafkaBroker(folder, named, is_secure=is_secure)
     try:
         broker.start()
         yield broker
