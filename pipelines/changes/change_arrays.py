@@ -105,11 +105,15 @@ UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated
 class UnsentSources:
     """For each change and unsent column, the change that has the value; or the mirror has it, or nothing does."""
 
-    def __init__(self, changes: ChangeArrays, alive: Mask, absent: Mask, *, truncated: bool) -> None:
+    def __init__(
+        self, changes: ChangeArrays, alive: Mask, absent: Mask, *, truncated: bool, ends: Mask | None = None
+    ) -> None:
+        """`ends`: changes that write a row from which later ones take nothing, as it counts as deleted."""
         self._absent = absent
         self._has_moves = bool(changes.moves.any())
         self._truncated = truncated
-        self._previous = _previous_touch(changes, alive) if changes.unsent else None
+        puts = changes.puts if ends is None else changes.puts & ~ends
+        self._previous = _previous_touch(changes, alive, puts) if changes.unsent else None
         self.source_of: dict[str, Rows] = {}
         self.from_mirror: dict[str, Mask] = {}
         self._lost: dict[str, Rows] = {}
@@ -146,13 +150,13 @@ class UnsentSources:
         self.from_mirror[name] = base
 
 
-def _previous_touch(changes: ChangeArrays, alive: Mask) -> tuple[Rows, Mask]:
+def _previous_touch(changes: ChangeArrays, alive: Mask, puts: Mask) -> tuple[Rows, Mask]:
     """For each change, the latest earlier touch of its old key (-1: none), and whether a row existed after it."""
     rows = np.flatnonzero(alive)
     moving = rows[changes.moves[rows]]
     key = np.concatenate([changes.new_code[rows], changes.old_code[moving]])
     time = np.concatenate([rows, moving])
-    put = np.concatenate([changes.puts[rows], np.zeros(len(moving), np.bool_)])
+    put = np.concatenate([puts[rows], np.zeros(len(moving), np.bool_)])
     order = np.lexsort((time, key))
     key, time, put = key[order], time[order], put[order]
     span = np.int64(len(changes) + 1)

@@ -59,7 +59,7 @@ def fold(
     lacking: pa.Table | None = None,
     *,
     after_truncate: bool = False,
-    keeps_moved: bool = False,
+    flags: Mask | None = None,
 ) -> FoldResult:
     """Fold changes in the change schema (further columns are ignored), rows in application order.
 
@@ -68,7 +68,8 @@ def fold(
         key: columns that identify a row.
         lacking: keys known to have no row in the mirror: changes that need the row are unresolved and have no effect.
         after_truncate: whether the table is emptied before these changes.
-        keeps_moved: whether a change of a key leaves the row of the old key as it was.
+        flags: with soft deletes, which changes flag a row, so that nothing of it survives; a change of a key then leaves the
+            row of the old key as it was.
 
     Raises:
         SchemaConflictError: a key column has a type that keys cannot have.
@@ -83,14 +84,14 @@ def fold(
     if lacking is not None:
         absent = KeySet(lacking.columns).find(changes.old_key) >= 0
     while True:
-        sources = UnsentSources(changes, alive, absent, truncated=truncated)
+        sources = UnsentSources(changes, alive, absent, truncated=truncated, ends=flags)
         lost = sources.unresolved()
         if not lost:
             break
         for reason, rows in lost.items():
             dropped.append((rows[alive[rows]], reason))
             alive[rows] = False
-    removing = alive & changes.moves & (not keeps_moved)
+    removing = alive & changes.moves & (flags is None)
     return _result(changes, alive, sources, dropped, removing=removing, first=first, truncated=truncated, counts=counts)
 
 
@@ -266,23 +267,26 @@ def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         is_first = False
 
 
-def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Insert a delete of the old key before every change of a key.
+def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Mask]:
+    """Insert a delete of the old key before every change of a key, which still takes values from that row.
 
     Args:
         changes: rows of the change log in order.
         key: columns that identify a row.
+
+    Returns:
+        The changes, and which of them were inserted.
     """
     moves = ChangeArrays(changes, key).moves
     if not moves.any():
-        return changes
+        return changes, moves
     times = np.where(moves, 2, 1)
     expanded = changes.take(pa.array(np.repeat(np.arange(len(moves)), times)))
     is_delete = np.zeros(expanded.num_rows, np.bool_)
     is_delete[np.cumsum(times)[moves] - 2] = True
     ops = single_array(expanded.column("op"))
     ops = pc.if_else(pa.array(is_delete), pa.scalar("d", ops.type), ops)
-    return expanded.set_column(expanded.schema.get_field_index("op"), expanded.schema.field("op"), ops)
+    return expanded.set_column(expanded.schema.get_field_index("op"), expanded.schema.field("op"), ops), is_delete
 
 
 def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:

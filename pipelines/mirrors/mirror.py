@@ -437,10 +437,11 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
     # A soft delete needs the row that it flags, so no change before it may be dropped.
     shrink = None if is_soft else partial(squash, key=key)
     for part in parts_by_key(changes, key, writing.limit_bytes, shrink):
-        rows, ignorable = part.changes, None
+        rows, ignorable, flags = part.changes, None, None
         if is_soft:
-            rows = with_deletes_of_moved_rows(rows, key)
+            rows, of_moves = with_deletes_of_moved_rows(rows, key)
             ignorable = np.asarray(pc.equal(rows.column("op"), "d"), np.bool_)
+            flags = ignorable & ~of_moves
             rows = soften(rows, key, base)
         if is_first:
             _evolve(delta, rows.schema.field("after").type)
@@ -448,7 +449,7 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
             writing.live = live_keys(delta.table, delta.schema, key)
             is_first = False
         folded, rejected, num_ignored = complete(
-            delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate, keeps_moved=is_soft
+            delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate, flags=flags
         )
         writing.rejected.append(rejected)
         writing.num_missed += folded.num_missed + num_ignored

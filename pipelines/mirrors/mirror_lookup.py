@@ -18,7 +18,7 @@ from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
-from pipelines.mirrors.fold import FoldResult, fold
+from pipelines.mirrors.fold import DELETED, FoldResult, fold
 from scan_core import Mask, Rows
 
 SPEC_ID = "_spec_id"
@@ -103,7 +103,7 @@ def complete(
     *,
     ignorable: Mask | None = None,
     after_truncate: bool = False,
-    keeps_moved: bool = False,
+    flags: Mask | None = None,
 ) -> tuple[FoldResult, Rejected, int]:
     """Fold changes and complete their upserts from the mirror at the commit's base.
 
@@ -115,20 +115,21 @@ def complete(
         key: columns that identify a row.
         ignorable: changes that have no effect if their row does not exist: they are ignored, not rejected.
         after_truncate: whether the table is emptied before the changes.
-        keeps_moved: whether a change of a key leaves the row of the old key.
+        flags: with soft deletes, which changes flag a row; no value is taken from rows that are flagged, as from deleted ones.
 
     Returns:
         The folded changes, those that are rejected, and how many were ignored.
     """
-    folded = fold(changes, key, after_truncate=after_truncate, keeps_moved=keeps_moved)
+    folded = fold(changes, key, after_truncate=after_truncate, flags=flags)
     lacking: list[pa.Table] = []
     while folded.needs_lookup is not None:
-        upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key)
+        flag = DELETED if flags is not None and DELETED in delta.base_columns else None
+        upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key, flag)
         if missing.num_rows == 0:
             folded = replace(folded, upserts=upserts)
             break
         lacking.append(missing)
-        folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate, keeps_moved=keeps_moved)
+        folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate, flags=flags)
     refused = folded.unresolved
     num_ignored = 0
     if ignorable is not None:
@@ -137,16 +138,23 @@ def complete(
     return folded, _rejected(changes, refused, ".".join(delta.table.name())), num_ignored
 
 
-def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Fill the unsent columns of upserts from the mirror; also return the keys that have no row there."""
+def _filled(
+    delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str], flag: str | None
+) -> tuple[pa.Table, pa.Table]:
+    """Fill the unsent columns of upserts from the mirror; also return the keys that have no row there.
+
+    `flag` is the column that is true in rows that count as deleted.
+    """
     struct, lists = (single_array(wanted.column(name)) for name in ("key", "unchanged"))
     known = set(delta.base_columns)
     columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in key))
     asked_keys = pa.table({name: member(struct, name) for name in key})
     keys = conform(asked_keys, key_schema)
-    found = find_rows(delta.table, keys, columns)
+    found = find_rows(delta.table, keys, columns if flag is None else tuple(dict.fromkeys((*columns, flag))))
     source = _sources(keys, found.key_row)
+    if flag is not None:
+        source[np.isin(source, np.flatnonzero(pc.fill_null(found.rows.column(flag), fill_value=False)))] = -1
     target = np.asarray(wanted.column("upsert"))
     for name in columns:
         asked = _contains(lists, name) & (source >= 0)

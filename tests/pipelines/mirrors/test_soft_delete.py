@@ -130,3 +130,20 @@ def test_a_delete_of_the_old_key_after_its_change_changes_nothing(pipeline: Pipe
 def test_an_old_key_that_is_inserted_anew_is_alive(pipeline: Pipeline) -> None:
     pipeline.run(moved(1, row(7, "moved")), change("c", row(1, "new")))
     assert pipeline.rows == [kept(1, "new"), kept(2), kept(7, "moved")]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize(
+    "gone", [change("d", key={"id": 1}), change("t"), moved(1, row(7, "moved"))], ids=["delete", "truncate", "key change"]
+)
+def test_nothing_of_a_flagged_row_survives(gone: Any, batches: int, pipeline: Pipeline) -> None:
+    late = change("u", row(1, "B"), unchanged=["note"])
+    for changes in ([gone, late],) if batches == 1 else ([gone], [late]):
+        pipeline.run(*changes)
+    assert pipeline.rows[0] == kept(1, note="n", deleted=True)
+    assert [rejected.num_rows for rejected in pipeline.rejected] == [1]
+    pipeline.run(moved(1, row(8, "late"), unchanged=["note"]))
+    assert [row["id"] for row in pipeline.rows if row["id"] == 8] == []
+    assert [rejected.num_rows for rejected in pipeline.rejected] == [1, 1]
+    pipeline.run(change("u", row(1, "whole", "m")), change("u", row(1, "C"), unchanged=["note"]))
+    assert pipeline.rows[0] == kept(1, "C", "m")
