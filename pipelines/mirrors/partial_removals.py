@@ -47,7 +47,7 @@ class Removals:
         self._sizes.append(np.bincount(place[chosen], minlength=len(asked)))
         self._num_classes += len(asked)
 
-    def walk(self, signs: Ints, rows: Ints, counts: Ints) -> tuple[Ints, int]:
+    def walk(self, signs: Ints, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
         """Apply additions and removals in order.
 
         Args:
@@ -56,19 +56,19 @@ class Removals:
             counts: number of copies of each row.
 
         Returns:
-            The numbers of copies afterwards, and the number of removals that found no row.
+            The numbers of copies afterwards, and the row that each step added or removed; -1 if a removal found none.
         """
         members, sizes = np.concatenate(self.members), np.concatenate(self._sizes)
         starts = np.r_[0, np.cumsum(sizes)]
         of_row = np.argsort(members, kind="stable")
         row_starts = np.searchsorted(members[of_row], np.arange(len(counts) + 1))
         class_of_member = np.repeat(np.arange(len(sizes)), sizes)
-        after, first = counts.astype(np.int64), starts[:-1].copy()
-        missed = _walk(signs, rows, after, self.class_of, members, starts, of_row, row_starts, class_of_member, first)
-        return after, int(missed)
+        after, first, taken = counts.astype(np.int64), starts[:-1].copy(), rows.astype(np.int64)
+        _walk(signs, taken, after, self.class_of, members, starts, of_row, row_starts, class_of_member, first)
+        return after, taken
 
 
-@kernel("i64[] i64[] i64[]= i64[] i64[] i64[] i64[] i64[] i64[] i64[]=")
+@kernel("i64[] i64[]= i64[]= i64[] i64[] i64[] i64[] i64[] i64[] i64[]=")
 def _walk(
     signs: Ints,
     rows: Ints,
@@ -80,9 +80,8 @@ def _walk(
     row_starts: Ints,
     class_of_member: Ints,
     first: Ints,
-) -> int:
-    """Number of removals that found no row; no row of a class exists before its `first`."""
-    missed = 0
+) -> None:
+    """Write into `rows` which row each step adds or removes; no row of a class exists before its `first`."""
     num_rows, num_classes = len(counts), min(len(first), len(starts) - 1)
     require(len(class_of) >= len(signs) and len(rows) >= len(signs) and len(row_starts) > num_rows)
     for entry in row_starts:
@@ -110,14 +109,12 @@ def _walk(
             if counts[row] > 0:
                 counts[row] -= 1
             else:
-                missed += 1
+                rows[step] = -1
         else:
             at, end = first[own], starts[own + 1]
             while at < end and counts[members[at]] == 0:
                 at += 1
             first[own] = at
+            rows[step] = members[at] if at < end else -1
             if at < end:
                 counts[members[at]] -= 1
-            else:
-                missed += 1
-    return missed

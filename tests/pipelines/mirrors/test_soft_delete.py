@@ -134,7 +134,9 @@ def test_an_old_key_that_is_inserted_anew_is_alive(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize(
-    "gone", [change("d", key={"id": 1}), change("t"), moved(1, row(7, "moved"))], ids=["delete", "truncate", "key change"]
+    "gone",
+    [change("d", key={"id": 1}), change("t"), moved(1, row(7, "moved"))],
+    ids=["delete", "truncate", "key change"],
 )
 def test_nothing_of_a_flagged_row_survives(gone: Any, batches: int, pipeline: Pipeline) -> None:
     late = change("u", row(1, "B"), unchanged=["note"])

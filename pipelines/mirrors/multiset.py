@@ -1,0 +1,344 @@
+"""Tables without a key as multisets of rows: what changes add and remove, and which of these steps cancel each other.
+
+A removal by an old row that lacks columns removes the first row that agrees in the others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.changes.change_log import ORDINAL
+from pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
+from pipelines.changes.keys import encode_keys
+from pipelines.iceberg.row_shape import single_array
+from pipelines.mirrors.partial_removals import Removals
+from scan_core import Mask, Rows
+
+_SIGN, _LACKING, _ORDINAL = "\0sign", "\0lacking", "\0ordinal"
+CountLive = Callable[[pa.Table], Rows]
+"""Counts the live rows that equal each of these distinct rows."""
+FindLive = Callable[[pa.Table], pa.Table]
+"""Finds all live rows that equal one of these distinct rows in all columns that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """The rows that a batch writes to a table without a key.
+
+    Attributes:
+        upserts: rows to add.
+        deletes: rows whose copies are all removed first.
+        truncated: whether the table is emptied first.
+        num_missed: deletes and updates whose old row was not found.
+    """
+
+    upserts: pa.Table
+    deletes: pa.Table
+    truncated: bool
+    num_missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every removal (-1) and addition (+1) of a row, in order.
+
+    Attributes:
+        rows: the rows that are removed or added.
+        signs: -1 or +1 for each.
+        lacking: for each row, the columns that are missing in an old row; list<string>.
+        after_truncate: whether the table is empty before these steps.
+        ordinals: the change of each, if the changes have ordinals; -1 otherwise.
+    """
+
+    rows: pa.Table
+    signs: Rows
+    lacking: pa.Array
+    after_truncate: bool
+    ordinals: Rows
+
+    @property
+    def is_partial(self) -> Mask:
+        """Steps that remove a row given without some columns."""
+        return np.asarray(pc.list_value_length(self.lacking)) > 0
+
+    def only(self, chosen: Mask) -> "Steps":
+        """The chosen steps."""
+        mask = pa.array(chosen)
+        return Steps(
+            self.rows.filter(mask),
+            self.signs[chosen],
+            self.lacking.filter(mask),
+            self.after_truncate,
+            self.ordinals[chosen],
+        )
+
+    def affected(self) -> tuple[Mask, list[str]]:
+        """The steps that may meet a removal of a row given without some columns, and the columns that all old rows have.
+
+        Rows that differ in a column that every old row has never match the same removal.
+        """
+        is_partial = self.is_partial
+        lacking = set(pc.unique(self.lacking.flatten()).to_pylist())
+        shared = [name for name in self.rows.column_names if name not in lacking]
+        if not is_partial.any() or not shared:
+            return np.full(len(self.signs), is_partial.any()), shared
+        group = encode_keys([self.rows.column(n) for n in shared])[0]
+        return np.isin(group, group[is_partial]), shared
+
+
+def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
+    """The rows that changes, in application order, remove and add after their last truncate; an update does both."""
+    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
+    if len(truncates):
+        changes = changes.slice(int(truncates[-1]) + 1)
+    return _steps(_signed(changes, columns), after_truncate=len(truncates) > 0)
+
+
+def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> Iterator[Steps]:
+    """The steps of a run in parts of about `limit_bytes`; rows that may match the same removal are in one part."""
+    if not run.is_spilled:
+        yield from (steps(table, columns) for table in run.tables())
+        return
+    first = _last_truncate(run)
+    shared = _always_there(rows_after(run, first), columns)
+    count = num_parts(run, limit_bytes)
+
+    def part_of(rows: pa.Table) -> Rows:
+        return (
+            hash_codes([single_array(rows.column(n)) for n in shared], count)
+            if shared
+            else np.zeros(len(rows), np.int64)
+        )
+
+    for part in spread((_signed(table, columns) for table in rows_after(run, first)), part_of, count):
+        yield _steps(part, after_truncate=first > 0)
+    if first == run.num_rows:
+        yield _steps(_signed(next(run.tables()).slice(0, 0), columns), after_truncate=True)
+
+
+def recount(taken: Steps, count_live: CountLive, find_live: FindLive) -> Recount:
+    """Compute the rows that steps add and remove; removing a missing row has no effect."""
+    affected, shared = taken.affected()
+    if not affected.any():
+        return _by_whole_rows(taken, count_live)
+    near = taken.rows.filter(pa.array(affected)).select(shared)
+    group = encode_keys(near.columns)[0] if shared else np.zeros(int(affected.sum()), np.int64)
+    _, firsts = np.unique(group, return_index=True)
+    asked = near.take(pa.array(firsts))
+    live = taken.rows.slice(0, 0) if taken.after_truncate else find_live(asked)
+    several = _one_by_one(taken.only(affected), live)
+    whole = _by_whole_rows(taken.only(~affected), count_live)
+    return Recount(
+        pa.concat_tables([several.upserts, whole.upserts], promote_options="permissive"),
+        pa.concat_tables([several.deletes, whole.deletes], promote_options="permissive"),
+        taken.after_truncate,
+        several.num_missed + whole.num_missed,
+    )
+
+
+def undone_by(taken: Steps) -> Rows:
+    """For each addition the removal that undoes it, for each removal the addition; -1 for those that last or find no row.
+
+    The table is empty before the steps. A removal undoes the newest addition of its row, so the steps that are left when
+    any such pairs are taken out lead to the same rows, miss the same removals, and undo each other as before.
+    """
+    codes = np.zeros(len(taken.signs), np.int64)
+    found = np.ones(len(taken.signs), np.bool_)
+    affected, _ = taken.affected()
+    limit = 0
+    if affected.any():
+        near = taken.only(affected)
+        distinct, _, _, row_of = _one_after_the_other(near, near.rows.slice(0, 0))
+        codes[affected], limit = row_of, distinct.num_rows
+        found[affected] = row_of >= 0
+    if not affected.all():
+        codes[~affected] = limit + encode_keys(taken.rows.filter(pa.array(~affected)).columns)[0]
+    place = np.flatnonzero(found)
+    place = place[np.argsort(codes[place], kind="stable")]
+    row, sign = codes[place], taken.signs[place]
+    level, missed = _levels(row, sign)
+    row, sign, level, place = row[~missed], sign[~missed], level[~missed], place[~missed]
+    # of the copies of a row, one is the first, one the second ...: each is added and removed in turn
+    order = np.lexsort((np.arange(len(row)), level, row))
+    row, sign, level, place = row[order], sign[order], level[order], place[order]
+    pairs = np.flatnonzero((sign[:-1] > 0) & (sign[1:] < 0) & (row[:-1] == row[1:]) & (level[:-1] == level[1:]))
+    partner = np.full(len(taken.signs), -1, np.int64)
+    partner[place[pairs]], partner[place[pairs + 1]] = place[pairs + 1], place[pairs]
+    return partner
+
+
+def _levels(rows: Rows, signs: Rows) -> tuple[Rows, Mask]:
+    """Which copy of its row each step adds or removes, counted from 1, and which removals find none; steps by row."""
+    if not len(rows):
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    is_first = np.r_[True, rows[1:] != rows[:-1]]
+    group = np.cumsum(is_first) - 1
+    total = np.cumsum(signs)
+    running = total - np.r_[0, total][np.flatnonzero(is_first)][group]
+    span = np.int64(2 * len(rows) + 2)  # lowers each group below all before it, so that the minimum begins anew
+    lowest = np.minimum(np.minimum.accumulate(running - group * span) + group * span, 0)
+    before = np.where(is_first, 0, np.r_[0, lowest[:-1]])
+    missed = (signs < 0) & (lowest < before)
+    return running - lowest + (signs < 0), missed
+
+
+def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
+    rows, signs, truncated = taken.rows, taken.signs, taken.after_truncate
+    if rows.num_rows == 0:
+        return Recount(rows, rows, truncated, 0)
+    codes, _ = encode_keys(rows.columns)
+    _, firsts, group = np.unique(codes, return_index=True, return_inverse=True)
+    distinct = rows.take(pa.array(firsts))
+    total, lowest = _walk(group, signs, len(firsts))
+    before = np.zeros(len(firsts), np.int64)
+    asked = np.flatnonzero(_has_removal(group, signs, len(firsts)))
+    if len(asked) and not truncated:
+        before[asked] = count_live(distinct.take(pa.array(asked)))
+    after = np.maximum(before + total, total - np.minimum(lowest, 0))
+    return _result(distinct, before, after, truncated=truncated, num_missed=int((after - before - total).sum()))
+
+
+def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
+    """Apply steps if removals lack columns; `live` are all rows of the table that they may remove."""
+    distinct, before, after, row_of = _one_after_the_other(taken, live)
+    return _result(distinct, before, after, truncated=taken.after_truncate, num_missed=int((row_of < 0).sum()))
+
+
+def _one_after_the_other(taken: Steps, live: pa.Table) -> tuple[pa.Table, Rows, Rows, Rows]:
+    """Apply steps in order: the row that a removal takes depends on earlier steps if it lacks columns.
+
+    Returns:
+        The distinct rows, their numbers of copies before and after, and which of them each step adds or removes, -1 for
+        removals that find none.
+    """
+    columns = sorted(taken.rows.column_names)
+    partial = taken.is_partial
+    known = pa.concat_tables([taken.rows.select(columns), live.select(columns)], promote_options="permissive")
+    exact = np.flatnonzero(np.r_[~partial, np.ones(live.num_rows, np.bool_)])
+    codes = encode_keys(known.columns)[0]
+    _, firsts, number = np.unique(codes[exact], return_index=True, return_inverse=True)
+    distinct = known.take(pa.array(exact[firsts]))
+    labels = [f"c{i}" for i in range(len(columns))]  # Arrow reads a name that begins with a dot as a path
+    by_column = [(label, "ascending", "at_start") for label in labels]
+    order = np.asarray(pc.sort_indices(distinct.rename_columns(labels), by_column)).astype(np.int64)
+    distinct = distinct.take(pa.array(order))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    row_of = np.full(known.num_rows, -1, np.int64)
+    row_of[exact] = rank[number]
+    before = np.bincount(row_of[len(partial) :], minlength=len(order))
+    removals = _removals(known.slice(0, len(partial)), taken, distinct)
+    after, taken_rows = removals.walk(taken.signs, row_of[: len(partial)], before)
+    return distinct, before, after, taken_rows
+
+
+def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:
+    """The distinct rows that each incomplete removal may remove."""
+    partial = np.flatnonzero(taken.is_partial)
+    names = pc.unique(taken.lacking.flatten()).to_pylist()
+    flat = np.asarray(pc.index_in(taken.lacking.flatten(), value_set=pa.array(names, pa.string()))).astype(np.int64)
+    marks = np.zeros((len(taken.signs), len(names)), np.bool_)
+    marks[np.asarray(pc.list_parent_indices(taken.lacking)), flat] = True
+    sets, set_of = np.unique(marks[partial], axis=0, return_inverse=True)
+    found = Removals(np.full(len(taken.signs), -1, np.int64))
+    for number, mask in enumerate(sets):
+        own = partial[set_of.ravel() == number]
+        lacking = {name for name, lacks in zip(names, mask, strict=True) if lacks}
+        carried = [name for name in distinct.column_names if name not in lacking]
+        both = pa.concat_tables(
+            [distinct.select(carried), rows.select(carried).take(pa.array(own))], promote_options="permissive"
+        )
+        codes = encode_keys(both.columns)[0] if carried else np.zeros(distinct.num_rows + len(own), np.int64)
+        found.add(own, codes[distinct.num_rows :], codes[: distinct.num_rows])
+    return found
+
+
+def _result(distinct: pa.Table, before: Rows, after: Rows, *, truncated: bool, num_missed: int) -> Recount:
+    shrinks = after < before
+    copies = np.where(shrinks, after, np.maximum(after - before, 0))
+    return Recount(
+        upserts=distinct.take(pa.array(np.repeat(np.arange(len(after)), copies))),
+        deletes=distinct.filter(pa.array(shrinks)),
+        truncated=truncated,
+        num_missed=num_missed,
+    )
+
+
+def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Rows removed and added, in order, with their signs and missing columns."""
+    op = changes.column("op").combine_chunks()
+    removes = np.asarray(pc.is_in(op, value_set=pa.array(["u", "d"])))
+    adds = np.asarray(pc.is_in(op, value_set=pa.array(["r", "c", "u"])))
+    old, new = _members(changes, "key", columns), _members(changes, "after", columns)
+    both = pa.concat_tables([old.filter(pa.array(removes)), new.filter(pa.array(adds))], promote_options="permissive")
+    order = np.argsort(np.r_[np.flatnonzero(removes) * 2, np.flatnonzero(adds) * 2 + 1], kind="stable")
+    signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
+    lacking = _known(single_array(changes.column("unchanged")).filter(pa.array(removes)), columns)
+    lists = pa.concat_arrays([lacking, _empty_lists(int(adds.sum()))])
+    ordinal = np.full(changes.num_rows, -1, np.int64)
+    if ORDINAL in changes.column_names:
+        ordinal = np.asarray(changes.column(ORDINAL)).astype(np.int64)
+    ordinals = pa.array(np.r_[ordinal[removes], ordinal[adds]])
+    for name, column in ((_SIGN, pa.array(signs)), (_LACKING, lists), (_ORDINAL, ordinals)):
+        both = both.append_column(name, column)
+    return both.take(pa.array(order))
+
+
+def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
+    """The names in each list that are columns; empty for NULL."""
+    names = lists.flatten().cast(pa.string())
+    kept = np.asarray(pc.is_in(names, value_set=pa.array(list(columns), pa.string())))
+    parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)[kept]
+    offsets = np.r_[0, np.cumsum(np.bincount(parents, minlength=len(lists)))].astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), names.filter(pa.array(kept)))
+
+
+def _empty_lists(count: int) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+
+
+def _steps(signed: pa.Table, *, after_truncate: bool) -> Steps:
+    signs, ordinals = (np.asarray(signed.column(name)) for name in (_SIGN, _ORDINAL))
+    rows = signed.drop_columns([_SIGN, _LACKING, _ORDINAL])
+    return Steps(rows, signs, single_array(signed.column(_LACKING)), after_truncate, ordinals)
+
+
+def _always_there(tables: Iterator[pa.Table], columns: Sequence[str]) -> list[str]:
+    """The columns that no old row lacks."""
+    lacking: set[str] = set()
+    for table in tables:
+        lacking.update(pc.unique(single_array(table.column("unchanged")).flatten()).to_pylist())
+    return [name for name in columns if name not in lacking]
+
+
+def _last_truncate(run: ChangeRun) -> int:
+    """Number of changes up to the last truncate, inclusive."""
+    first = at = 0
+    for table in run.tables():
+        truncates = np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t")))
+        first = at + int(truncates[-1]) + 1 if len(truncates) else first
+        at += table.num_rows
+    return first
+
+
+def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:
+    """For each group, the sum of its signs and the lowest partial sum."""
+    order = np.argsort(group, kind="stable")
+    running = np.cumsum(signs[order])
+    starts = np.searchsorted(group[order], np.arange(count))
+    base = np.r_[0, running][starts]
+    ends = np.r_[starts[1:], len(order)] - 1
+    return running[ends] - base, np.minimum.reduceat(running, starts) - base
+
+
+def _has_removal(group: Rows, signs: Rows, count: int) -> Mask:
+    return np.bincount(group[signs < 0], minlength=count) > 0
+
+
+def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:
+    struct = single_array(changes.column(column))
+    given = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
+    return pa.table({name: given.get(name, pa.nulls(len(struct))) for name in names})
