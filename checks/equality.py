@@ -157,17 +157,28 @@ ROW_CHECKS: Mapping[str, Callable[[Subject], Found]] = {
 def difference_of_base(base: BaseToCheck) -> str | None:
     """Compare the rows to which the base of a log leads with those of the changes that it replaces, both by DuckDB.
 
+    With soft deletes also the deleted rows, and without a key the number of removals that found no row.
+
     Returns:
-        What differs; None if the rows are equal.
+        What differs; None if nothing does.
     """
     if parse_location(base.location).is_local:
-        required = fold_log(base.location, base.key, up_to_ordinal=base.ordinal)
+        required = fold_log(base.location, base.key, up_to_ordinal=base.ordinal, with_deleted=base.is_soft)
     else:  # the reference reads local files only
-        required = fold_changes(base.old(), base.key)
-    made = fold_changes(base.new(), base.key)
-    difference = compare(columns_of(made.rows, required.rows), required.rows, sort_by=base.key)
-    found = Found({}, _differences("the changes that it replaces", difference))
-    return None if difference.equal else "; ".join(found.result("").details)
+        required = fold_changes(base.old(), base.key, with_deleted=base.is_soft)
+    made = fold_changes(base.new(), base.key, with_deleted=base.is_soft)
+    old = "the changes that it replaces"
+    pairs = {old: (made.rows, required.rows)}
+    if made.deleted_rows is not None and required.deleted_rows is not None:
+        pairs[f"the deleted rows of {old}"] = (made.deleted_rows, required.deleted_rows)
+    wrong = {
+        text: count
+        for name, (rows, expected) in pairs.items()
+        for text, count in _differences(name, compare(columns_of(rows, expected), expected, sort_by=base.key)).items()
+    }
+    if made.num_missed != required.num_missed:
+        wrong[f"{made.num_missed:,} removals without a row instead of {required.num_missed:,}", ""] = 1
+    return "; ".join(Found({}, wrong).result("").details) or None
 
 
 @dataclass(frozen=True, slots=True)

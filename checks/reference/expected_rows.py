@@ -7,6 +7,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
 from checks.reference import sql_columns
@@ -112,19 +113,37 @@ class Members:
 
 
 def replay(
-    connection: duckdb.DuckDBPyConnection, log: str, key: Sequence[str], columns: Sequence[str], members: Members
+    connection: duckdb.DuckDBPyConnection,
+    log: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    members: Members,
+    *,
+    with_deleted: bool = False,
 ) -> str:
-    """SQL for the live rows, in `columns`, after all changes of the relation `log`.
+    """SQL for the live rows, in `columns` as v0, v1, ..., after all changes of the relation `log`.
 
     `log` has the columns named above, `after` being a struct with at least `columns`. Creates temporary tables.
+    `with_deleted` adds the last row of every key that has none any more; the column `deleted` is true in these.
     """
     old = ", ".join(f"{members.of_key(k)} AS old{i}" for i, k in enumerate(key))
     new = ", ".join(f"{members.of_after(k)} AS new{i}" for i, k in enumerate(key))
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, after, coalesce(unchanged, []) AS unchanged, "
         f"{old}, {new} FROM {log} "
-        f"WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')"
+        f"WHERE op <> 't' AND ({with_deleted} OR ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't'))"
     )
+    if with_deleted:  # a truncate is a delete of every key
+        either = " UNION ALL ".join(
+            f"SELECT ordinal, {', '.join(f'{side}{i} AS k{i}' for i in range(len(key)))} FROM replay_changes{condition}"
+            for side, condition in (("old", ""), ("new", " WHERE op <> 'd'"))
+        )
+        keys = ", ".join(f"k{i}" for i in range(len(key)))
+        connection.execute(
+            f"INSERT INTO replay_changes SELECT t.ordinal, 'd', NULL, [], {keys}, {', '.join('NULL' for _ in key)} "
+            f"FROM (SELECT min(ordinal) AS first, {keys} FROM ({either}) GROUP BY {keys}) "
+            f"JOIN (SELECT ordinal FROM {log} WHERE op = 't') AS t ON t.ordinal > first"
+        )
     connection.execute("CREATE OR REPLACE TEMP TABLE replay_void (ordinal BIGINT)")
     while True:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_actions AS {_actions(key)}")
@@ -135,7 +154,7 @@ def replay(
         )
         if _count(connection) == before:
             break
-    return _final_rows(connection, columns, members)
+    return _final_rows(connection, columns, members, with_deleted=with_deleted)
 
 
 def _actions(key: Sequence[str]) -> str:
@@ -157,7 +176,8 @@ def _actions(key: Sequence[str]) -> str:
             FROM kept WHERE op <> 'd'
         )
         SELECT *, lag(CASE WHEN upsert THEN ordinal END) OVER sequence AS previous_upsert,
-            row_number() OVER (PARTITION BY {keys} ORDER BY ordinal DESC, step DESC) AS recency
+            row_number() OVER (PARTITION BY {keys} ORDER BY ordinal DESC, step DESC) AS recency,
+            upsert AND row_number() OVER (PARTITION BY {keys}, upsert ORDER BY ordinal DESC, step DESC) = 1 AS is_last_row
         FROM actions WINDOW sequence AS (PARTITION BY {keys} ORDER BY ordinal, step)
     """
 
@@ -167,16 +187,19 @@ def _count(connection: duckdb.DuckDBPyConnection) -> int:
     return int(row[0])
 
 
-def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], members: Members) -> str:
-    """Live upserts, with each unchanged column taken from the change that last sent it."""
+def _final_rows(
+    connection: duckdb.DuckDBPyConnection, columns: Sequence[str], members: Members, *, with_deleted: bool
+) -> str:
+    """The last upsert of each key, with each unchanged column taken from the change that last sent it."""
+    condition = "a.is_last_row" if with_deleted else "a.recency = 1 AND a.upsert"
     connection.execute(
-        """
+        f"""
         CREATE OR REPLACE TEMP TABLE replay_sources AS
         WITH RECURSIVE walk(ordinal, name, source) AS (
             SELECT a.ordinal, u.name, o.previous_upsert
             FROM replay_actions AS a JOIN replay_actions AS o ON o.ordinal = a.ordinal AND o.own,
                 unnest(a.unchanged) AS u(name)
-            WHERE a.recency = 1 AND a.upsert
+            WHERE {condition}
             UNION ALL
             SELECT w.ordinal, w.name, o.previous_upsert
             FROM walk AS w JOIN replay_actions AS o ON o.ordinal = w.source AND o.own
@@ -197,7 +220,8 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], m
             )
             value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
         selected.append(f"{value} AS v{i}")
-    return f"SELECT {', '.join(selected)} FROM replay_actions AS a {' '.join(joins)} WHERE a.recency = 1 AND a.upsert"
+    selected.append("CAST(a.recency <> 1 AS TINYINT) AS deleted")
+    return f"SELECT {', '.join(selected)} FROM replay_actions AS a {' '.join(joins)} WHERE {condition}"
 
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
@@ -361,11 +385,13 @@ class Folded:
         rows: live rows.
         deleted_keys: keys that were removed and are not live.
         num_missed: removals that found no row, in a table without a key; 0 for others.
+        deleted_rows: last rows of these keys, if they were asked for; none without a key.
     """
 
     rows: pa.Table
     deleted_keys: pa.Table
     num_missed: int = 0
+    deleted_rows: pa.Table | None = None
 
 
 def live_rows(
@@ -469,6 +495,7 @@ def fold_log(
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
     changes: pa.Table | pa.RecordBatchReader | None = None,
+    with_deleted: bool = False,
     relocate: Mapping[str, str] | None = None,
     filesystem: fs.FileSystem | None = None,
 ) -> Folded:
@@ -483,6 +510,7 @@ def fold_log(
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
         changes: fold only these of `log_batches`, instead of all.
+        with_deleted: also return the last row of every key that has none any more.
         relocate: old path prefix -> new path prefix.
         filesystem: of the object store that has the files.
     """
@@ -503,7 +531,9 @@ def fold_log(
         wanted = list(columns) if columns is not None else list(members)
         row_schema = pa.schema([(n, sql_columns.arrow_type(members[n])) for n in wanted])
         key_schema = pa.schema([(n, sql_columns.arrow_type(key_types[n])) for n in key])
-        return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema)
+        return _folded(
+            connection, Members(list(key_types), list(members)), row_schema, key_schema, with_deleted=with_deleted
+        )
 
 
 _BASE = "nevermore.log-base"
@@ -754,7 +784,7 @@ def _unchanged(
     return Folded(rows, rows.select(list(key)).slice(0, 0))
 
 
-def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -> Folded:
+def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *, with_deleted: bool = False) -> Folded:
     """Fold changes (the change schema with `ordinal`) from memory, or from a stream, which DuckDB spills if it is large.
 
     See `fold_log`.
@@ -768,7 +798,8 @@ def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -
         else:  # a stream can be read once, and replaying reads the changes several times
             connection.register("streamed_changes", changes)
             connection.execute(f"CREATE TEMP TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
-        return _folded(connection, Members([f.name for f in keys], [f.name for f in after]), row_schema, key_schema)
+        members = Members([f.name for f in keys], [f.name for f in after])
+        return _folded(connection, members, row_schema, key_schema, with_deleted=with_deleted)
 
 
 def _folded(
@@ -776,16 +807,27 @@ def _folded(
     members: Members,
     row_schema: pa.Schema,
     key_schema: pa.Schema,
+    *,
+    with_deleted: bool,
 ) -> Folded:
     key = key_schema.names
     if not key:
         alive, num_missed = replay_rows(connection, "changes", row_schema.names, members)
         found = connection.sql(alive).to_arrow_table()
         return Folded(_in_types(found, row_schema), pa.Table.from_batches([], schema=key_schema), num_missed)
-    alive = replay(connection, "changes", key, row_schema.names, members)
-    rows = connection.sql(alive).to_arrow_table()
+    found = connection.sql(
+        replay(connection, "changes", key, row_schema.names, members, with_deleted=with_deleted)
+    ).to_arrow_table()
+    rows, deleted = found.drop_columns(["deleted"]), None
+    if with_deleted:
+        is_deleted = pc.equal(found.column("deleted"), 1)
+        rows, deleted = rows.filter(pc.invert(is_deleted)), _in_types(rows.filter(is_deleted), row_schema)
     gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()
-    return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
+    return Folded(
+        _in_types(rows, row_schema),
+        _in_types(gone, key_schema),
+        deleted_rows=deleted,
+    )
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -1,11 +1,12 @@
 """Replaces the old changes of a change log by a base: the last change of each key, with its ordinal and its position.
 
-A base is itself a change log that leads to the same rows, so readers of the log treat base and tail alike. It is written
+With soft deletes these are the last row of a key and its delete; without a key, additions that nothing undoes and removals
+that found no row. A base is itself a change log that leads to the same rows, so readers of the log treat base and tail alike. It is written
 next to the old files, compared with them, and takes their place in one commit; the old files go when their snapshots expire.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
 from pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
-from pipelines.changes.keys import KeySet
+from pipelines.changes.keys import KeySet, single_chunk
 from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitUnknownError, PipelineError, SourceError
 from pipelines.iceberg.catalog import find_table
@@ -33,6 +34,7 @@ from pipelines.iceberg.row_shape import without_extensions
 from pipelines.iceberg.table_writer import write_rows
 from pipelines.ingest.table_patterns import expanded
 from pipelines.mirrors.fold import squash
+from pipelines.mirrors.multiset import steps_by_row, undone_by
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
 
@@ -53,7 +55,8 @@ class BaseToCheck:
     Attributes:
         log: name of the change log.
         location: its metadata file, with the changes that the base replaces.
-        key: columns that identify a row.
+        key: columns that identify a row; none if all of them do.
+        is_soft: whether rows stay when they are deleted.
         ordinal: the last change that the base stands for.
         old: streams the changes that it replaces.
         new: streams its changes.
@@ -62,6 +65,7 @@ class BaseToCheck:
     log: str
     location: str
     key: tuple[str, ...]
+    is_soft: bool
     ordinal: int
     old: Callable[[], pa.RecordBatchReader]
     new: Callable[[], pa.RecordBatchReader]
@@ -194,9 +198,11 @@ def trim_log(
     log = ChangeLog(catalog, change_log_name(name))
     if log.table is None:
         raise SourceError(f"{name} has no change log yet; ingest first")
-    if (reason := _why_not(config)) is not None:
+    mirror, quarantine = (find_table(catalog, table) for table in (name, quarantine_name(name)))
+    kept_deletes = _kept_deletes(log, mirror, quarantine)
+    if config.identity == "full" and kept_deletes == ADOPTED:
+        reason = "the rows with which the mirror was adopted have no key, and only it has them (identity: full)"
         return Trimmed(name, log.name, reason=reason, is_dry=is_dry)
-    mirror = find_table(catalog, name)
     ordinal, limit = _last_replaceable(log, mirror, keep_seconds)
     num_new = ordinal - log.base.ordinal
     report = Trimmed(
@@ -211,8 +217,7 @@ def trim_log(
         return replace(report, reason=limit if num_new <= 0 else "too few changes are old enough for a rewrite to pay")
     if is_dry:
         return report
-    quarantine = find_table(catalog, quarantine_name(name))
-    base = _Base(log, config, ordinal, _kept_deletes(log, mirror, quarantine))
+    base = _Base(log, config, ordinal, kept_deletes)
     written = base.write()
     try:
         base.check(check, written)
@@ -230,15 +235,6 @@ def trim_log(
         bytes_before=sum(old.values()),
         bytes_after=sum(f.file_size_bytes for f in written),
     )
-
-
-def _why_not(config: TableConfig) -> str | None:
-    """Why the changes of a table cannot be replaced by the last of each key."""
-    if config.identity == "full":
-        return "its rows have no key (identity: full), so every change counts"
-    if config.soft_delete:
-        return "rows that are flagged as deleted come from earlier changes (soft_delete)"
-    return None
 
 
 def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_seconds: float) -> tuple[int, str]:
@@ -286,7 +282,9 @@ def _kept_deletes(log: ChangeLog, mirror: "CatalogTable | None", quarantine: "Ca
     return None
 
 
-def last_states(changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, from_start: bool) -> pa.Table:
+def last_states(
+    changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, from_start: bool, truncates: Rows | None = None
+) -> pa.Table:
     """The last change of each key; columns that it did not send are filled from earlier ones.
 
     Args:
@@ -294,7 +292,12 @@ def last_states(changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, fr
         key: columns that identify a row.
         keep_deletes: also the deletes of keys that have no row.
         from_start: whether the table has no rows before these changes.
+        truncates: with soft deletes, where deleted rows stay, the ordinals of all truncates in order: the last row of each
+            key, and its delete if that is later; a truncate that is later needs none.
     """
+    is_soft = truncates is not None
+    if truncates is not None:
+        changes = _with_truncates(changes, key, truncates)
     arrays = ChangeArrays(changes, key)
     count = len(arrays)
     alive, nothing = np.ones(count, np.bool_), np.zeros(count, np.bool_)
@@ -306,28 +309,79 @@ def last_states(changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, fr
     puts, removes = alive & arrays.puts, alive & (arrays.moves | ~arrays.puts)
     np.maximum.at(written, arrays.new_code[puts], places[puts])
     np.maximum.at(removed, arrays.old_code[removes], places[removes])
-    is_row = puts & (written[arrays.new_code] == places) & (removed[arrays.new_code] <= places)
+    is_row = puts & (written[arrays.new_code] == places) & (is_soft | (removed[arrays.new_code] <= places))
     is_gone = removes & (removed[arrays.old_code] == places) & (written[arrays.old_code] < places)
-    kept = np.flatnonzero(is_row | (is_gone & ~is_row) if keep_deletes else is_row)
+    is_gone &= keep_deletes | (is_soft & (written[arrays.old_code] >= 0))
+    whole = np.zeros(count, np.bool_)
+    if (
+        not from_start and arrays.moves.any()
+    ):  # their unsent columns may be in the mirror, under a key that they had before
+        of_moves = np.zeros(arrays.limit, np.bool_)
+        for codes in (arrays.old_code, arrays.new_code):
+            of_moves[codes[arrays.moves]] = True
+        whole = of_moves[arrays.old_code] | of_moves[arrays.new_code]
+    kept = np.flatnonzero(is_row | is_gone | whole)
     found = with_sent(changes.take(pa.array(kept)), arrays, sources, kept, chosen=is_row[kept])
-    return _as_deletes(found, ~is_row[kept])
+    found = _as_deletes(found, ~(is_row | whole)[kept])
+    return found if truncates is None else found.filter(pc.invert(pc.is_in(found.column(ORDINAL), pa.array(truncates))))
+
+
+def _with_truncates(changes: pa.Table, key: Sequence[str], truncates: Rows) -> pa.Table:
+    """Changes with a delete for every row that may exist at a truncate; it has the ordinal of the truncate."""
+    if not len(truncates) or not changes.num_rows:
+        return changes
+    arrays = ChangeArrays(changes, key)
+    ordinals = np.asarray(changes.column(ORDINAL)).astype(np.int64)
+    puts = np.flatnonzero(arrays.puts)
+    period = np.searchsorted(truncates, ordinals[puts])
+    puts, period = puts[period < len(truncates)], period[period < len(truncates)]
+    _, last = np.unique((period * arrays.limit + arrays.new_code[puts])[::-1], return_index=True)
+    puts, period = puts[::-1][last], period[::-1][last]
+    if not len(puts):
+        return changes
+    members = changes.schema.field("key").type
+    columns = dict(zip(arrays.key, arrays.new_key, strict=True))
+    own = [
+        columns[f.name].take(pa.array(puts)).cast(f.type) if f.name in columns else pa.nulls(len(puts), f.type)
+        for f in members
+    ]
+    deletes = _as_deletes(changes.take(pa.array(puts)), np.ones(len(puts), np.bool_))
+    for name, column in (
+        (ORDINAL, pa.array(truncates[period])),
+        ("key", pa.StructArray.from_arrays(own, fields=list(members))),
+    ):
+        deletes = deletes.set_column(deletes.schema.get_field_index(name), changes.schema.field(name), column)
+    both = pa.concat_tables([changes, deletes])
+    return both.take(pa.array(np.argsort(np.r_[ordinals, truncates[period]], kind="stable"))).combine_chunks()
 
 
 def _as_deletes(changes: pa.Table, chosen: Mask) -> pa.Table:
     """The chosen changes as deletes of the rows that they replaced."""
     if not chosen.any():
         return changes
+    return _replaced(changes, chosen, {"op": "d", "before": None, "after": None, "unchanged": []})
+
+
+def _as_creates(changes: pa.Table, chosen: Mask) -> pa.Table:
+    """The chosen changes of rows without a key as inserts of their rows."""
+    if not chosen.any():
+        return changes
+    changes = _replaced(changes, chosen, {"op": "c", "before": None, "unchanged": []})
+    old, new = (single_chunk(changes.column(name)) for name in ("key", "after"))
+    given = {field.name: column for field, column in zip(new.type, new.flatten(), strict=True)}
+    own = [given[f.name].cast(f.type) if f.name in given else pa.nulls(len(new), f.type) for f in old.type]
+    keys = pc.if_else(pa.array(chosen), pa.StructArray.from_arrays(own, fields=list(old.type)), old)
+    return changes.set_column(changes.schema.get_field_index("key"), changes.schema.field("key"), keys)
+
+
+def _replaced(changes: pa.Table, chosen: Mask, values: Mapping[str, Any]) -> pa.Table:
+    """Changes with other values in the chosen ones, in the columns that they have."""
     mask = pa.array(chosen)
-    for name in ("op", "before", "after", "unchanged"):
-        if name not in changes.column_names:
-            continue
-        column = changes.column(name).combine_chunks()
-        empty: Any = pa.scalar("d", column.type) if name == "op" else pa.scalar(None, column.type)
-        if name == "unchanged":
-            empty = pa.scalar([], column.type)
-        index = changes.schema.get_field_index(name)
-        changed = pc.if_else(mask, empty, column)
-        changes = changes.set_column(index, changes.schema.field(name), changed)
+    for name, value in values.items():
+        if name in changes.column_names:
+            column = changes.column(name).combine_chunks()
+            changed = pc.if_else(mask, pa.scalar(value, column.type), column)
+            changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), changed)
     return changes
 
 
@@ -345,13 +399,18 @@ class _Base:
     old: dict[str, int] = field(default_factory=dict)
 
     @property
+    def is_keyless(self) -> bool:
+        """Whether a row is identified by all its columns."""
+        return self.config.identity == "full"
+
+    @property
     def limit_bytes(self) -> int:
         """Bytes of changes that are held at once."""
         return self.config.memory_limit_bytes // BATCH_SHARE
 
     def write(self) -> list[WrittenFile]:
         """Write the base, and the later changes of the files that it replaces."""
-        table, self.key = self.log.stored, self.config.key or self.log.key
+        table, self.key = self.log.stored, () if self.is_keyless else self.config.key or self.log.key
         self.old = {
             task.data_file.path: task.data_file.file_size_bytes
             for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
@@ -386,18 +445,27 @@ class _Base:
         return np.asarray(part.column(ORDINAL)).astype(np.int64)
 
     def _changes(self) -> Iterator[pa.Table]:
-        """The changes of the base, in no order."""
-        table, key, limit = self.log.stored, self.key, self.limit_bytes
+        """The changes of the base, in no order.
+
+        Of those that are not needed for the rows, the last of each file of the source stays, without an effect.
+
+        Raises:
+            PipelineError: the log lacks changes.
+        """
+        table, limit = self.log.stored, self.limit_bytes
         places = _last_places(table, self.ordinal)
-        kept: list[pa.Table] = []
+        marks: list[pa.Table] = []
+        truncates: list[int] = []
         num_read = 0
 
         def read() -> Iterator[pa.Table]:
             nonlocal num_read
             for changes in read_changes(table, 0, self.ordinal, limit):
                 num_read += changes.num_rows
-                kept.append(_at_places(changes, places))
-                yield changes
+                marks.append(_at_places(changes, places))
+                is_truncate = pc.equal(changes.column("op"), "t")
+                truncates.extend(changes.column(ORDINAL).filter(is_truncate).to_pylist())
+                yield changes.filter(pc.invert(is_truncate)) if self.config.soft_delete else changes
 
         with closing(ChangeRun.of(read(), limit)) as run:
             required = self.log.num_required(0, self.ordinal)
@@ -405,23 +473,57 @@ class _Base:
                 raise PipelineError(
                     f"{self.log.name} holds {num_read:,} of its {required:,} changes up to {self.ordinal:,}"
                 )
-            marks = pa.concat_tables(kept) if kept else None
-            is_whole = self.deletes != ADOPTED
-            for part in parts_by_key(run, key, limit, partial(squash, key=key)):
-                truncates = np.flatnonzero(np.asarray(pc.equal(part.changes.column("op"), "t")))
-                first = int(truncates[-1]) + 1 if len(truncates) else 0
-                from_start = is_whole or part.after_truncate or first > 0
-                found = last_states(
-                    part.changes.slice(first), key, keep_deletes=self.deletes is not None, from_start=from_start
-                )
-                if marks is not None and found.num_rows:
-                    marks = marks.filter(
-                        pc.invert(pc.is_in(marks.column(ORDINAL), found.column(ORDINAL).combine_chunks()))
+            marked = pa.concat_tables(marks) if marks else None
+            if self.is_keyless:
+                yield from self._lasting(run, marked, max(truncates, default=0))
+                return
+            for part in self._states(run, np.array(truncates, np.int64)):
+                if marked is not None and part.num_rows:
+                    marked = marked.filter(
+                        pc.invert(pc.is_in(marked.column(ORDINAL), part.column(ORDINAL).combine_chunks()))
                     )
-                yield found
-        if marks is not None and marks.num_rows:
-            is_change = np.asarray(pc.not_equal(marks.column("op"), "t"), np.bool_)
-            yield _as_deletes(marks.combine_chunks(), is_change)
+                yield part
+        if marked is not None and marked.num_rows:
+            is_change = np.asarray(pc.not_equal(marked.column("op"), "t"), np.bool_)
+            yield _as_deletes(marked.combine_chunks(), is_change)
+
+    def _states(self, run: ChangeRun, truncates: Rows) -> Iterator[pa.Table]:
+        """The last change of each key."""
+        key, limit = self.key, self.limit_bytes
+        is_whole, keep_deletes = self.deletes != ADOPTED, self.deletes is not None
+        if self.config.soft_delete:
+            states = partial(last_states, key=key, keep_deletes=keep_deletes, from_start=is_whole, truncates=truncates)
+            for part in parts_by_key(run, key, limit, states):
+                yield states(part.changes)
+            return
+        for part in parts_by_key(run, key, limit, partial(squash, key=key)):
+            at = np.flatnonzero(np.asarray(pc.equal(part.changes.column("op"), "t")))
+            first = int(at[-1]) + 1 if len(at) else 0
+            from_start = is_whole or part.after_truncate or first > 0
+            yield last_states(part.changes.slice(first), key, keep_deletes=keep_deletes, from_start=from_start)
+
+    def _lasting(self, run: ChangeRun, marks: pa.Table | None, truncate: int) -> Iterator[pa.Table]:
+        """The changes, or halves of updates, that no other undoes; marked ones stay with those that undo them."""
+        named = np.zeros(0, np.int64) if marks is None else np.asarray(marks.column(ORDINAL)).astype(np.int64)
+        adds: list[Rows] = []
+        removes: list[Rows] = []
+        for part in steps_by_row(run, list(self.log.row_types), self.limit_bytes):
+            partner = undone_by(part)
+            kept = partner < 0
+            kept[partner[np.isin(part.ordinals, named) & ~kept]] = True
+            kept |= np.isin(part.ordinals, named)
+            adds.append(part.ordinals[kept & (part.signs > 0)])
+            removes.append(part.ordinals[kept & (part.signs < 0)])
+        for changes in run.tables():
+            ordinals = np.asarray(changes.column(ORDINAL)).astype(np.int64)
+            added, removed = (
+                np.isin(ordinals, np.concatenate([np.zeros(0, np.int64), *side])) for side in (adds, removes)
+            )
+            chosen = added | removed | (np.isin(ordinals, named) & (ordinals <= truncate))
+            found = changes.filter(pa.array(chosen)).combine_chunks()
+            is_update = np.asarray(pc.equal(found.column("op"), "u"), np.bool_)
+            found = _as_creates(found, is_update & (added & ~removed)[chosen])
+            yield _as_deletes(found, is_update & (removed & ~added)[chosen])
 
     def _later_changes(self) -> Iterator[pa.Table]:
         """The changes after the base in files that have changes of it, too."""
@@ -464,7 +566,7 @@ class _Base:
             return _streamed(found.schema, (pa.Table.from_batches([batch]) for batch in found))
 
         location = str(log.stored.metadata_location)
-        wrong = check(BaseToCheck(log.name, location, self.key, self.ordinal, old, new))
+        wrong = check(BaseToCheck(log.name, location, self.key, self.config.soft_delete, self.ordinal, old, new))
         if wrong is not None:
             raise PipelineError(f"{log.name}: its base would lead to other rows, so nothing was replaced: {wrong}")
 

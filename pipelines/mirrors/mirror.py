@@ -11,7 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import LOADED, Appended, ChangeLog, FoldOrder, RemoteChanges, read_changes
+from pipelines.changes.change_log import (
+    LOADED,
+    ORDINAL,
+    Appended,
+    ChangeLog,
+    FoldOrder,
+    RemoteChanges,
+    read_changes,
+)
 from pipelines.changes.change_run import (
     BATCH_SHARE,
     ChangeRun,
@@ -392,9 +400,16 @@ class Mirror:
             with closing(self._next_changes(log, appended, before, end)) as changes:
                 if changes.num_rows == 0 and end > log.base.ordinal:
                     raise PositionLostError(f"{log.name} lacks the changes after {before}, which {self.name} needs")
-                done = end if before < log.base.ordinal else before + changes.num_rows
+                if before >= log.base.ordinal:
+                    done = before + changes.num_rows
+                elif self.config.soft_delete and 0 < changes.num_rows < log.num_required(before, end):
+                    *_, last = changes.tables()  # a truncate follows, or is all of it
+                    done = int(last.column(ORDINAL)[-1].as_py())
+                else:
+                    done = end
                 if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
-                    yield self._apply(changes, done, log, reject)
+                    # within a base there is no place to go on from: killed here, all of it is applied again
+                    yield self._apply(changes, done if done >= log.base.ordinal else 0, log, reject)
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int, end: int) -> ChangeRun:
         limit = self.config.memory_limit_bytes // BATCH_SHARE

@@ -2,12 +2,15 @@
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from checks.equality import difference_of_base
@@ -26,6 +29,7 @@ from pipelines.maintain.orphans import orphans_of_all
 from pipelines.maintain.replay import replay, resync
 from pipelines.maintain.retention import expire_all
 from pipelines.maintain.rollback import roll_back
+from pipelines.mirrors.table_shape import ADOPTED
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in
 from tests.pipelines.maintain.test_adoption import adopted, assert_changed, changes, project_with_table
@@ -84,8 +88,52 @@ def test_the_last_change_of_each_key_leads_to_the_same_rows_however_often_it_is_
         assert len(set(states.column("ordinal").to_pylist())) == states.num_rows
 
 
+def test_last_rows_and_their_deletes_lead_to_the_same_rows_however_often_they_are_taken() -> None:
+    for seed in range(12):
+        draw = random.Random(seed)
+        changes = numbered(at_random(draw, draw.randrange(1, 50), truncates=0.1))
+        is_truncate = pc.equal(changes.column("op"), "t")
+        truncates = np.asarray(changes.filter(is_truncate).column("ordinal"), np.int64)
+        cut = draw.randrange(changes.num_rows + 1)
+        rest = changes.filter(pc.invert(is_truncate))
+        earlier = rest.filter(pc.less_equal(rest.column("ordinal"), cut))
+        later = rest.filter(pc.greater(rest.column("ordinal"), cut))
+
+        def taken(some: pa.Table, truncates: Any = truncates) -> pa.Table:
+            return last_states(
+                some.combine_chunks(), ["id"], keep_deletes=False, from_start=True, truncates=truncates
+            ).combine_chunks()
+
+        states = taken(earlier, truncates[truncates <= cut])
+        assert len(set(states.column("ordinal").to_pylist())) == states.num_rows
+        both = pa.concat_tables([states, later])
+        required = fold_changes(changes, ["id"], with_deleted=True)
+        for found in (both, taken(both), taken(taken(rest))):
+            made = pa.concat_tables([found, changes.filter(is_truncate)]).sort_by("ordinal")
+            folded = fold_changes(made, ["id"], with_deleted=True)
+            assert by_id(folded.rows) == by_id(required.rows), seed
+            assert by_id(folded.deleted_rows) == by_id(required.deleted_rows), seed
+
+
+def without_key(changes: list[Change], draw: random.Random) -> list[Change]:
+    """The same changes of rows that have no key and few values; old rows need not exist, and some lack a column."""
+    result = []
+    for one in changes:
+        old, new = (
+            {"id": draw.randrange(3), "n": draw.randrange(2), "text": None, "blob": draw.choice("ab")} for _ in "on"
+        )
+        lacks = ["blob"] if one["op"] in "ud" and draw.random() < 0.1 else []
+        old |= dict.fromkeys(lacks)
+        removes = one["op"] in "ud"
+        result.append(
+            change(one["op"], old if one["op"] == "d" else new, before=old if removes else None, unchanged=lacks)
+        )
+    return result
+
+
 def pipeline_trim(pipeline: Pipeline, **options: Any) -> Trimmed:
-    config = TableConfig.model_validate({"source": {"path": "x"}, "key": list(pipeline.key), **pipeline.options})
+    key = {} if "identity" in pipeline.options else {"key": list(pipeline.key)}
+    config = TableConfig.model_validate({"source": {"path": "x"}, **key, **pipeline.options})
     return trim_log(catalog_in(pipeline.folder), "shop.t", config, difference_of_base, 1.0, **options)
 
 
@@ -105,41 +153,76 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "spilled": {"memory_limit_bytes": 1024**2, "commit_rows": 20},
     "partitioned": {"partition_by": ["bucket(3, id)"]},
+    "soft": {"soft_delete": True},
+    "soft, spilled": {"soft_delete": True, "memory_limit_bytes": 1024**2, "commit_rows": 20},
+    "without a key": {"identity": "full"},
+    "without a key, spilled": {"identity": "full", "memory_limit_bytes": 1024**2, "commit_rows": 20},
 }
+SLOW = ("partitioned", "soft, spilled", "without a key, spilled")
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(one, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, one in OPTIONS.items()],
+)
 def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_base, "_oldest_applied", lambda _: 10**9)  # as if older snapshots had expired
     draw = random.Random(11)
-    pipeline = Pipeline(tmp_path, COLUMNS, options=options)
+    is_keyless = "identity" in options
+    key = tuple(COLUMNS) if is_keyless else ("id",)
+    pipeline, untrimmed = (Pipeline(tmp_path / name, COLUMNS, key=key, options=options) for name in ("a", "b"))
+    identity = () if is_keyless else key
     text = "t" * (4_000 if "memory_limit_bytes" in options else 1)
     bases = []
     for number in range(6):
-        pipeline.run(*at_random(draw, 40, text=text))
+        changes = at_random(draw, 40, text=text)
+        changes = without_key(changes, draw) if is_keyless else changes
+        for one in (pipeline, untrimmed):
+            one.run(*changes)
         if number % 2:
-            before = fold_log(log_location(pipeline), ["id"])
             done = pipeline_trim(pipeline)
             assert done.reason is None
             bases.append(LogBase(done.ordinal, done.base or 0))
-            log = ChangeLog(catalog_in(tmp_path), "change_log.shop_t")
+            log = ChangeLog(catalog_in(pipeline.folder), "change_log.shop_t")
             assert (log.base, log.last_ordinal) == (bases[-1], 40 * (number + 1))
-            assert by_id(fold_log(log_location(pipeline), ["id"]).rows) == by_id(before.rows) == pipeline.rows
+        made, required = (
+            fold_log(log_location(one), identity, with_deleted=not is_keyless) for one in (pipeline, untrimmed)
+        )
+        assert in_order(made.rows) == in_order(required.rows)
+        assert made.num_missed == required.num_missed
+        if made.deleted_rows is not None and required.deleted_rows is not None and "soft_delete" in options:
+            assert in_order(made.deleted_rows) == in_order(required.deleted_rows)
+            flagged = [{k: v for k, v in row.items() if k != "_deleted"} for row in pipeline.rows if row["_deleted"]]
+            assert sorted(map(str, flagged)) == in_order(made.deleted_rows)
+        assert sorted(map(str, pipeline.rows)) == sorted(map(str, untrimmed.rows))
     assert [base.ordinal for base in bases] == [80, 160, 240]
-    assert max(base.num_changes for base in bases) < 20
-    rows = pipeline.rows
-    assert rebuilt(pipeline) == rows
+    assert max(base.num_changes for base in bases) < (120 if is_keyless else 30 if "soft_delete" in options else 20)
+    rows = sorted(map(str, pipeline.rows))
+    assert sorted(map(str, rebuilt(pipeline))) == rows
+
+
+def in_order(rows: pa.Table) -> list[str]:
+    return sorted(map(str, rows.to_pylist()))
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """Five keys that were written in each of four runs; one was deleted."""
-    made = Project(tmp_path)
+    return project_of({"key": ["id"]}, tmp_path)
+
+
+def project_of(table: dict[str, Any], folder: Path) -> Project:
+    made = Project(folder, {NAME: table})
     for number in range(4):
-        lines = [event("u", product(key, f"v{number}")) for key in range(5)]
-        made.land(f"{number}.jsonl", [*lines, *([event("d", product(4))] if number == 3 else [])])
+        lines = [
+            event("u" if number else "c", product(key, f"v{number}"), before=product(key, f"v{number - 1}"))
+            if number
+            else event("c", product(key, "v0"))
+            for key in range(5)
+        ]
+        made.land(f"{number}.jsonl", [*lines, *([event("d", product(4, "v3"))] if number == 3 else [])])
         made.run()
     return made
 
@@ -249,22 +332,24 @@ def test_a_base_that_leads_to_other_rows_is_not_committed(project: Project, monk
     passes_checks(project)
 
 
-@pytest.mark.parametrize("table", [{"soft_delete": True, "key": ["id"]}, {"identity": "full"}])
-def test_logs_whose_every_change_counts_are_left_as_they_are(table: dict[str, Any], tmp_path: Path) -> None:
-    project = Project(tmp_path, {NAME: table})
-    project.land("1.jsonl", [event("c", product(1))])
-    project.run()
-    assert trimmed(project).reason is not None
-
-
 class Crash(BaseException):
     pass
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "key": {"key": ["id"]},
+    "soft": {"key": ["id"], "soft_delete": True},
+    "no key": {"identity": "full"},
+}
+
+
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
+@pytest.mark.parametrize("kind", ["key", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("soft", "no key"))])
 def test_killed_anywhere_the_log_is_whole_and_a_later_run_finishes(
-    project: Project, monkeypatch: pytest.MonkeyPatch, point: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, kind: str
 ) -> None:
+    project = project_of(KINDS[kind], tmp_path)
+
     def stop(here: str) -> None:
         if here == point:
             raise Crash
@@ -275,17 +360,63 @@ def test_killed_anywhere_the_log_is_whole_and_a_later_run_finishes(
         with pytest.raises(Crash):
             trimmed(project)
     passes_checks(project)
-    project.land("4.jsonl", [event("u", product(0, "v4"))])
+    project.land("4.jsonl", [event("u", product(0, "v4"), before=product(0, "v3"))])
     project.run()
     expired(project)
     assert trimmed(project).error is None
     rows = project.rows()
+    assert {row["id"] for row in rows} == ({0, 1, 2, 3, 4} if kind == "soft" else {0, 1, 2, 3})
     config = config_of(project)
     resync(open_catalog(config), config, NAME)
-    assert project.rows() == rows
+    assert in_any_order(project.rows()) == in_any_order(rows)
     left = list(orphans_of_all(open_catalog(config), config, overrides=RetentionConfig(orphan_age=0.001), delete=True))
     assert not any(one.error for one in left)
     passes_checks(project)
+
+
+def in_any_order(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(str, rows))
+
+
+@pytest.mark.parametrize("point", ["after-files", "after-commit"])
+def test_a_mirror_that_is_built_from_a_base_with_flagged_rows_is_begun_again_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    project = project_of(KINDS["soft"], tmp_path)
+    project.land("4.jsonl", [event("t"), event("c", product(1, "new")), event("c", product(2)), event("d", product(2))])
+    project.run()
+    expired(project)
+    assert trimmed(project).error is None
+    rows = project.rows()
+    assert [row["_deleted"] for row in sorted(rows, key=lambda row: row["id"])] == [True, False, True, True, True]
+    open_catalog(config_of(project)).drop_table(NAME)
+    shutil.rmtree(project.folder / "warehouse" / "shop" / "products")
+    commits = 0
+
+    def stop(here: str) -> None:
+        nonlocal commits
+        commits += here == point
+        if commits == 2:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "reached", stop)
+        with pytest.raises(Crash):
+            project.run()
+    project.land("5.jsonl", [event("u", product(3, "back"))])
+    project.run()
+    changed = [row if row["id"] != 3 else {**row, "name": "back", "_deleted": False} for row in rows]
+    assert in_any_order(project.rows()) == in_any_order(changed)
+    passes_checks(project)
+
+
+def test_rows_of_an_adopted_table_without_a_key_are_not_in_its_log(tmp_path: Path) -> None:
+    project = project_of(KINDS["no key"], tmp_path)
+    table = project.table(NAME)
+    with table.transaction() as transaction:
+        transaction.set_properties({ADOPTED: "true"})
+    expired(project)
+    assert "adopted" in str(trimmed(project).reason)
 
 
 def test_an_ingest_meanwhile_loses_nothing(project: Project) -> None:
