@@ -88,6 +88,20 @@ def test_the_last_change_of_each_key_leads_to_the_same_rows_however_often_it_is_
         assert len(set(states.column("ordinal").to_pylist())) == states.num_rows
 
 
+def test_values_that_only_an_adopted_row_has_are_found_under_the_key_that_it_had() -> None:
+    changes = numbered(
+        [
+            change("u", {"id": 2, "n": 1, "text": None, "blob": "b"}, key={"id": 1}, unchanged=["text"]),
+            change("u", {"id": 2, "n": 2, "text": None, "blob": "b"}, unchanged=["text"]),
+            change("u", {"id": 5, "n": 3, "text": "t", "blob": None}, unchanged=["blob"]),
+            change("u", {"id": 5, "n": 4, "text": "u", "blob": None}, unchanged=["blob"]),
+        ]
+    )
+    states = last_states(changes, ["id"], keep_deletes=True, from_start=False)
+    assert states.column("ordinal").to_pylist() == [1, 2, 4]
+    assert states.column("unchanged").to_pylist() == [["text"], ["text"], ["blob"]]
+
+
 def test_last_rows_and_their_deletes_lead_to_the_same_rows_however_often_they_are_taken() -> None:
     for seed in range(12):
         draw = random.Random(seed)
