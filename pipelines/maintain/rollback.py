@@ -10,7 +10,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from pipelines.changes.change_log import ORDINAL
+from pipelines.changes.change_log import ORDINAL, LogBase
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import PositionLostError, SourceError
 from pipelines.iceberg import positions
@@ -165,6 +165,12 @@ def _repeatable(catalog: "Catalog", name: str, reached: int) -> int:
     """
     log = find_table(catalog, change_log_name(name))
     last = int((log and positions.newest_property(log, positions.LAST_ORDINAL)) or 0)
+    base = LogBase() if log is None else LogBase.of(log)
+    if 0 < reached < base.ordinal:
+        raise PositionLostError(
+            f"{name}: its change log {change_log_name(name)} was trimmed or erased from up to ordinal {base.ordinal:,}, so an ingest "
+            f"could not go on from ordinal {reached:,}; choose a snapshot with later changes"
+        )
     held = 0 if log is None else open_current(log).scan().where(f"{ORDINAL} > {reached}").count()
     if log is None or last < reached or held != last - reached:
         raise PositionLostError(

@@ -396,20 +396,23 @@ class Mirror:
             else:
                 _log.info("%s: this process applies the changes to the mirror: %s", self.name, reason)
         while done < log.last_ordinal:
-            before, end = done, log.end_of_batch(done, self.config.commit_rows)
-            with closing(self._next_changes(log, appended, before, end)) as changes:
+            end = log.end_of_batch(done, self.config.commit_rows)
+            with closing(self._next_changes(log, appended, done, end)) as changes:
                 if changes.num_rows == 0 and end > log.base.ordinal:
-                    raise PositionLostError(f"{log.name} lacks the changes after {before}, which {self.name} needs")
-                if before >= log.base.ordinal:
-                    done = before + changes.num_rows
-                elif self.config.soft_delete and 0 < changes.num_rows < log.num_required(before, end):
-                    *_, last = changes.tables()  # a truncate follows, or is all of it
-                    done = int(last.column(ORDINAL)[-1].as_py())
-                else:
-                    done = end
+                    raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
+                done = self._reached(log, changes, done, end)
                 if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
                     # within a base there is no place to go on from: killed here, all of it is applied again
                     yield self._apply(changes, done if done >= log.base.ordinal else 0, log, reject)
+
+    def _reached(self, log: ChangeLog, changes: ChangeRun, after: int, end: int) -> int:
+        """The last ordinal of a batch of the changes in (after, end]."""
+        if after >= log.base.ordinal:
+            return after + changes.num_rows
+        if self.config.soft_delete and 0 < changes.num_rows < log.num_required(after, end):
+            *_, last = changes.tables()  # a truncate follows, or is all of it
+            return int(last.column(ORDINAL)[-1].as_py())
+        return end
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int, end: int) -> ChangeRun:
         limit = self.config.memory_limit_bytes // BATCH_SHARE

@@ -476,6 +476,24 @@ def test_later_changes_in_the_files_of_a_base_stay(project: Project, monkeypatch
     passes_checks(project)
 
 
+def test_there_is_no_way_back_behind_an_erasure_though_the_log_has_all_later_changes(tmp_path: Path) -> None:
+    project = Project(tmp_path, {NAME: {"key": ["id"]}})
+    project.land("0.jsonl", [event("c", product(1)), event("t"), event("c", product(2))])
+    project.run()
+    project.land("1.jsonl", [event("c", product(3))])
+    project.run()
+    config = config_of(project)
+    erase(open_catalog(config), config, NAME, "id = 1", is_dry=False)
+    older = [s.snapshot_id for s in project.table(NAME).metadata.snapshots]  # those that never had the row
+    rows = project.rows()
+    assert len(older) > 1
+    for snapshot_id in older[:-1]:
+        with pytest.raises(PositionLostError, match="ordinal 4"):
+            roll_back(open_catalog(config), config, NAME, snapshot_id=snapshot_id, before=None)
+        assert project.run().exit_code == 0
+    assert project.rows() == rows
+
+
 def test_a_mirror_within_the_base_must_be_rebuilt(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     oldest = project.table(NAME).metadata.snapshots[0].snapshot_id
     monkeypatch.setattr(log_base, "_oldest_applied", lambda _: 10**9)
