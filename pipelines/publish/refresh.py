@@ -19,7 +19,7 @@ from pyspark.sql.functions import col
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
-from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.index_upkeep import keep_indexes
@@ -442,16 +442,10 @@ def publish(
     return retry_conflicts(partial(make, keys))
 
 
-def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | None = None) -> str | None:
-    """Why `incremental: true` can never hold for a table; None if it can, or is not set.
-
-    Raises:
-        PublishError: a mirror does not exist yet.
-    """
-    entry, query = published_entry(config, name), published_query(config, name)
+def _why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: Mapping[str, Scan]) -> str | None:
+    """Why `incremental: true` can never hold for a table; None if it can, or is not set."""
     if entry.incremental is not True:
         return None
-    scans = scans or mirror_scans(open_catalog(config), config, query)
     schemas = {table: scan.table.schema for table, scan in scans.items()}
     return query.why_unrepeatable(schemas) or why_never_incremental(entry, query, scans)
 
@@ -541,7 +535,7 @@ class _Run:
 
     def _indexed(self, report: PublishReport) -> PublishReport:
         """Update the indexes of the published table, if the config asks for any."""
-        table = find_table(self.catalog, self.query.name)
+        table = None if self.entry.index is None else find_table(self.catalog, self.query.name)
         if self.entry.index is None or table is None:
             return report
         return replace(report, indexes=keep_indexes(CatalogTarget(table), self.entry.index, self.config.scan_options))
@@ -576,7 +570,8 @@ class _Run:
             writer.refuse()
             raise
         writer.end()
-        writer.leftover_files += remove_abandoned(find_table(self.catalog, self.query.name), condemned)
+        if condemned:
+            writer.leftover_files += remove_abandoned(find_table(self.catalog, self.query.name), condemned)
         return self._report(work, writer, published, found)
 
     def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
@@ -609,7 +604,7 @@ class _Run:
         return work_without(work, self.done.keys, self.entry, self.query, shape), shape
 
     def _require_incremental(self) -> None:
-        if (why := check_incremental(self.config, self.query.name, self.scans)) is not None:
+        if (why := _why_never_incremental(self.entry, self.query, self.scans)) is not None:
             raise ConfigError(
                 f"published {self.query.name}: incremental: true, but changed rows cannot be traced to partitions: {why}; "
                 "write incremental: auto to make all partitions in that case"

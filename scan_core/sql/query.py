@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -58,7 +59,7 @@ class SqlQuery:
         Raises:
             OptionError: the names of two of them differ only in case.
         """
-        tree = self.in_full(schemas)
+        tree = self._shared_tree(schemas)
         # columns in `* except (a)` must exist
         if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
             return self._apart(schemas, {table: schemas[table].names for table in self.tables})
@@ -92,19 +93,43 @@ class SqlQuery:
 
     def why_unrepeatable(self, schemas: Mapping[str, Schema]) -> str | None:
         """Why the same rows may give another result in another run; None if they cannot."""
-        tree = self.in_full(schemas)
+        tree = self._shared_tree(schemas)
         found = unrepeatable(self.tree if tree is None else tree, self.texts)
         return None if found is None else f"{found} gives no certain answer for the same rows"
 
     def in_full(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
         """The tree with qualified columns and known types, over tables named as in `view_names`; None if in doubt."""
-        views = self.view_names
-        return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
+        tree = self._shared_tree(schemas)
+        return None if tree is None else tree.copy()
 
     def traceable(self, schemas: Mapping[str, Schema]) -> exp.Query | str:
         """The tree of `in_full`, prepared for tracing, or the reason why it cannot be traced."""
-        tree = self.in_full(schemas)
-        return "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+        flat = _traceable(*self._over_schemas(schemas))
+        return flat if isinstance(flat, str) else flat.copy()
+
+    def _shared_tree(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+        """The tree of `in_full`, for those who only look at it."""
+        return _qualified(*self._over_schemas(schemas))
+
+    def _over_schemas(self, schemas: Mapping[str, Schema]) -> tuple[str, tuple[tuple[str, Schema], ...]]:
+        """The text over `view_names`, and the schemas of these."""
+        views = self.view_names
+        return self.over_views(views), tuple((views[table], schemas[table]) for table in self.tables)
+
+
+_KEPT_TREES = 16
+"""Trees that are kept: a run asks for that of its query about ten times, and each takes as long as a small scan."""
+
+
+@lru_cache(_KEPT_TREES)
+def _qualified(sql: str, schemas: tuple[tuple[str, Schema], ...]) -> exp.Query | None:
+    return qualified(sql, dict(schemas))
+
+
+@lru_cache(_KEPT_TREES)
+def _traceable(sql: str, schemas: tuple[tuple[str, Schema], ...]) -> exp.Query | str:
+    tree = _qualified(sql, schemas)
+    return "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
 
 
 def parse_sql(sql: str, texts: Sequence[str] = ()) -> SqlQuery:

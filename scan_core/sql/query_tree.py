@@ -58,7 +58,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
             return None
         tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=known, dialect=DIALECT)
-        if _has_captured_columns(tree, shapes):
+        if _has_captured_columns(tree, shapes) or _has_members_of_plain_columns(tree):
             return None
         _rename(tree, _STAR, "*")
         _quote_names(tree)
@@ -160,9 +160,23 @@ def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
     return bool(joins) and (has_star or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
 
 
+def _has_members_of_plain_columns(tree: exp.Expression) -> bool:
+    """Whether `a.b` was taken for a member of a column `a` that has none, as it is the column `b` of another source `a`.
+
+    sqlglot does so with sources that it does not see where the column stands, as those of semi joins.
+    """
+    roots = (dot.this for dot in tree.find_all(exp.Dot) if isinstance(dot.this, exp.Column))
+    return any(not root.is_type(*_WITH_MEMBERS) for root in roots)
+
+
+_WITH_MEMBERS = (exp.DType.UNKNOWN, exp.DType.STRUCT, exp.DType.ARRAY, exp.DType.MAP, exp.DType.VARIANT)
+
+
 def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bool:
-    """Whether `a.b` in a sub-query may be a member of its own column `a`, not a column of an outer source `a`."""
-    if not any(isinstance(query.parent, exp.Exists | exp.In | exp.Subquery) for query in tree.find_all(exp.Query)):
+    """Whether `a.b` in a sub-query or semi join may be a member of a column `a`, not a column of another source `a`."""
+    is_half = any(join_kind(join) in {None, "SEMI", "ANTI"} for join in tree.find_all(exp.Join))
+    is_inner = any(isinstance(query.parent, exp.Exists | exp.In | exp.Subquery) for query in tree.find_all(exp.Query))
+    if not is_half and not is_inner:
         return False
     nested = {f.name.lower() for s in schemas.values() for f in s.fields if not isinstance(f.type, PrimitiveType)}
     columns = nested | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}

@@ -130,6 +130,23 @@ def test_a_name_that_may_be_a_member_of_a_column_is_not_guessed() -> None:
     assert "names" in reasons["m"]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select o.day from o left semi join c note on note.rid = o.cid",
+        "select o.day from o left anti join c note on note.rid < o.cid",
+        "select m.oid as day from m left semi join o on o.id = m.oid and o.cid = 1",
+        "select city.day from o city where exists (select 1 from l where exists (select 1 from c where c.id = l.oid and city.cid = c.rid))",
+    ],
+)
+def test_a_source_that_has_the_name_of_a_column_is_not_taken_for_that_column(sql: str) -> None:
+    query = _query(sql)
+    if query.in_full(SCHEMAS) is not None:
+        assert "rid" in query.columns(SCHEMAS)["c"]
+    else:
+        assert query.columns(SCHEMAS) == {table: tuple(SCHEMAS[table].names) for table in query.tables}
+
+
 def test_a_name_that_spark_makes_of_an_expression_is_no_column_name() -> None:
     sql = "select o.day from o where exists (select 1 from (select date(day), oid from l) x where x.oid = o.id and day = o.day)"
     assert all("x.day" not in text for text in _traced(sql, "l"))
