@@ -19,17 +19,24 @@ def is_inside() -> bool:
     return _INSIDE in os.environ
 
 
+_spent: dict[tuple[int, str], int] = {}
+"""Ticks of each process that was ever seen, by its id and its start."""
+
+
 def cpu_seconds() -> float:
-    """Of this process, the Java that it started, and the Python workers of that."""
-    own = os.times()
-    total = own.user + own.system
+    """Of this process, the Java that it started, and the Python workers of that.
+
+    Workers that have ended keep counting with what they had spent when they were last seen: their parent ignores their end, so that
+    the system adds it to nobody's time.
+    """
     for pid in _descendants():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += sum(map(int, fields[11:15])) / _TICKS  # with children that have ended
-    return total
+        _spent[pid, fields[19]] = sum(map(int, fields[11:13]))
+    own = os.times()
+    return own.user + own.system + sum(_spent.values()) / _TICKS
 
 
 def _descendants() -> list[int]:

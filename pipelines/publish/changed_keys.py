@@ -4,14 +4,15 @@ A key is a tuple of values of result columns. All rows that have it are made tog
 imports pyspark.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pipelines.config.project import PublishedConfig
@@ -20,10 +21,11 @@ from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.row_shape import conform, distinct_rows
 from pipelines.iceberg.table_writer import check_key, write_deletes
 from pipelines.mirrors.delete_scope import live_keys
-from pipelines.publish.partition_lineage import Reach, plain_columns
+from pipelines.publish.partition_lineage import Reach, day_columns, plain_columns
 from pipelines.publish.query import PublishedQuery
+from pipelines.publish.task import numbers
 from scan_core import FileScanTask, NestedField, Scan, Schema, arrow_type
-from scan_core.spark import quoted_name
+from scan_core.spark import Sieve, quoted_name
 
 MAX_KEYS = 1_000_000
 """Maximum of keys that a run makes one by one; the driver holds them, and each task gets them."""
@@ -56,11 +58,9 @@ class KeyColumns:
                 return f"{name} is {kind}, which cannot be a key"
         return None
 
-    def read(self, spark: SparkSession, trace: str) -> pa.Table | None:
-        """The keys that a query gives as `k0`, `k1` and so on; None if there are more than `MAX_KEYS`."""
-        casts = ", ".join(f"cast(k{n} as {kind}) as k{n}" for n, kind in enumerate(self.spark_types))
-        found = spark.sql(f"select distinct {casts} from ({trace}) limit {MAX_KEYS + 1}").toArrow()
-        if found.num_rows > MAX_KEYS:
+    def of(self, found: pa.Table | None) -> pa.Table | None:
+        """Keys that a trace gives as `k0`, `k1` and so on; None stays None."""
+        if found is None:
             return None
         arrays = [found.column(n).cast(arrow_type(field.type)) for n, field in enumerate(self.fields)]
         keys = pa.table(arrays, names=self.names)
@@ -83,6 +83,33 @@ def traced_keys(
     tables = {query.view_names[table]: table for table in changed}
     unknown = next((r for r in reaches if r.values is None and r.table in tables), None)
     return reaches if unknown is None else f"{tables[unknown.table]} cannot be traced to keys: {unknown.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySieve:
+    """Leaves the rows of a batch that have one of some keys.
+
+    Attributes:
+        plain: columns of the batch whose values are looked up.
+        days: columns of the batch whose days, in UTC, are looked up with them.
+        keys: values of these, without NULL, in columns named by their numbers.
+    """
+
+    plain: tuple[str, ...]
+    days: tuple[str, ...]
+    keys: pa.Table
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have one of the keys, in their order."""
+        values = [*map(batch.column, self.plain), *(_days_of(batch.column(name)) for name in self.days)]
+        values = [array.cast(field.type) for array, field in zip(values, self.keys.schema, strict=True)]
+        rows = pa.table([*values, pa.array(np.arange(batch.num_rows))], names=[*self.keys.column_names, "row"])
+        kept = rows.join(self.keys, self.keys.column_names, join_type="left semi", use_threads=False).column("row")
+        return batch.take(kept.sort().combine_chunks())
+
+
+def _days_of(moments: pa.Array) -> pa.Array:
+    return moments if pa.types.is_date32(moments.type) else pc.floor_temporal(moments, unit="day").cast(pa.date32())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +152,37 @@ class ChangedKeys:
     def partners(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, pa.Table]:
         """By table, values of some of its columns: rows with other values certainly belong to other keys."""
         found = {}
+        for table, of_column in self._anchors(query, schemas, plain_columns).items():
+            values = [self.rows.column(n) for n in of_column.values()]
+            found[table] = distinct_rows(pa.table(values, names=list(of_column)))
+        return found
+
+    def sieves(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, Sieve]:
+        """By table, what leaves out rows whose days together with values of other columns certainly belong to other keys."""
+        found: dict[str, Sieve] = {}
+        plain = self._anchors(query, schemas, plain_columns)
+        for table, days in self._anchors(query, schemas, day_columns).items():
+            parts = [*plain.get(table, {}).items(), *days.items()]
+            values = pa.table([self.rows.column(n) for _, n in parts], names=numbers(len(parts)))
+            found[table] = KeySieve(tuple(plain.get(table, {})), tuple(days), distinct_rows(values))
+        return found
+
+    def _anchors(
+        self,
+        query: PublishedQuery,
+        schemas: Mapping[str, Schema],
+        columns_of: Callable[[Reach, Schema], Mapping[str, int]],
+    ) -> dict[str, dict[str, int]]:
+        """By table, columns that `columns_of` finds to be parts of the key, with the numbers of these."""
+        found = {}
         for table, view in query.view_names.items():
-            places = [plain_columns(reach, schemas[table]).items() for reach in self.reaches if reach.table == view]
+            places = [columns_of(reach, schemas[table]).items() for reach in self.reaches if reach.table == view]
             # a row that one place needs must not be left out for another
             common = reduce(and_, (set(place) for place in places)) if places else set()
             # NULL would meet no row
             of_column = {column: n for column, n in sorted(common) if not self.rows.column(n).null_count}
             if of_column:
-                values = [self.rows.column(n) for n in of_column.values()]
-                found[table] = distinct_rows(pa.table(values, names=list(of_column)))
+                found[table] = of_column
         return found
 
     def chosen(self, result: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
     Reader,
+    Sieve,
     TableRead,
     TaskReports,
     arrow_schema_of,
@@ -119,10 +120,12 @@ def views_of(
     reports_folder: str | None,
     reader: Reader,
     driver_bytes: int = 0,
+    *,
+    sieves: Mapping[str, Sieve] | None = None,
 ) -> Iterator[dict[str, MirrorView]]:
     """Temporary views of the scans, by table, for a query that repeats their conditions.
 
-    Scans of which this process reads at most `driver_bytes` are read here, at once.
+    Scans of which this process reads at most `driver_bytes` are read here, at once, and only there `sieves` are used.
 
     Sessions are shared, and Spark's Python sources do not work in `newSession()`, so the names are unique.
     """
@@ -137,6 +140,7 @@ def views_of(
             runs_python=True,
             is_filtered_again=True,
             driver_bytes=driver_bytes,
+            sieve=(sieves or {}).get(table),
         )
         for table, scan in scans.items()
     }
@@ -160,11 +164,19 @@ def columns_of(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[dict[
     names = {table: f"nevermore_{uuid4().hex[:12]}" for table in scans}
     try:
         for table, scan in scans.items():
-            spark.createDataFrame([], spark_schema(scan.schema)).createTempView(names[table])
+            _without_rows(spark, spark_schema(scan.schema)).createTempView(names[table])
         yield names
     finally:
         for view in names.values():
             spark.catalog.dropTempView(view)
+
+
+def _without_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    if not hasattr(spark, "_jsparkSession"):
+        return spark.createDataFrame([], schema)
+    session = spark._jsparkSession  # noqa: SLF001 - PySpark's own way makes an RDD, which takes three times as long
+    none = spark.sparkContext._jvm.java.util.ArrayList()  # noqa: SLF001
+    return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)
 
 
 def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
@@ -197,30 +209,45 @@ HERE_BYTES = 32 * 1024**2
 _HERE_ROWS_BYTES = 8 * HERE_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class ChangesView:
+    """A temporary view of rows that appeared or disappeared.
+
+    Attributes:
+        name: name of the view.
+        count: how many changes there are.
+        is_here: whether this process has read them, so that Spark needs no tasks to read the view.
+    """
+
+    name: str
+    count: int
+    is_here: bool
+
+
 @contextmanager
-def view_of_changes(spark: SparkSession, changes: Changes) -> Iterator[tuple[str, int]]:
-    """A temporary view of rows that appeared or disappeared, which are read once, and their number."""
+def view_of_changes(spark: SparkSession, changes: Changes) -> Iterator[ChangesView]:
+    """A temporary view of rows that appeared or disappeared, which are read once."""
     name = f"nevermore_{uuid4().hex[:12]}"
-    with _changes(spark, changes) as (frame, count):
+    with _changes(spark, changes) as (frame, count, is_here):
         frame.createTempView(name)
         try:
-            yield name, count
+            yield ChangesView(name, count, is_here)
         finally:
             spark.catalog.dropTempView(name)
 
 
 @contextmanager
-def _changes(spark: SparkSession, changes: Changes) -> Iterator[tuple[DataFrame, int]]:
+def _changes(spark: SparkSession, changes: Changes) -> Iterator[tuple[DataFrame, int, bool]]:
     schema = spark_schema(changes.context.projection)
     if (rows := changed_rows_here(changes)) is not None:
-        yield spark.createDataFrame(rows.drop_columns(TIMES), schema), pc.sum(rows.column(TIMES)).as_py() or 0
+        yield spark.createDataFrame(rows.drop_columns(TIMES), schema), pc.sum(rows.column(TIMES)).as_py() or 0, True
     elif (found := changed_rows(spark, changes)) is None:
-        yield spark.createDataFrame([], schema), 0
+        yield _without_rows(spark, schema), 0, True
     else:
         kept = found.persist()
         try:
             (total,) = kept.agg(f.sum(TIMES)).collect()
-            yield kept.drop(TIMES), int(total[0] or 0)
+            yield kept.drop(TIMES), int(total[0] or 0), False
         finally:
             kept.unpersist()
 

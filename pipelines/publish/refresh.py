@@ -110,6 +110,7 @@ from pipelines.watch.telemetry import span
 from scan_core import Scan
 from scan_core.spark import (
     PushedScans,
+    Sieve,
     TableRead,
     expected_choice,
     means_what_scans_mean,
@@ -137,9 +138,10 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _RunQuery:
-    """Spark runs the SQL over these scans."""
+    """Spark runs the SQL over these scans; `sieves` are for rows that this process reads, by table."""
 
     scans: Mapping[str, Scan]
+    sieves: Mapping[str, Sieve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +309,16 @@ class WorkWriter:
         # of a copy, the view only gives the columns: nobody reads it
         reader = self.entry.options.reader if isinstance(way, _RunQuery) else "python"
         driver_bytes = self.entry.options.driver_bytes
-        with views_of(self.spark, scans, self.config.spark.reports, reader, driver_bytes) as views:
+        sieves = way.sieves if isinstance(way, _RunQuery) else {}
+        with views_of(self.spark, scans, self.config.spark.reports, reader, driver_bytes, sieves=sieves) as views:
             result = query_result(self.spark, self.query, names_of(views), given)
             match way:
                 case _RunQuery():
                     chosen = self._chosen(result, part.values)
                     few = None
                     if driver_bytes and is_result_few(chosen, self._expected_rows(views)):
-                        few = write_few(name, chosen, self.entry, task, driver_bytes)
+                        is_over_few = all(view.is_read for view in views.values())
+                        few = write_few(name, chosen, self.entry, task, driver_bytes, is_over_few=is_over_few)
                     written = few or write_result(name, self._spread(chosen, part.values), self.entry, task)
                     self.count(reads_of(scans, views, narrowed.pushed))
                 case _CopyColumns(_, columns, day):
@@ -344,7 +348,8 @@ class WorkWriter:
             scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in scans.items()}
             exact = frozenset(table for table, condition in found.items() if condition.is_exact)
         if self.work.keys is not None:
-            return _RunQuery(self.work.keys.narrowed(self.query, scans))
+            schemas = {table: scan.table.schema for table, scan in scans.items()}
+            return _RunQuery(self.work.keys.narrowed(self.query, scans), self.work.keys.sieves(self.query, schemas))
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
         # a task that copies does not distinguish partitions: either all of its rows are in one, or the table has none
         is_mixed = partition is not None and (values is None or len(values) != 1)

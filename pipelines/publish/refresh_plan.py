@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.changed_keys import MAX_KEYS, ChangedKeys, KeyColumns, key_column_names, traced_keys
-from pipelines.publish.mirror_reads import view_of_changes
+from pipelines.publish.mirror_reads import ChangesView, view_of_changes
 from pipelines.publish.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState, SourceState
@@ -180,13 +180,43 @@ def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: 
     return None if known else next((r.reason for r in reaches if r.values is None), "the SQL reads no table")
 
 
-def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
-    """The text of a query of a `Reach`, with its tables renamed."""
+def trace_text(query: exp.Select, names: Mapping[str, str], *, is_distinct: bool = True) -> str:
+    """The text of a query of a `Reach`, with its tables renamed; one that is not distinct may repeat values."""
     copy = query.copy()
+    if not is_distinct:
+        copy.set("distinct", None)
     for table in copy.find_all(exp.Table):
         if table.name in names:
             table.set("this", exp.to_identifier(names[table.name]))
     return str(copy.sql(dialect=DIALECT, identify=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A query for the slices that changed rows can have reached.
+
+    Attributes:
+        text: the query, which gives `k0`, `k1` and so on.
+        is_here: whether it reads nothing but changed rows that this process holds. Then Spark answers while it plans, as
+            long as it need not look for values that repeat; those are few.
+    """
+
+    text: str
+    is_here: bool
+
+    @classmethod
+    def of(cls, query: exp.Select, names: Mapping[str, str], changed: ChangesView) -> Self:
+        """The query of a `Reach` over views, given by the names of its tables."""
+        is_here = changed.is_here and changed.count <= MAX_KEYS and len([*query.find_all(exp.Query)]) == 1
+        is_here = is_here and not query.args.get("joins")
+        return cls(trace_text(query, names, is_distinct=not is_here), is_here)
+
+    def values(self, spark: SparkSession, types: Sequence[str], limit: int | None = None) -> pa.Table | None:
+        """The values, cast to types of Spark; None if there are more than `limit`, repeated ones counted if it is here."""
+        casts = ", ".join(f"cast(k{n} as {kind}) as k{n}" for n, kind in enumerate(types))
+        most = "" if limit is None else f" limit {limit + 1}"
+        found = spark.sql(f"select {'' if self.is_here else 'distinct '}{casts} from ({self.text}){most}").toArrow()
+        return None if limit is not None and found.num_rows > limit else found
 
 
 ViewOf = Callable[[str], str]
@@ -322,10 +352,8 @@ class WorkFinder:
             values: set[Any] = set()
             with self._traces(spark, plan, table, views) as (num_changed[table], traces):
                 for trace in traces:
-                    cast = f"cast(k0 as {shape.spark_types[partition.column]})"
-                    values |= self._values(
-                        spark.sql(f"select distinct {cast} as k0 from ({trace})").toArrow(), "k0", shape
-                    )
+                    found = trace.values(spark, [shape.spark_types[partition.column]])
+                    values |= self._values(found, "k0", shape)
             is_reached |= bool(values)
             for value in values:
                 why.setdefault(partition.key_of(value, kind), []).append(table)
@@ -357,7 +385,7 @@ class WorkFinder:
         found: dict[str, pa.Table] = {}
         for table in plan.changes:
             with self._traces(spark, plan, table, views) as (num_changed[table], traces):
-                parts = [columns.read(spark, trace) for trace in traces]
+                parts = [columns.of(trace.values(spark, columns.spark_types, MAX_KEYS)) for trace in traces]
             # a trace with too many keys answers None: then whole partitions are made
             known = [keys for keys in parts if keys is not None]
             if len(known) < len(parts):
@@ -385,15 +413,17 @@ class WorkFinder:
     @contextmanager
     def _traces(
         self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: ViewOf
-    ) -> Iterator[tuple[int, list[str]]]:
+    ) -> Iterator[tuple[int, list[Trace]]]:
         """The number of changed rows of a table, and queries for the slices that they can have reached."""
         view = self.query.view_names[table]
-        with view_of_changes(spark, plan.changes[table]) as (changed, count):
-            found = [r.values for r in plan.reaches if r.table == view and r.values is not None] if count else []
+        with view_of_changes(spark, plan.changes[table]) as changed:
+            found = (
+                [r.values for r in plan.reaches if r.table == view and r.values is not None] if changed.count else []
+            )
             named = {of.name for values in found for of in values.find_all(exp.Table)}
             names = {name: views(of) for of, name in self.query.view_names.items() if name in named}
-            names[view + OF_CHANGED] = changed
-            yield count, [trace_text(values, names) for values in found]
+            names[view + OF_CHANGED] = changed.name
+            yield changed.count, [Trace.of(values, names, changed) for values in found]
 
     def _values(self, keys: pa.Table, column: str, shape: ResultShape) -> set[Any]:
         """Values of the partition field for keys, one of whose columns is that of the partition."""

@@ -7,6 +7,7 @@ from scan_core.model.exports import lazy_exports
 if TYPE_CHECKING:
     from scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
     from scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
+    from scan_core.spark.frames import Sieve as Sieve
     from scan_core.spark.frames import choice_of as choice_of
     from scan_core.spark.frames import dataframe as dataframe
     from scan_core.spark.frames import expected_choice as expected_choice
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from scan_core.spark.reader_choice import require_session as require_session
     from scan_core.spark.reports import TaskReports as TaskReports
     from scan_core.spark.session import is_local as is_local
+    from scan_core.spark.session import plan_for_few_rows as plan_for_few_rows
     from scan_core.spark.session import planning as planning
     from scan_core.spark.session import spark_session as spark_session
     from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
@@ -71,12 +73,12 @@ else:
         __name__,
         {
             "scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
-            "scan_core.spark.frames": "choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
+            "scan_core.spark.frames": "Sieve choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "scan_core.spark.reports": "TaskReports",
-            "scan_core.spark.session": "is_local planning spark_session",
+            "scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes keep_archives_of_spark",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead most_read push_down",

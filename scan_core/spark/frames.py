@@ -3,7 +3,7 @@
 Columns and predicate belong to the scan and snapshots are pinned, so a DataFrame may be used any number of times.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,6 +98,8 @@ def push_filters(scan: "Scan", filters: Iterable[str], *, never_failing: bool = 
 
 
 T = TypeVar("T")
+Sieve = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Leaves out rows of a batch in Spark's types."""
 _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
@@ -118,6 +120,7 @@ def dataframe(
     runs_python: bool = False,
     is_filtered_again: bool = False,
     driver_bytes: int = 0,
+    sieve: Sieve | None = None,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -142,6 +145,7 @@ def dataframe(
             are applied in any case.
         driver_bytes: rows of at most this many bytes in memory, which reader "auto" would read in Python, are read at once,
             by this process: for a single query over few rows that is much cheaper than starting tasks. 0 never does.
+        sieve: leaves out rows that no query over the DataFrame needs, where this process reads them; nowhere else.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -174,7 +178,7 @@ def dataframe(
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
-        rows = rows_here(scan, plan, schema, driver_bytes) if reader == "auto" else None
+        rows = rows_here(scan, plan, schema, driver_bytes, sieve) if reader == "auto" else None
         choice = ReaderChoice(reader, "python" if rows is None else "driver", found)
         if rows is None:
             register(spark)
@@ -205,7 +209,9 @@ def is_read_here(plan: ScanPlan, driver_bytes: int) -> bool:
     return driver_bytes > 0 and sum(task.length for task in plan.tasks) <= MOST_STORED * driver_bytes
 
 
-def rows_here(scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: int) -> pa.Table | None:
+def rows_here(
+    scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: int, sieve: Sieve | None = None
+) -> pa.Table | None:
     """The rows of a scan in Spark's types, read by this process; None if they take more than `driver_bytes`."""
     if not is_read_here(plan, driver_bytes):
         return None
@@ -213,7 +219,8 @@ def rows_here(scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: in
     batches, size = [], 0
     with closing(scan.run(plan, read_split)) as results:
         for batch in results:
-            batches.append(conform(batch, target))
+            rows = conform(batch, target)
+            batches.append(rows if sieve is None else sieve(rows))
             size += batches[-1].nbytes
             if size > driver_bytes:
                 return None

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 import scan_core
@@ -93,9 +94,27 @@ _QUERY_SETTINGS = {
 }
 """Settings that a session can still change when Spark is already running."""
 _CONSTRAINTS = "spark.sql.constraintPropagation.enabled"
+_FOR_FEW_ROWS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """The blocks of `planning` that threads are in.
+
+    Attributes:
+        number: how many there are.
+        harmed: how many of them need other settings.
+        constraints: the setting before the first of these.
+    """
+
+    number: int = 0
+    harmed: int = 0
+    constraints: str = ""
+
+
 _planning_lock = Lock()
-_planned: dict[int, tuple[int, str]] = {}
-"""By session: blocks of `planning` that threads are in, and the setting before the first of them."""
+_planned: dict[int, _Blocks] = {}
+"""By session."""
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -189,25 +208,51 @@ def spark_session(
 @contextmanager
 def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
     """A context in which Spark can plan `query`; without it, a bug of Spark may make planning fail."""
-    if not computes_in_unions(query):
-        yield
-        return
+    is_harmed = computes_in_unions(query)
     with _planning_lock:
-        number, before = _planned.get(id(session), (0, ""))
-        if not number:
-            before = str(session.conf.get(_CONSTRAINTS))
-            session.conf.set(_CONSTRAINTS, "false")
-        _planned[id(session)] = number + 1, before
+        blocks = _planned.setdefault(id(session), _Blocks())
+        blocks.number += 1
+        if is_harmed:
+            if not blocks.harmed:
+                blocks.constraints = str(session.conf.get(_CONSTRAINTS))
+                session.conf.set(_CONSTRAINTS, "false")
+            blocks.harmed += 1
     try:
         yield
     finally:
         with _planning_lock:
-            number, before = _planned.pop(id(session))
-            if number > 1:
-                _planned[id(session)] = number - 1, before
-            else:
+            blocks.number -= 1
+            blocks.harmed -= is_harmed
+            if is_harmed and not blocks.harmed:
                 with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
-                    session.conf.set(_CONSTRAINTS, before)
+                    session.conf.set(_CONSTRAINTS, blocks.constraints)
+            if not blocks.number:
+                del _planned[id(session)]
+
+
+def plan_for_few_rows(frame: DataFrame) -> None:
+    """Plan a query without what costs Spark more than it saves over few rows: new plans after each stage, and several partitions.
+
+    To be called in a block of `planning`. Does nothing while other threads plan in the same session, whose queries may be
+    over many rows, and in Connect sessions, which plan elsewhere.
+
+    Raises:
+        PySparkException: Spark cannot plan it.
+    """
+    if not hasattr(frame, "_jdf"):
+        return
+    session = frame.sparkSession
+    with _planning_lock:
+        if _planned[id(session)].number > 1:
+            return
+        before = {name: str(session.conf.get(name)) for name in _FOR_FEW_ROWS}
+        try:
+            for name, value in _FOR_FEW_ROWS.items():
+                session.conf.set(name, value)
+            frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - it is kept for the action that follows
+        finally:
+            for name, value in before.items():
+                session.conf.set(name, value)
 
 
 def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:

@@ -162,8 +162,26 @@ def _in_words(error: Exception) -> str:
 
 def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
     """Table nodes other than references to common table expressions."""
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in local]
+    return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in _common_names(t)]
+
+
+def _common_names(table: exp.Table) -> Iterator[str]:
+    """Names of the common table expressions that a table node can refer to, in lower case.
+
+    One that does not refer to itself is seen by those after it and by its query alone: in its own text its name is that of a table.
+    """
+    node: exp.Expression = table
+    while (above := node.parent) is not None:
+        if isinstance(above, exp.With):
+            own = next(number for number, cte in enumerate(above.expressions) if cte is node)
+            seen = above.expressions if above.recursive else above.expressions[:own]
+            yield from (cte.alias.lower() for cte in seen)
+            above = above.parent  # whose own clause this is
+        elif (clause := above.args.get("with_")) is not None:
+            yield from (cte.alias.lower() for cte in clause.expressions)
+        if above is None:
+            return
+        node = above
 
 
 def _full_name(table: exp.Table) -> str:

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -12,6 +13,7 @@ from checks.published_equality import ProjectAuditor, check_published
 from pipelines.config.project import Config
 from pipelines.errors import ConfigError
 from pipelines.publish import changed_keys
+from pipelines.publish.changed_keys import KeySieve
 from pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import (
     NAME,
@@ -162,3 +164,24 @@ def test_many_keys_or_delete_files_make_whole_partitions(
 def test_keys_without_a_key_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"incremental: keys requires the columns .* key: \[\.\.\.\]"):
         make_config(tmp_path, JOINED, incremental="keys")
+
+
+DAY = dt.date(2026, 1, 2)
+SECOND = dt.timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()])
+def test_a_sieve_leaves_the_rows_with_the_days_and_values_of_the_keys(kind: pa.DataType) -> None:
+    old, midnight = dt.datetime(1970, 1, 1), dt.datetime(2026, 1, 2)  # noqa: DTZ001 - of a column without zone, too
+    moments = pa.array([old - SECOND / 1e6, old, midnight - SECOND, midnight, midnight + 86_399 * SECOND, None])
+    at = pa.concat_arrays([moments] * 2)
+    rows = pa.RecordBatch.from_pydict({
+        "number": pa.array(range(12)),
+        "at": at.cast(pa.date32()).cast(kind) if kind == pa.date32() else at.cast(kind),
+        "k": pa.array(["a"] * 6 + [None] * 3 + ["b"] * 3),
+    })  # fmt: skip
+    keys = pa.table({"c0": ["a", "a", "b"], "c1": [DAY, dt.date(1969, 12, 31), dt.date(1970, 1, 1)]})
+    kept = KeySieve(("k",), ("at",), keys)(rows)
+    assert kept.schema == rows.schema
+    assert kept.column("number").to_pylist() == [0, 3, 4]
+    assert KeySieve(("k",), ("at",), keys)(rows.slice(1, 1)).num_rows == 0

@@ -7,6 +7,7 @@ from pipelines.config.publish_partition import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.query import PublishedQuery, parse_query
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
+from scan_core.spark import parse_sql
 
 _SCHEMAS = {
     "shop.orders": Schema(
@@ -56,6 +57,22 @@ def test_tables_are_found_in_subqueries_unions_and_ctes_but_ctes_are_no_tables()
         "with orders as (select * from shop.orders) select id from orders union select id from (select id from shop.customers)"
     )
     assert query.tables == ("shop.customers", "shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("select * from o where id in (with o as (select 1 as id) select id from o)", ("o",)),
+        ("with o as (select * from o where id = 1) select * from o", ("o",)),
+        ("with a as (select * from b), b as (select * from a) select * from a, B", ("b",)),
+        ("select * from (with x as (select 1 as id) select * from x) y join x on x.id = y.id", ("x",)),
+        ("with X as (with y as (select * from o) select * from y) select * from x, y", ("o", "y")),
+        ("with recursive r as (select 1 as id union all select id + 1 from R where id < 9) select * from r", ()),
+        ("select 1 union (with u as (select 2 as id) select id from u) union select id from u", ("u",)),
+    ],
+)
+def test_a_common_table_expression_hides_a_table_only_where_its_name_is_seen(sql: str, tables: tuple[str, ...]) -> None:
+    assert parse_sql(sql).tables == tables
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,22 @@ def test_a_source_that_has_the_name_of_a_column_is_not_taken_for_that_column(sql
         assert query.columns(SCHEMAS) == {table: tuple(SCHEMAS[table].names) for table in query.tables}
 
 
+def test_a_tree_that_was_changed_is_not_that_of_the_next_who_asks() -> None:
+    query = _query("select day, id from o where id = 1")
+    before = query.in_full(SCHEMAS)
+    assert before is not None
+    text = before.sql()
+    before.set("where", None)
+    flat = query.traceable(SCHEMAS)
+    assert not isinstance(flat, str)
+    traced = str(flat)
+    flat.set("where", None)
+    again = query.in_full(SCHEMAS)
+    assert again is not None
+    assert again.sql() == text
+    assert str(query.traceable(SCHEMAS)) == traced
+
+
 def test_a_name_that_spark_makes_of_an_expression_is_no_column_name() -> None:
     sql = "select o.day from o where exists (select 1 from (select date(day), oid from l) x where x.oid = o.id and day = o.day)"
     assert all("x.day" not in text for text in _traced(sql, "l"))
