@@ -233,8 +233,8 @@ def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
 def plan_for_few_rows(frame: DataFrame) -> None:
     """Plan a query without what costs Spark more than it saves over few rows: new plans after each stage, and several partitions.
 
-    To be called in a block of `planning`. Does nothing while other threads plan in the same session, whose queries may be
-    over many rows, and in Connect sessions, which plan elsewhere.
+    Does nothing while other threads are in blocks of `planning` with the same session, as their queries may be over many
+    rows, and in Connect sessions, which plan elsewhere.
 
     Raises:
         PySparkException: Spark cannot plan it.
@@ -243,7 +243,7 @@ def plan_for_few_rows(frame: DataFrame) -> None:
         return
     session = frame.sparkSession
     with _planning_lock:
-        if _planned[id(session)].number > 1:
+        if _planned.get(id(session), _Blocks()).number > 1:
             return
         before = {name: str(session.conf.get(name)) for name in _FOR_FEW_ROWS}
         try:
