@@ -52,7 +52,6 @@ SINGLE_IMPORTERS = {
     "scan_core.expr.rules": _LARGE,
     "scan_core.files.orc": _LAZY,
     "scan_core.files.orc_streams": _LAZY,
-    "scan_core.files.parquet.chunks": _LARGE,
     "scan_core.plan.drawing": _LAZY,
     "scan_core.plan.runtime_pruning": _LAZY,
     "scan_core.read.deleted_rows": _LARGE,

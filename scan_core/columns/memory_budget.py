@@ -40,6 +40,11 @@ class DecodingLimits:
     target_bytes: int
     max_bytes: int
 
+    @property
+    def worker_bytes(self) -> int:
+        """All that a worker may hold."""
+        return _SHARE * self.target_bytes
+
     @classmethod
     def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":
         """The limits under a memory limit; `target_bytes` is the part of it for one window."""

@@ -98,6 +98,17 @@ class PrivateFolder:
         flags = _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL
         return os.fdopen(os.open(name, flags, 0o600, dir_fd=self._descriptor), "wb")
 
+    def unnamed(self) -> BinaryIO:
+        """A new file without a name, to be written and read, without a buffer: it goes when it is closed, or the process ends.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        name, flags = secrets.token_hex(16), _FILE_FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL
+        file = os.fdopen(os.open(name, flags, 0o600, dir_fd=self._descriptor), "r+b", buffering=0)
+        self.remove(name)
+        return file
+
     @contextmanager
     def replace(self, name: str, mode: int = 0o600) -> Iterator[BinaryIO]:
         """A file below that appears at once and whole, in place of another of that name."""

@@ -134,7 +134,7 @@ _REQUESTS_AT_A_TIME = 64
 """Of all files of a process, and as many that are made ahead: 16 connections reach the bandwidth of most stores, and several scans may run at a time."""
 _LARGEST_SPAN = 8 * 1024**2
 """Ranges are joined up to this size: all of it is held until the last of them is read."""
-_BLOCK_BYTES = 512 * 1024
+BLOCK_BYTES = 512 * 1024
 """Of each column that is read in windows of rows, two such blocks are held."""
 _MIN_PATIENCE_SECONDS = 0.5
 
@@ -508,7 +508,7 @@ class _Blocks:
         return memoryview(b"") if block is None else block()
 
     def _begin(self, offset: int) -> Callable[[], memoryview] | None:
-        length = min(_BLOCK_BYTES, self.end - offset)
+        length = min(BLOCK_BYTES, self.end - offset)
         return self._file.request(offset, length) if length > 0 else None
 
 

@@ -12,7 +12,9 @@ class ScanMetrics:
     of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps and by
     runtime filters are among those removed by the filter, data files and row groups that runtime filters exclude among
     those pruned. Bytes read ahead were fetched from object stores before they were asked for, those read in vain never
-    were. Bytes from the disk cache are ranges of such files that were kept on this machine.
+    were. Bytes from the disk cache are ranges of such files that were kept on this machine. Bytes spilled are decoded columns
+    that went through a temporary file, because a page of each column of a row group does not fit into the memory limit at the
+    same time; in row groups over the memory limit the pages of a single column exceed a worker's part of it.
     """
 
     manifests_read: int = 0
@@ -67,6 +69,8 @@ class ScanMetrics:
     relocated_position_matches: int = 0
     fallbacks: int = 0
     retries: int = 0
+    bytes_spilled: int = 0
+    row_groups_over_memory_limit: int = 0
 
     def __add__(self, other: "ScanMetrics") -> "ScanMetrics":
         return ScanMetrics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -317,6 +317,8 @@ class TaskReader:
         self._metrics.bytes_read_ahead += counts.bytes_ahead
         self._metrics.bytes_read_in_vain += counts.bytes_in_vain
         self._metrics.bytes_from_disk_cache += counts.bytes_kept
+        self._metrics.bytes_spilled += counts.bytes_spilled
+        self._metrics.row_groups_over_memory_limit += counts.over_limit
         names = {i: self._reader.field(i).name for i in counts.whole | counts.paged}
         habits = Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
         self._ahead.record(habits, counts.bytes_ahead, counts.bytes_in_vain)

@@ -1,7 +1,9 @@
 """Column chunks decoded whole, by window of rows, or by single pages."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +28,9 @@ from scan_core.files.parquet.pages import (
     parse_column_index,
     parse_offset_index,
 )
+from scan_core.io.private_files import spill_folder
 from scan_core.io.remote import ByteSource, Range, RemoteFile
-from scan_core.model.errors import MalformedTableError
+from scan_core.model.errors import MalformedTableError, MemoryLimitError
 from scan_core.model.running import check_running, current
 from scan_core.rows.buffers import index_array
 
@@ -284,10 +287,24 @@ class PagedChunks:
         return None if found is None else PageStatistics(locations.first_rows, found)
 
 
-_BUFFER_BYTES = 256 * 1024
+BUFFER_BYTES = 256 * 1024
 """Bytes of each column that pyarrow reads at a time."""
 _MAX_SKIPPED_WINDOWS = 2
 """Beyond, decoding rows only to skip them costs more than finding their pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWindows:
+    """How a row group that is too large for memory is read.
+
+    Attributes:
+        rows: of a column that are decoded at a time.
+        apart: columns that are decoded one after the other into a file, from which their windows are read: a decoder holds
+            the page that it has reached, and those of all columns together would be too much.
+    """
+
+    rows: int
+    apart: frozenset[int] = frozenset()
 
 
 class ChunkStreams:
@@ -302,6 +319,7 @@ class ChunkStreams:
         self._pool: ThreadPoolExecutor | None = None
         self._row_group = -1
         self._streams: dict[int, _Stream] = {}
+        self._spill: _Spill | None = None
 
     def may_skip_to(self, row_group: RowGroup, column: int, window: range) -> bool:
         """Whether a window is near enough to the position of a column's stream to continue with it."""
@@ -310,22 +328,34 @@ class ChunkStreams:
         return position <= window.start <= position + _MAX_SKIPPED_WINDOWS * len(window)
 
     def read(
-        self, row_group: RowGroup, columns: Sequence[int], window: range, batch_rows: int | None = None
+        self,
+        row_group: RowGroup,
+        columns: Sequence[int],
+        window: range,
+        counts: ReadCounts,
+        how: InWindows | None = None,
     ) -> dict[int, pa.Array]:
         """Columns and struct members in the rows of a window, in the types of the file.
 
-        No more than `batch_rows` rows of a column are decoded at a time, those of the first window unless given.
+        As many rows of a column are decoded at a time as `how` tells, those of the first window without it.
 
         Raises:
             MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
+            MemoryLimitError: no room on the disk for the columns that are decoded apart.
         """
         if self._row_group != row_group.index:
-            self._streams, self._row_group = {}, row_group.index
+            self._forget()
+            self._row_group = row_group.index
+        if how is not None:  # one by one, as each takes as much memory as there is
+            for column in columns:
+                stream = self._streams.get(column)
+                if column in how.apart and (stream is None or stream.position > window.start):
+                    self._streams[column] = self._decode_apart(row_group, column, window.start, how.rows, counts)
         if self._parallelism == 1 or len(columns) < 2:
             found = {}
             for column in columns:
                 check_running()
-                found[column] = self._read_one(row_group, column, window, batch_rows)
+                found[column] = self._read_one(row_group, column, window, how)
             return found
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._parallelism, "scan-column")
@@ -334,7 +364,7 @@ class ChunkStreams:
         def read_one(column: int) -> pa.Array:
             if running is not None:
                 running.check()
-            return self._read_one(row_group, column, window, batch_rows)
+            return self._read_one(row_group, column, window, how)
 
         arrays = self._pool.map(read_one, widest_first)
         return dict(zip(widest_first, arrays, strict=True))
@@ -343,32 +373,72 @@ class ChunkStreams:
         """Release data held for later windows."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        self._forget()
+
+    def _forget(self) -> None:
         self._streams.clear()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+    def _decode_apart(
+        self, row_group: RowGroup, column: int, start: int, num_rows: int, counts: ReadCounts
+    ) -> "_Stream":
+        """The column from row `start` on, decoded into a file."""
+        if self._spill is None:
+            self._spill = _Spill(self._path)
+        name, spill = self._layout.columns.fields[column].name, self._spill
+        places: list[Range] = []
+        kind: pa.Schema | None = None
+        with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
+            decoder = self._open(row_group, column, num_rows, is_frugal=True, keeps_dictionary=False)
+            stream = _Stream(decoder)
+            while stream.position < start:
+                stream.read(range(stream.position, min(stream.position + num_rows, start)))
+            while stream.position < row_group.num_rows:
+                check_running()
+                window = range(stream.position, min(stream.position + num_rows, row_group.num_rows))
+                batch = pa.record_batch([stream.read(window)], ["value"])
+                places.append(spill.add(batch))
+                kind = batch.schema
+        del decoder, stream  # so that what they hold is given back before the next column is decoded
+        pa.default_memory_pool().release_unused()
+        counts.bytes_spilled += sum(length for _, length in places)
+        return _Stream((spill.read(place, kind) for place in places), start)
 
     def _num_bytes(self, row_group: RowGroup, column: int) -> int:
         chunks = self._layout.footer.row_groups[row_group.index].chunks
         return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.columns.leaves[column])
 
-    def _read_one(self, row_group: RowGroup, column: int, window: range, batch_rows: int | None) -> pa.Array:
+    def _read_one(self, row_group: RowGroup, column: int, window: range, how: InWindows | None) -> pa.Array:
         name = self._layout.columns.fields[column].name
         with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
             stream = self._streams.get(column)
             if stream is None or stream.position > window.start:
                 stream = self._streams[column] = _Stream(
-                    self._open(row_group, column, batch_rows or len(window), is_frugal=batch_rows is not None)
+                    self._open(
+                        row_group,
+                        column,
+                        len(window) if how is None else how.rows,
+                        is_frugal=how is not None
+                        and any(map(self._layout.is_repeated, self._layout.columns.leaves[column])),
+                    )
                 )
             steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
             found = check_codes(descended(stream.read(window), steps))
             if window.stop == row_group.num_rows:
                 del self._streams[column]
-            if batch_rows is not None:
+            if how is not None:
                 pa.default_memory_pool().release_unused()
             return found
 
-    def _open(self, row_group: RowGroup, column: int, num_rows: int, *, is_frugal: bool) -> Iterator[pa.RecordBatch]:
+    def _open(
+        self, row_group: RowGroup, column: int, num_rows: int, *, is_frugal: bool, keeps_dictionary: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.columns.leaves[column]
-        dictionary = (leaves[0],) if self._layout.keeps_dictionary(row_group.index, column) else ()
+        keeps_dictionary = keeps_dictionary and self._layout.keeps_dictionary(row_group.index, column)
+        dictionary = (leaves[0],) if keeps_dictionary else ()
         if is_local:  # on an object store that would fetch the chunk twice
             self._headers.check(row_group.index, leaves)
         chunks = self._layout.footer.row_groups[row_group.index].chunks
@@ -376,9 +446,9 @@ class ChunkStreams:
             self._source.streamed([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
             self._layout.metadata,
             dictionary,
-            buffer_bytes=_BUFFER_BYTES,
+            buffer_bytes=BUFFER_BYTES,
             verifies=self._layout.verifies,
-            is_frugal=is_frugal and any(map(self._layout.is_repeated, leaves)),
+            is_frugal=is_frugal,
         )
         batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
         return batches
@@ -387,10 +457,10 @@ class ChunkStreams:
 class _Stream:
     """One column from its top on; `position` is the first row that was not handed out."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], position: int = 0) -> None:
         self._batches = batches
         self._left: pa.Array | None = None
-        self.position = 0
+        self.position = position
 
     def read(self, window: range) -> pa.Array:
         """The rows of a window at or behind the position; rows in front of it are skipped."""
@@ -412,6 +482,52 @@ class _Stream:
         self._left = self._left.slice(most_rows) if len(part) < len(self._left) else None  # else it would be kept
         self.position += len(part)
         return part
+
+
+class _Spill:
+    """Batches in a file without a name, one after the other; for one thread that adds, and any that read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._size = 0
+        with self._explained():
+            self._file = spill_folder().unnamed()
+
+    def add(self, batch: pa.RecordBatch) -> Range:
+        """Where a batch without dictionaries lies."""
+        data = memoryview(batch.serialize(memory_pool=pa.system_memory_pool()))
+        start, length = self._size, len(data)
+        with self._explained():
+            while data:
+                written = os.pwrite(self._file.fileno(), data, self._size)
+                data, self._size = data[written:], self._size + written
+        return start, length
+
+    def read(self, place: Range, schema: pa.Schema) -> pa.RecordBatch:
+        """A batch that was added."""
+        start, length = place
+        data = pa.allocate_buffer(length)
+        view, found = memoryview(data), 0
+        with self._explained():
+            while found < length:
+                if not (count := os.preadv(self._file.fileno(), [view[found:]], start + found)):
+                    raise OSError("the file has become shorter")
+                found += count
+        return pa.ipc.read_record_batch(data, schema)
+
+    def close(self) -> None:
+        """Give up the file."""
+        self._file.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MemoryLimitError(
+                f"{self._path}: its columns do not fit into memory_limit_bytes together, and cannot be kept on the disk: "
+                f"{error}; make room in the folder of temporary files (TMPDIR), raise memory_limit_bytes or select fewer columns"
+            ) from error
 
 
 class WholeChunks:

@@ -5,7 +5,7 @@ Sizes are bounded by the footer (compared with the page headers where it matters
 of a dictionary. Only where that bound is large are the rows of a column measured one by one, by decoding their codes alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from scan_core.columns.file_reader import RowGroup, refusing_malformed
 from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.files.parquet.chunks import BUFFER_BYTES
 from scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
 from scan_core.files.parquet.footer import (
     BYTE_ARRAY,
@@ -30,7 +31,7 @@ from scan_core.files.parquet.footer import (
 )
 from scan_core.files.parquet.pages import PageFacts, is_encoding_stated, page_facts, page_file, page_header
 from scan_core.files.parquet.thrift import I32Value, Struct, write_struct
-from scan_core.io.remote import ByteSource, Range, RemoteFile
+from scan_core.io.remote import BLOCK_BYTES, ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError, MemoryLimitError
 from scan_core.rows.buffers import numbers, validity
 
@@ -41,8 +42,14 @@ _LEVEL_BYTES = 4
 """The two levels of a value in a list or map."""
 _TOLERANCE = 4
 """Up to this many times the target a row group is read at once: reading in windows costs more."""
-_MIN_ROWS, _MIN_BYTES = 4_096, 8 * 1024**2
+_MIN_ROWS, _MIN_BYTES = 4_096, 2 * 1024**2
 """A window holds no fewer rows and bytes than both, however low the limit is: each has its own cost."""
+_USUAL_PAGE_BYTES = 1024**2
+_DICTIONARY_COPIES = 4
+"""Of the page of a dictionary: its values, where they lie, and how often a decoder of texts finds them."""
+_COST_BYTES = 8
+_MAX_SPILLED_BYTES = 4 * 1024**3
+"""Of a row group, on the disk: a few bytes can decode to very many."""
 _MEASURED_ROWS = 65_536
 _HEADER_BYTES = 4_096
 _HEADER_WINDOWS = (256, 4 * _HEADER_BYTES, 16 * 1024**2)
@@ -135,6 +142,39 @@ class DecodedSizes:
         if per_row > limits.max_bytes:
             self._refuse(row_group, leaves, rows.start, int(per_row), limits)
         return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+
+    def columns_apart(
+        self, row_group: RowGroup, leaves_of: Mapping[int, Sequence[int]], limits: DecodingLimits
+    ) -> tuple[frozenset[int], bool]:
+        """Columns whose decoders must not be open at the same time, as each holds a page; whether one alone is too much."""
+        sizes = {i: sum(self._decoder_bytes(row_group, leaf) for leaf in leaves) for i, leaves in leaves_of.items()}
+        open_, room, apart = sum(sizes.values()), _MAX_SPILLED_BYTES, set[int]()
+        # a single large column takes as much when it is decoded apart
+        if open_ - max(sizes.values(), default=0) > limits.target_bytes:
+            for column in sorted(sizes, key=lambda i: -sizes[i]):
+                num_bytes = sum(self._most_bytes(row_group, leaf, limits) for leaf in leaves_of[column])
+                if num_bytes <= room:
+                    apart.add(column)
+                    open_, room = open_ - sizes[column], room - num_bytes
+                if open_ <= limits.target_bytes:
+                    break
+        largest = max((sizes[i] for i in apart), default=0)
+        return frozenset(apart), max(open_, largest) > limits.worker_bytes
+
+    def _decoder_bytes(self, row_group: RowGroup, leaf: int) -> int:
+        """What the decoder of a chunk holds between two windows: a page out of compression and as stored, and a dictionary."""
+        chunk = self._chunk(row_group, leaf)
+        known = self._pages.get((row_group.index, leaf)) if self._is_remote else self._walked(row_group, leaf)
+        page = min(_USUAL_PAGE_BYTES, chunk.uncompressed_bytes) if known is None else known.largest_bytes
+        buffered = min(2 * BLOCK_BYTES if self._is_remote else BUFFER_BYTES, chunk.num_bytes)
+        is_compressed = bool(chunk.metadata[4])
+        copies: int = 1 + is_compressed + _DICTIONARY_COPIES * chunk.has_dictionary
+        return page * copies + buffered
+
+    def _most_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
+        """A bound of the decoded bytes of a chunk."""
+        repeated = self._repeated_bytes(row_group, leaf, limits) + self._prefix_bytes(row_group, leaf, limits)
+        return self._plain_bytes(self._chunk(row_group, leaf), leaf) + repeated
 
     def _cut(
         self, row_group: RowGroup, leaves: Sequence[int], parts: Iterator[Costs], rows: range, limits: DecodingLimits
@@ -273,7 +313,7 @@ class DecodedSizes:
         lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
         count = sum(page.num_values for page, _ in pages)
         file = page_file(chunk, _number_leaf(lists, optional), (b"", [body for _, body in pages]), count, count)
-        found = open_decoder(pa.BufferReader(file), None, ()).read_row_group(0, [0], False).column(0)
+        found = open_decoder(pa.BufferReader(file), None, (), is_frugal=True).read_row_group(0, [0], False).column(0)
         values = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
         while pt.is_nested(values.type):
             values = values.flatten() if pt.is_list(values.type) else values.flatten()[0]
@@ -315,6 +355,16 @@ class DecodedSizes:
         self, row_group: RowGroup, leaves: Sequence[int], per_row: int, limits: DecodingLimits
     ) -> Iterator[Costs]:
         """Bytes that these leaf columns take in every row, and `per_row` more, for some rows after the other."""
+        together = sum(self._decoder_bytes(row_group, leaf) for leaf in leaves)
+        if len(leaves) > 1 and _COST_BYTES * row_group.num_rows < together > limits.target_bytes:
+            costs, step = np.full(row_group.num_rows, per_row, np.int64), limits.target_bytes // (8 * _COST_BYTES)
+            for leaf in leaves:
+                begin = 0
+                for part in self._measured(row_group, leaf, max(min(_MEASURED_ROWS, step), 1), is_frugal=True):
+                    costs[begin : begin + len(part)] += part
+                    begin += len(part)
+            yield costs
+            return
         values = sum(self._chunk(row_group, leaf).num_values for leaf in leaves) // max(row_group.num_rows, 1)
         num_rows = max(min(_MEASURED_ROWS, limits.target_bytes // max(values * 2 * _OFFSET_BYTES, 1)), 1)
         streams = [self._measured(row_group, leaf, num_rows) for leaf in leaves]
@@ -326,11 +376,11 @@ class DecodedSizes:
             yield sum((part[:common] for part in parts), np.full(common, per_row, np.int64))
             parts = [part[common:] for part in parts]
 
-    def _measured(self, row_group: RowGroup, leaf: int, num_rows: int) -> Iterator[Costs]:
+    def _measured(self, row_group: RowGroup, leaf: int, num_rows: int, *, is_frugal: bool = False) -> Iterator[Costs]:
         """Bytes that the values of one leaf column take in every row, by their codes."""
         source, metadata = self._source.for_arrow(), self._layout.metadata
         reader = open_decoder(
-            source, metadata, (leaf,), buffer_bytes=256 * 1024, is_frugal=self._layout.is_repeated(leaf)
+            source, metadata, (leaf,), buffer_bytes=BUFFER_BYTES, is_frugal=is_frugal or self._layout.is_repeated(leaf)
         )
         found = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
@@ -483,4 +533,9 @@ def _as_plain_page(chunk: Chunk, plain_bytes: int, count: int, body: bytes) -> p
     element = write_struct({1: I32Value(BYTE_ARRAY), 3: I32Value(0), 4: b"value"})
     leaf = Leaf(("value",), BYTE_ARRAY, 0, (element,))
     file = page_file(chunk, leaf, (b"", [header + body]), count, count)
-    return open_decoder(pa.BufferReader(file), None, ()).read_row_group(0, [0], False).column(0).combine_chunks()
+    return (
+        open_decoder(pa.BufferReader(file), None, (), is_frugal=True)
+        .read_row_group(0, [0], False)
+        .column(0)
+        .combine_chunks()
+    )

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from scan_core.columns.file_reader import Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.parquet.bloom import AbsenceTests
-from scan_core.files.parquet.chunks import ChunkStreams, PagedChunks, WholeChunks
+from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
 from scan_core.files.parquet.footer import decode_bounds, stored_bounds
@@ -104,7 +104,7 @@ class ParquetFileReader:
         self._streams = ChunkStreams(path, source, layout, parallelism)
         self._tests = AbsenceTests(path, source, layout)
         self._sizes = DecodedSizes(path, source, layout)
-        self._windows: dict[int, int] = {}
+        self._windows: dict[int, InWindows] = {}
         self._limits: DecodingLimits | None = None
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
@@ -155,7 +155,11 @@ class ParquetFileReader:
         found = self._sizes.windows(row_group, leaves, rows, limits)
         if found:
             # the last window holds what is left: it may be far smaller than any batch has to be
-            self._windows[row_group.index] = min(map(len, found[:-1]), default=len(found[0]))
+            num_rows = min(map(len, found[:-1]), default=len(found[0]))
+            of_columns = {i: self._leaves[i] for i in column_indices}
+            apart, over_limit = self._sizes.columns_apart(row_group, of_columns, limits)
+            self._windows[row_group.index] = InWindows(num_rows, apart)
+            self.counts.over_limit |= over_limit
         return found
 
     def member(self, way: tuple[int, ...]) -> int | None:
@@ -270,8 +274,8 @@ class ParquetFileReader:
         within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
         if selected_count(within) < num_selected:  # a diagnosis looks at all rows
             return {}
-        if (batch_rows := self._windows.get(row_group.index)) is not None:
-            found = self._streams.read(row_group, list(dict.fromkeys(column_indices)), window, batch_rows)
+        if (how := self._windows.get(row_group.index)) is not None:
+            found = self._streams.read(row_group, list(dict.fromkeys(column_indices)), window, self.counts, how)
             return dict(zip(found, select_rows(list(found.values()), within), strict=True))
         is_most = num_selected >= _PAGED_SHARE_OF_ROWS * len(window)
         columns = [
@@ -282,7 +286,7 @@ class ParquetFileReader:
                 not self._pages.has_pages(row_group, i) or (is_most and self._streams.may_skip_to(row_group, i, window))
             )
         ]
-        found = self._streams.read(row_group, columns, window)
+        found = self._streams.read(row_group, columns, window, self.counts)
         read = self.compressed_bytes(row_group, columns)
         self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
         return dict(zip(found, select_rows(list(found.values()), within), strict=True))
