@@ -43,6 +43,13 @@ def check(
     full: Annotated[
         bool, typer.Option("--full", help="Check all rows against all expectations, also those that met them before.")
     ] = False,
+    changed: Annotated[
+        bool,
+        typer.Option(
+            "--changed",
+            help="Compare the keys of mirrors that changed since the last snapshot that passed, all rows once a day.",
+        ),
+    ] = False,
     alert: Annotated[
         bool,
         typer.Option("--alert", help="Post an alert for each failed check to the webhook of `alerts` in the config."),
@@ -61,6 +68,8 @@ def check(
     from pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
     from pipelines.ingest.table_patterns import expanded
 
+    if full and changed:
+        raise typer.BadParameter("--full and --changed exclude each other")
     given = load(config).with_scan(parse_scan_options(scan_option))
     alerts = _alerts_of(given) if alert else None
     check_catalog(given)
@@ -78,12 +87,16 @@ def check(
 
             results = check_published(settings, name, full=full)
         else:
-            from checks.mirror_checks import all_checks_of, run_checks
+            from checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
 
             if not as_json and (catalog is None or find_table(catalog, name) is None):
                 typer.echo(f"nothing  {name}: it does not exist yet, so there is nothing to compare")
                 continue
-            results = run_checks(settings, name, all_checks_of(settings, name), full=full)
+            results = (
+                run_changed_checks(settings, name)
+                if changed
+                else run_checks(settings, name, all_checks_of(settings, name), full=full)
+            )
         for result in results:
             passed &= not result.blocks
             _post_alert(alerts, name, result)

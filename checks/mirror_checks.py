@@ -280,6 +280,19 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
     return made
 
 
+def run_changed_checks(config: Config, table: str) -> Iterator[CheckResult]:
+    """All checks of the current snapshot of a mirror, from kept results and the keys that changed since, where possible."""
+    kept = snapshot_results(config, table)
+    how = [] if kept.since is None else [f"compared since snapshot {kept.since}"]
+    yield from (replace(result, details=[*result.details, *how]) for result in kept.results.values())
+    warning = [name for name, severity in configured(config.tables[table]).items() if severity == "warn"]
+    subject = mirror_subject(config, table)
+    if subject is None:
+        yield from _results_without_log(config, table, warning).values()
+    else:
+        yield from mirror_results(config, table, subject, warning)
+
+
 def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
     """Whether kept results show that a snapshot of a mirror has passed its checks; nothing is checked now."""
     subject = mirror_subject(config, table)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checks.comparison import CheckResult, canonical, canonical_type
-from checks.equality import ROW_CHECKS, Found, are_among
+from checks.equality import ROW_CHECKS, Found, are_among, row_bytes
 from checks.reference.expected_rows import (
     AdoptedRows,
     LoggedChanges,
@@ -83,8 +83,7 @@ def _num_bytes(subject: Subject) -> int:
     """About how many bytes all rows take that are compared: of the engine, of the files, and of the log."""
     rows = _num_rows(subject, subject.table)
     changes = 0 if subject.change_log is None else _num_rows(subject, subject.change_log)
-    first = next(iter(subject.opened.scan().to_batches()), None) if rows else None
-    width = 0.0 if first is None or not first.num_rows else first.nbytes / first.num_rows
+    width = row_bytes(subject) if rows else 0.0
     return int(2 * rows * width + changes * (width + _CHANGE_BYTES))
 
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from pipelines.ingest.feed_run import OnReport
     from pipelines.ingest.report import IngestReport, TableReport
     from pipelines.maintain.compact import CompactReport
+    from pipelines.maintain.regular_checks import CheckRound
     from pipelines.maintain.retention import Expiry
 
-    Maintained = CompactReport | Expiry | str
-    """A compaction, its warning, or an expiry."""
+    Maintained = CompactReport | Expiry | CheckRound | str
+    """A compaction, an expiry, what checks found, or a warning."""
 
 
 def init(
@@ -319,9 +320,10 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Apply change events as they arrive, compact mirrors when scans of them have become slow, and expire old snapshots.
+    """Apply change events as they arrive, check mirrors, compact those whose scans have become slow, expire old snapshots.
 
-    Snapshots expire where `maintenance` in the config has `expire_every`. With `alerts` in the config, a webhook is told
+    Mirrors with new events are checked every hour (`checks: {every: 1h}`), beside the run. Snapshots expire where `maintenance`
+    in the config has `expire_every`. With `alerts` in the config, a webhook is told
     when a table fails, recovers, lags, or has events in quarantine, and when a replication slot holds too much log.
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
@@ -330,6 +332,7 @@ def run(
     from pipelines.config.project import load
     from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
+    from pipelines.maintain.regular_checks import RegularChecks
     from pipelines.maintain.retention import RegularExpiry
     from pipelines.watch.telemetry import span
 
@@ -337,15 +340,18 @@ def run(
     check_tables(settings)
     freeze_imports()
     stop = threading.Event()
-    upkeep, expiry = Upkeep(settings), RegularExpiry(settings, tables)
+    upkeep, expiry, checks = Upkeep(settings), RegularExpiry(settings, tables), RegularChecks(settings)
 
     def then_maintain(report_round: "OnReport", report_maintenance: "Callable[[Maintained], None]") -> "OnReport":
         def after_round(report: "IngestReport") -> None:
             watch.after_round(report)
             report_round(report)
-            for done in upkeep.after_commits(t.table for t in report.tables if t.mirror_commits and not stop.is_set()):
+            committed = [t.table for t in report.tables if t.mirror_commits]
+            for done in upkeep.after_commits(name for name in committed if not stop.is_set()):
                 report_maintenance(done)
             if not stop.is_set():
+                for found in checks.after_round(committed):
+                    report_maintenance(found)
                 for expired in expiry.run():
                     report_maintenance(expired)
 
@@ -365,6 +371,7 @@ def run(
                     report = then_maintain(_report_text(show), _print_maintenance)
                     run_continuously(settings, stop, report, tables or None, interval)
     finally:
+        checks.end()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -400,7 +407,8 @@ class _JsonLines:
             self._write({"warning": done})
         else:
             document = done.as_dict()
-            self._write({"expired" if "expired" in document else "compacted": document})
+            kind = "checked" if "failed" in document else "expired" if "expired" in document else "compacted"
+            self._write({kind: document})
         self._news.set()
 
     def _beat(self) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipelines.config.values import Bytes, Seconds, Section, Severity, placed
+from pipelines.config.values import Bytes, Seconds, SecondsOrOff, Section, Severity, placed
 from pipelines.errors import ConfigError
 
 DEFAULT_FRAME_BYTES = 256 * 1024**2
@@ -25,6 +25,8 @@ DEFAULT_MEMORY_BYTES = 512 * 1024**2
 """With what Python and its libraries take, a check then fits into 1 GiB."""
 MIN_MEMORY_BYTES = 128 * 1024**2
 """DuckDB needs some for each thread."""
+DEFAULT_EVERY_SECONDS = 3_600.0
+"""Only the keys that changed are compared, but Python and its libraries are loaded each time."""
 DEFAULT_MAX_QUARANTINE_SHARE = 0.01
 """A feed that is decoded rightly has hardly any."""
 DEFAULT_VOLUME_DAYS = 14
@@ -354,6 +356,7 @@ class ChecksConfig(PublishedChecksConfig):
         from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
+        every: how often `nevermore run` checks the mirror after new events, in a process beside it; `off` if it is not to.
         memory_bytes: memory for the comparison with the reference, beside that of an idle process; larger tables are compared in buckets of their keys, which are kept on disk meanwhile.
         volume: how far the changes of a day may be from those of the days before: `{days: 14, factor: 4, severity: warn}`.
         schema_matches: whether columns and types of the mirror are those of its change log: `block`, `warn` or `off`.
@@ -361,6 +364,7 @@ class ChecksConfig(PublishedChecksConfig):
         scans_are_fast: whether scans lose more of their time than `maintenance: max_debt` allows: `block`, `warn` or `off`.
     """
 
+    every: SecondsOrOff = DEFAULT_EVERY_SECONDS
     memory_bytes: Annotated[Bytes, Field(ge=MIN_MEMORY_BYTES)] = DEFAULT_MEMORY_BYTES
     volume: VolumeConfig | None = None
     schema_matches: Severity = "warn"

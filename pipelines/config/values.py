@@ -47,6 +47,10 @@ def _seconds(value: Any) -> Any:
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
 
+def _seconds_or_off(value: Any) -> Any:
+    return "off" if value is False or value == "off" else _seconds(value)
+
+
 def _bytes(value: Any) -> Any:
     """A size in bytes from a number or text such as `512MiB`, `2g`."""
     if not isinstance(value, str):
@@ -173,6 +177,7 @@ def _one_or_many(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
+SecondsOrOff = Annotated[Literal["off"] | Annotated[float, Field(gt=0)], BeforeValidator(_seconds_or_off)]
 AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
 Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]
 """What a check that fails does: it stops what is published from the table, it is only reported, or it is not run."""

@@ -29,6 +29,7 @@ from pipelines.config.project import (
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {
     "commit_interval": "60s",
+    "every": "1h",
     "spark_above_bytes": "10GiB",
     "frame_bytes": "256MiB",
     "memory_bytes": "512MiB",

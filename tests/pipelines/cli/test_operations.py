@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import scan_core
 from pipelines.config.project import load
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
@@ -20,6 +21,7 @@ from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.ingest import quarantine_replay
 from pipelines.maintain import replay
+from pipelines.maintain.regular_checks import CheckRound
 from pipelines.publish.state import PARTITIONS, SOURCE
 from scan_core import NestedField, PrimitiveType
 
@@ -436,6 +438,55 @@ def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> Non
     assert "shop.products failed: no file matches" in first
     assert "1 event" in second
     assert "shop.products snapshot" in second
+
+
+@pytest.mark.timeout(240)
+def test_run_checks_mirrors_beside_it_and_goes_on_when_one_fails(project: Project) -> None:
+    project.ingest(event("c", product(1)), event("c", product(2)), name="1.jsonl")
+    mirror = find_table(open_catalog(load(project.config)), "shop.products")
+    assert mirror is not None
+    before = scan_core.open_table(mirror).scan().where("id = 1").to_table()
+    project.ingest(event("d", product(1)), name="2.jsonl")
+    text = project.config.read_text()
+    project.config.write_text(text.replace("key: [id]", "key: [id]\n    checks: {every: 1ms}"))
+    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    with subprocess.Popen([*command, "--interval", "0.1"], stdout=subprocess.PIPE, env=os.environ) as process:
+        assert process.stdout is not None
+
+        def next_check() -> Any:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "checked" in (found := json.loads(line)):
+                    return found["checked"]
+            return None
+
+        project.land("3.jsonl", event("c", product(3)))
+        good = next_check()
+        mirror.refresh().append(
+            before.cast(mirror.schema().as_arrow())
+        )  # as a script would that knows nothing of the log
+        project.land("4.jsonl", event("c", product(4)))
+        bad = next_check()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert (good["table"], good["failed"]) == ("shop.products", [])
+    assert good["passed"] > 5
+    failed = {check["check"]: check for check in bad["failed"]}
+    assert set(failed) >= {"no_deleted_row_reappears", "mirror_equals_reference"}
+    assert failed["no_deleted_row_reappears"]["offending_keys"] == [{"id": 1}]
+    assert "nevermore why shop.products --key id=1" in " ".join(failed["no_deleted_row_reappears"]["reproduce"])
+    assert process.returncode == 0
+
+
+def test_checks_of_a_run_are_told_to_people_with_what_to_do() -> None:
+    wrong = {"check": "key_is_unique", "severity": "block", "details": ["1 key twice"], "reproduce": ["nevermore why"]}
+    slow = {"check": "scans_are_fast", "severity": "warn", "details": ["slow"], "reproduce": []}
+    assert CheckRound("shop.a", 9, ()).lines == ["shop.a: 9 checks passed"]
+    assert CheckRound("shop.a", 7, (wrong, slow)).lines == [
+        "shop.a: FAILED key_is_unique: 1 key twice",
+        "  to see more: nevermore why",
+        "shop.a: WARNING scans_are_fast: slow",
+    ]
 
 
 @pytest.mark.slow
