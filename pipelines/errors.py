@@ -69,3 +69,9 @@ class AdoptedRowsError(PipelineError):
 
 class PublishError(PipelineError):
     """A published table that cannot be made: a mirror is missing, or the Spark job failed. Nothing was published."""
+
+
+def in_short(error: BaseException) -> str:
+    """What a client of an object store says, in one line: some repeat it, and add identifiers of requests."""
+    lines = (line.strip() for line in str(error).splitlines() if "Request" not in line)
+    return hide_secrets(" ".join(dict.fromkeys(filter(None, lines)))[:300])

@@ -211,18 +211,24 @@ class RemoteChanges:
         schema: their schema.
         counts: the same by operation.
         truncates: whether one of them is a truncate; the mirror then holds only what follows the last one.
+        first_place: place of the first change in the order of `order_by`; None without it.
+        last_place: the same of the last change.
         why_local: why only this process can apply them to the mirror, from the log; None if tasks can.
         write_log: writes files of the log; the first change has the given ordinal.
         write_mirror: writes files of the mirror; returns them with the number of removals without a row.
+        tables: fetches all changes in order, in tables of bounded size.
     """
 
     num_rows: int
     schema: pa.Schema
     counts: Mapping[str, int]
     truncates: bool
+    first_place: str | None
+    last_place: str | None
     why_local: str | None
     write_log: Callable[[WriteTarget, PartitionSpec, int], list[WrittenFile]]
     write_mirror: Callable[[FoldOrder], tuple[list[WrittenFile], int]]
+    tables: Callable[[], Iterator[pa.Table]]
 
     @property
     def row_type(self) -> pa.StructType:
@@ -396,6 +402,7 @@ class ChangeLog:
                 self._evolve(delta, changes.schema.insert(0, pa.field(ORDINAL, pa.int64())))
                 files += changes.write_log(delta.target, delta.default_spec, last + 1)
                 last += changes.num_rows
+                order = max(filter(None, (order, changes.last_place)), default=None)
             for part in () if changes is None or isinstance(changes, RemoteChanges) else changes.tables():
                 files += self._written(part, last + 1, delta)
                 last += part.num_rows

@@ -55,6 +55,7 @@ from pipelines.config.values import (
 )
 from pipelines.errors import ConfigError
 from scan_core import OptionError, ScanOptions
+from scan_core.io import with_file_io
 
 DEFAULT_SPARK_ABOVE_BYTES = 10 * 1024**3
 DEFAULT_COMMIT_ROWS = 1_000_000
@@ -515,17 +516,15 @@ class TableConfig(AssetConfig):
 
     @model_validator(mode="after")
     def _is_for_its_engine(self) -> "TableConfig":
-        if self.ingest.engine != "local" and (reason := self.why_not_on_spark()) is not None:
-            raise placed(f"{reason}; leave ingest out, or set engine: local", "ingest")
+        if self.ingest.engine == "spark" and (reason := self.why_not_on_spark()) is not None:
+            raise placed(f"{reason}; leave ingest out, or set engine: local or auto", "ingest")
         return self
 
     def why_not_on_spark(self) -> str | None:
         """Why the tasks of Spark cannot ingest the table; None if they can."""
-        if not isinstance(self.source, FilesSource):
-            return "Spark ingests files, and this source is a connection"
-        if self.order_by != "position":
-            return "Spark ingests events in the order of their position, and order_by asks for another"
-        return None
+        if isinstance(self.source, FilesSource | KafkaSource):
+            return None
+        return f"Spark ingests files and topics, and {self.source.title} is read through a connection"
 
     @field_validator("partition_by")
     @classmethod
@@ -876,11 +875,28 @@ class CatalogConfig(BaseModel):
                 raise placed(f"a catalog property must be text, a number, or true or false, not a {kind}", name)
         return self
 
+    @field_validator("warehouse")
+    @classmethod
+    def _can_be_written(cls, value: str | None) -> str | None:
+        """PyIceberg would write to another place, or to none."""
+        if value is None or "://" not in value:
+            return value
+        if odd := next((c for c in "#?" if c in value), None):
+            raise ValueError(f"{odd} has another meaning in an address; name a folder of the warehouse without it")
+        container, at, host = urlsplit(value).netloc.partition("@")
+        if at and "py-io-impl" in with_file_io(value, {}):
+            short = value.replace(f"{container}{at}{host}", container, 1)
+            raise ValueError(
+                f"without adlfs, the container stands alone and the account is a property: write {short} and "
+                f"adls.account-name: {host.partition('.')[0]}"
+            )
+        return value
+
     @property
     def properties(self) -> dict[str, str]:
         """All properties by name, as text, for PyIceberg."""
         given = self.model_dump(exclude={"name"}, exclude_none=True)
-        return {name: str(value) for name, value in given.items()}
+        return with_file_io(self.warehouse or "", {name: str(value) for name, value in given.items()})
 
 
 class Config(Section):
@@ -1007,7 +1023,7 @@ class Config(Section):
         def changed(name: str, entry: TableConfig) -> TableConfig:
             if entry.source not in sources:
                 return entry
-            if engine != "local" and (reason := entry.why_not_on_spark()) is not None:
+            if engine == "spark" and (reason := entry.why_not_on_spark()) is not None:
                 raise ConfigError(f"{name}: {reason}; name other tables, or leave out --engine {engine}")
             above = entry.ingest.spark_above_bytes if entry.ingest.engine == "auto" else DEFAULT_SPARK_ABOVE_BYTES
             given = {"engine": engine} | ({"spark_above_bytes": above} if engine == "auto" else {})

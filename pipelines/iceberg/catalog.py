@@ -10,8 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
 
+import pyarrow as pa
+
 from pipelines.config.project import Config
-from pipelines.errors import CatalogMismatchError, ConfigError, SourceError
+from pipelines.errors import CatalogMismatchError, ConfigError, PipelineError, SourceError, in_short
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
@@ -249,12 +251,16 @@ def create_table(
         fields: columns; ids only have to be distinct, the catalog assigns its own.
         partition_by: (transform, column) pairs.
         properties: in addition to `TABLE_PROPERTIES`.
+
+    Raises:
+        PipelineError: the warehouse cannot be written.
     """
     from pyiceberg.exceptions import TableAlreadyExistsError
     from pyiceberg.partitioning import PartitionField as CatalogField
     from pyiceberg.partitioning import PartitionSpec as CatalogSpec
     from pyiceberg.schema import Schema as CatalogSchema
     from pyiceberg.transforms import parse_transform
+    from requests import RequestException
 
     schema = Schema(0, tuple(fields))
     spec = CatalogSpec(
@@ -278,6 +284,14 @@ def create_table(
         )
     except TableAlreadyExistsError:
         return catalog.load_table(identifier(name))
+    except RequestException:
+        raise  # of a catalog server: it may pass by itself
+    except (OSError, pa.ArrowException) as error:
+        place = catalog.properties.get("warehouse", "its warehouse")
+        raise PipelineError(
+            f"{name} cannot be created in {place}: {in_short(error)}; check that the bucket or container exists, and the "
+            "credentials and rights (read, write, delete, list)"
+        ) from error
 
 
 def _make_namespace(catalog: "Catalog", namespace: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
 _OWN_SETTINGS = ".pyiceberg.yaml"
-_PLAIN = ("type", "uri", "warehouse")
+_PLAIN = ("type", "uri", "warehouse", "py-io-impl")
 _LOCK_SECONDS = 5.0
 """Timeout for locks, as long as PyIceberg's."""
 

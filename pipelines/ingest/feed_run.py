@@ -135,7 +135,12 @@ class FeedRun:
         reading = Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
-            if feed.is_for_spark(position):
+            engine = "spark" if feed.is_for_spark(position) else "local"
+            for table in tables:
+                table.report.engine = engine
+                is_chosen = engine == "local" and table.config.ingest.engine == "auto"
+                table.report.why_local = feed.why_local(position) if is_chosen else None
+            if engine == "spark":
                 self._read_on_spark(reading)
             else:
                 applied = feed.applied_lines(tables)
@@ -164,15 +169,26 @@ class FeedRun:
         """Let tasks of Spark read what is new; each of their batches is one commit of every table."""
         from pipelines.ingest.spark_run import SparkReading
 
-        feed, tables = reading.feed, list(reading.running)
-        source = SparkReading(feed, self.spark, reading.config, feed.applied_lines(tables), self._count_skipped)
+        def join(untaken: Collection[str]) -> FeedConfig | None:
+            found = reading.feed.found(sorted(untaken))
+            if not found:
+                return None
+            joining = [table for name, entry in found.items() for table in self.started(name, *entry)]
+            for table in joining:
+                table.report.engine = "spark"
+            reading.join(found, joining)
+            return reading.config
+
+        applied = reading.feed.applied_lines(list(reading.running))
+        source = SparkReading(reading.feed, self.spark, reading.config, applied, self._count_skipped, join)
         for batch in source.batches(reading.position):
             with closing(batch):
+                feed = reading.feed
                 self.skipped.update(batch.skipped)
                 self.untaken.update(batch.untaken)
                 self._keep_unassigned(feed, feed.unassigned(batch.rejected), batch.num_read)
 
-                def add(table: TableIngest, batch: "SparkBatch" = batch) -> None:
+                def add(table: TableIngest, batch: "SparkBatch" = batch, feed: Feed = feed) -> None:
                     table.looks_like = batch.looks_like
                     changes, sent = batch.tables[table.name]
                     rejected = feed.rejected_of(table.name, batch.rejected)
@@ -180,7 +196,7 @@ class FeedRun:
 
                 # One table after the other: each has the whole cluster.
                 reading.running = [table for table in reading.running if _survives(table, add, table)]
-            if not reading.running or self.stopping():
+            if (not reading.running and not reading.feed.patterns) or self.stopping():
                 break
 
     def _take(self, reading: "Reading", ahead: Ahead) -> None:
@@ -329,6 +345,8 @@ class LiveRound:
         for name in self._feed.wanted:
             if name not in self._feed.patterns:
                 self._started += self._run.started(name, self._feed.tables[name])
+        for table in self._started:
+            table.report.why_local = self._feed.why_local(None) if table.config.ingest.engine == "auto" else None
         feed = self._feed.remembering(self._run.catalog, self._started)
         self._live.begin({table.name: table.position for table in self._started})
         source_tables = self._live.tables

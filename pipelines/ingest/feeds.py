@@ -49,6 +49,8 @@ AHEAD_SHARE = 8
 ORDER_SHARE = 8
 """The same where a run's events must be sorted before any is applied."""
 MAX_ORDERED_ROWS = 50_000_000
+MESSAGE_BYTES = 512
+"""What a message is taken for where its size matters before it is read: clusters tell the number of messages alone."""
 
 
 _WithOptions = TypeVar("_WithOptions", FilesSource, KafkaSource)
@@ -155,16 +157,28 @@ class Feed:
         return self.source.options if isinstance(self.source, FilesSource | KafkaSource) else {}
 
     def is_for_spark(self, position: str | None) -> bool:
-        """Whether tasks of Spark read what is new since a position.
+        """Whether tasks of Spark read what is new since a position."""
+        return self.why_local(position) is None
+
+    def why_local(self, position: str | None) -> str | None:
+        """Why this process reads what is new since a position; None if tasks of Spark do.
 
         Raises:
-            SourceError: no such path.
+            SourceError: no such path, or a cluster that does not answer.
         """
         ingest = self.settings[0].ingest
         if ingest.engine != "auto":
-            return ingest.engine == "spark"
-        settled = -1 if position is None else FilePosition.from_json(position).settled_ns
-        return sum(f.size for f in self.listing.files if f.arrived_ns > settled) >= ingest.spark_above_bytes
+            return None if ingest.engine == "spark" else "engine: local"
+        if self.live is not None:
+            return f"{self.source.title} is read through a connection"
+        if self.topics is not None:
+            size = self.topics.unread(position) * MESSAGE_BYTES
+        else:
+            settled = -1 if position is None else FilePosition.from_json(position).settled_ns
+            size = sum(f.size for f in self.listing.files if f.arrived_ns > settled)
+        if size >= ingest.spark_above_bytes:
+            return None
+        return f"{size:,} new bytes are less than spark_above_bytes: {ingest.spark_above_bytes:,}"
 
     def applied_lines(self, tables: Sequence[TableIngest]) -> AppliedLines:
         """Looks up in the change logs of tables how far files were read."""
@@ -191,6 +205,12 @@ class Feed:
         return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
 
     @property
+    def task_options(self) -> FileOptions:
+        """How tasks of Spark read the source, in the same batches whatever the order of the events."""
+        options = FileOptions.split(self.source_options)[0] if isinstance(self.source, FilesSource) else FileOptions()
+        return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
+
+    @property
     def memory_limit_bytes(self) -> int:
         """Memory for all tables that are read together: the smallest limit among them."""
         return min(settings.memory_limit_bytes for settings in self.settings)
@@ -210,12 +230,6 @@ class Feed:
         if len(engines) > 1:
             shown = "; ".join(f"{name}: {settings.ingest.engine}" for name, settings in entries.items())
             raise ConfigError(f"tables of one source are read together, but their ingest settings differ: {shown}")
-        for name, settings in self.patterns.items():
-            if settings.ingest.engine != "local":
-                raise ConfigError(
-                    f"{name}: Spark ingests tables that the config names, and this is a pattern; name the tables, "
-                    "leave ingest out, or set engine: local"
-                )
         taken: dict[str, str] = {}
         for name, source in ((name, table.source_table) for name, table in self.tables.items()):
             if source is not None and (first := taken.setdefault(source, name)) != name:

@@ -1,20 +1,21 @@
-"""Reads a feed of files with the tasks of Spark: the driver cuts files into pieces, orders the results, and names the commits.
+"""Reads a feed of files or topics with the tasks of Spark: the driver cuts it into pieces, orders the results, and names
+the commits.
 
 A piece is decoded with all that earlier pieces have shown (types, keys, encodings), as if one process read everything:
 pieces are decoded together as long as none shows anything new, and those after one that does are decoded again.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.changes.change_log import FoldOrder, RemoteChanges
 from pipelines.changes.change_run import BATCH_SHARE
-from pipelines.config.project import SparkConfig
+from pipelines.config.project import KafkaSource, SparkConfig
 from pipelines.decode.batches import Rejected, change_schema
-from pipelines.decode.feed import FeedConfig
+from pipelines.decode.feed import POSITION, FeedConfig
 from pipelines.errors import SourceError
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.table_writer import WriteTarget
@@ -23,16 +24,21 @@ from pipelines.sources.file_listing import ListedFile
 from pipelines.sources.file_position import FilePosition, ReadFile
 from pipelines.sources.file_reader import is_quiet, line_layout
 from pipelines.sources.files import AppliedLines, Gathered, OnSkipped, Sweep, advanced, begin_sweep
+from pipelines.sources.kafka import KafkaPosition, KafkaTopics
 from pipelines.spark.ingest import (
     DecodedChanges,
     DecodePieces,
     FoldBuckets,
     IngestJobs,
+    OffsetRange,
     Part,
+    Piece,
     PieceResult,
+    SortRanges,
     TablePart,
     ToBuckets,
     ToKeyHashes,
+    ToRanges,
     WriteLog,
     united,
     with_state,
@@ -40,6 +46,8 @@ from pipelines.spark.ingest import (
 from pipelines.workers import ahead
 from scan_core import PartitionSpec
 
+PIECE_MESSAGES = 50_000
+"""Messages of a piece: tasks read them in batches, so that their memory depends on the size of a batch alone."""
 MAX_PIECES = 4_000
 """A shuffle has a block for each pair of a piece and a bucket: more input makes larger pieces, not more of them."""
 LOOKED_AT_BYTES = 4 * 1024**3
@@ -48,9 +56,6 @@ _GROWTH = 8
 """While pieces show nothing new, each round has this many times the pieces of the one before."""
 _NEVER_QUIET = 2**62
 """Time of arrival of a file whose end may be unfinished: attempts of a task must agree on that, however late they run."""
-
-Piece = tuple[Part, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class SparkBatch:
@@ -116,29 +121,51 @@ class _Gathering:
         """Add a result."""
         self.results.append(result)
         for total, part in zip(self.totals, result.tables, strict=True):
-            _add(total, part)
+            total.then(part)
+
+    def widen(self, config: FeedConfig) -> None:
+        """Add the tables that a config has in addition: no event was theirs so far."""
+        for results in (self.totals, *(result.tables for result in self.results)):
+            results += [TablePart() for _ in config.tables[len(results) :]]
 
 
-def _add(total: TablePart, part: TablePart) -> None:
-    total.sent |= part.sent
-    if part.row_type is None:
-        return
-    total.row_type = part.row_type if total.row_type is None else united(total.row_type, part.row_type)
-    total.key = part.key
-    if part.rows_to_truncate:
-        total.rows_to_truncate = total.num_rows + part.rows_to_truncate
-        total.moves_rows = total.lacks_values = False
-    total.moves_rows |= part.moves_rows
-    total.lacks_values |= part.lacks_values
-    total.num_rows += part.num_rows
-    total.counts.update(part.counts)
+Position = FilePosition | KafkaPosition
+Join = Callable[[Collection[str]], FeedConfig | None]
+"""Makes mirrors for tables of the feed that nothing takes yet; the config with them at the end, None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The pieces of what is new, and how positions follow from their results.
+
+    Attributes:
+        pieces: in order.
+        start: the position before them.
+        reached: the position after some results, from the one before them.
+        ended: the same after all of them.
+        continues: whether a group of events may continue from one piece in the next.
+        has_moved: whether a position is worth a commit without events.
+    """
+
+    pieces: list[Piece]
+    start: Position
+    reached: Callable[[Any, Sequence[PieceResult]], Position]
+    ended: Callable[[Any], Position]
+    continues: Callable[[Piece, Piece], bool]
+    has_moved: Callable[[Any], bool]
 
 
 class SparkReading:
-    """Reads what is new in a feed of files with Spark."""
+    """Reads what is new in a feed of files or topics with Spark."""
 
     def __init__(
-        self, feed: Feed, spark: SparkConfig, config: FeedConfig, applied: AppliedLines, on_skipped: OnSkipped
+        self,
+        feed: Feed,
+        spark: SparkConfig,
+        config: FeedConfig,
+        applied: AppliedLines,
+        on_skipped: OnSkipped,
+        join: Join,
     ) -> None:
         """`config` is the decoder's config before the first piece; `applied` and `on_skipped` are those of `discover`."""
         from pipelines.spark.session import project_session
@@ -147,8 +174,9 @@ class SparkReading:
         self._config = config
         self._applied = applied
         self._skip = on_skipped
-        self._options = feed.file_options
-        self._filesystem = feed.listing.filesystem
+        self._join = join
+        self._options = feed.task_options
+        self._filesystem = feed.listing.filesystem if feed.topics is None else None
         self._ingested_at = datetime.now(UTC)
         self._jobs = IngestJobs(project_session(spark))
 
@@ -159,6 +187,9 @@ class SparkReading:
             SourceError: no such path, or a file that cannot be read; everything before it was yielded.
             PipelineError: the same for events that cannot be decoded.
         """
+        if self._feed.topics is not None:
+            yield from self._decoded(self._of_topics(self._feed.topics, position))
+            return
         now = FilePosition() if position is None else FilePosition.from_json(position)
         if not self._feed.listing.files and position is None:
             raise SourceError(f"no file matches {', '.join(self._feed.listing.patterns)}")
@@ -167,15 +198,62 @@ class SparkReading:
             size = sum(file.size for file in self._feed.listing.files if file.arrived_ns > settled)
             look = self._jobs.in_tasks if size > LOOKED_AT_BYTES else ahead
             sweep = begin_sweep(self._feed.listing, now, self._options, self._applied, self._skip, look=look)
-            now = sweep.position
-            for batch, now in self._of_sweep(sweep):  # noqa: B007 - the last one counts
-                if batch is not None:
-                    yield batch
+            work = self._of_files(sweep)
+            now = yield from self._decoded(work)
             now = sweep.settled(now)
 
-    def _of_sweep(self, sweep: Sweep) -> Iterator[tuple[SparkBatch | None, FilePosition]]:
+    def _of_files(self, sweep: Sweep) -> _Work:
+        def reached(now: FilePosition, results: Sequence[PieceResult]) -> FilePosition:
+            files: dict[str, ReadFile] = {}
+            for result in results:
+                files |= result.files
+            waiting = results[-1].waiting if results else {}
+            return advanced(now, Gathered(None, list(files.values()), waiting=waiting), self._skip)
+
         pieces = self._pieces(sweep.files)
-        now, at = sweep.position, 0
+        return _Work(
+            pieces,
+            sweep.position,
+            reached,
+            ended=sweep.settled,
+            continues=lambda _, following: bool(following),
+            has_moved=lambda _: False,
+        )
+
+    def _of_topics(self, topics: KafkaTopics, position: str | None) -> _Work:
+        start, ranges = topics.ranges(position)
+        most = max(PIECE_MESSAGES, sum(stop - first for first, stop in ranges.values()) // MAX_PIECES)
+        pieces: list[Piece] = [
+            (OffsetRange(partition, at, min(at + most, stop)),)
+            for partition, (first, stop) in sorted(ranges.items())
+            for at in range(first, stop, most)
+        ]
+
+        def reached(now: KafkaPosition, results: Sequence[PieceResult]) -> KafkaPosition:
+            offsets = dict(now.offsets)
+            for result in results:
+                offsets |= result.offsets
+                for reason, count in result.waiting.items():
+                    self._skip(reason, count)
+            return replace(now, offsets=offsets)
+
+        def is_one_partition(piece: Piece, following: Piece) -> bool:
+            return isinstance(piece[0], OffsetRange) and piece[0].partition == following[0].partition  # type: ignore[union-attr]
+
+        known = {} if position is None else KafkaPosition.from_json(position).offsets
+        # Ends of transactions have offsets, too: without a commit they would be read again by every run.
+        return _Work(
+            pieces,
+            start,
+            reached,
+            ended=lambda now: now,
+            continues=is_one_partition,
+            has_moved=lambda now: now.offsets != known,
+        )
+
+    def _decoded(self, work: _Work) -> Generator[SparkBatch, None, Any]:
+        """Yield the batches of pieces; return the position after them."""
+        pieces, now, at = work.pieces, work.start, 0
         size = len(pieces) if all(t.known_types for t in self._config.tables) else 1
         gathering = _Gathering.begin(self._config)
         while at < len(pieces):
@@ -183,15 +261,27 @@ class SparkReading:
             frame, results = self._jobs.decode(chosen, self._task())
             first = at
             for result in results:
-                if result.waiting and result.error is None and result.number + 1 < len(pieces):
+                following = pieces[result.number + 1] if result.number + 1 < len(pieces) else None
+                if (
+                    result.waiting
+                    and result.error is None
+                    and following is not None
+                    and work.continues(pieces[result.number], following)
+                ):
                     # A group of events continues in the next piece: both are decoded as one.
-                    pieces[result.number : result.number + 2] = [(*pieces[result.number], *pieces[result.number + 1])]
+                    pieces[result.number : result.number + 2] = [(*pieces[result.number], *following)]
+                    break
+                if result.untaken and (joined := self._join(result.untaken)) is not None:
+                    # A pattern has made mirrors for tables of this piece: it is decoded again with them.
+                    new = joined.tables[len(self._config.tables) :]
+                    self._config = replace(self._config, tables=(*self._config.tables, *new))
+                    gathering.widen(self._config)
                     break
                 if not gathering.takes(result):
                     if result.number > first:
                         gathering.frames.append((frame, first, result.number - 1))
-                    now = self._reached(now, gathering)
-                    yield self._batch(gathering, now), now
+                    now = work.reached(now, gathering.results)
+                    yield from self._batch(gathering, now, work)
                     # The frame may have been released with that batch: what follows is decoded again.
                     gathering = _Gathering.begin(self._config)
                     first = at
@@ -202,8 +292,8 @@ class SparkReading:
                 is_new, self._config = after != self._config, after
                 if result.error is not None:
                     gathering.frames.append((frame, first, result.number))
-                    now = self._reached(now, gathering)
-                    yield self._batch(gathering, now), now
+                    now = work.reached(now, gathering.results)
+                    yield from self._batch(gathering, now, work)
                     raise result.error
                 if is_new:
                     break
@@ -212,36 +302,35 @@ class SparkReading:
             elif frame not in [kept for kept, _, _ in gathering.frames]:
                 frame.unpersist()
             size = max(1, size * _GROWTH)
-        reached = self._reached(now, gathering)
-        yield self._batch(gathering, sweep.settled(reached)), reached
+        now = work.reached(now, gathering.results)
+        yield from self._batch(gathering, work.ended(now), work)
+        return now
 
     def _task(self) -> DecodePieces:
         return DecodePieces(
-            config=self._config, options=self._options, filesystem=self._filesystem, ingested_at=self._ingested_at
+            config=self._config,
+            options=self._options,
+            filesystem=self._filesystem,
+            topics=self._feed.source if isinstance(self._feed.source, KafkaSource) else None,
+            ingested_at=self._ingested_at,
         )
 
-    def _reached(self, now: FilePosition, gathering: _Gathering) -> FilePosition:
-        files: dict[str, ReadFile] = {}
-        for result in gathering.results:
-            files |= result.files
-        waiting = gathering.results[-1].waiting if gathering.results else {}
-        return advanced(now, Gathered(None, list(files.values()), waiting=waiting), self._skip)
-
-    def _batch(self, gathering: _Gathering, reached: FilePosition) -> SparkBatch | None:
+    def _batch(self, gathering: _Gathering, reached: Position, work: _Work) -> Iterator[SparkBatch]:
+        """The batch of what was gathered; none if there is nothing to commit."""
         results, decided = gathering.results, self._config.decided
         num_read = sum(result.num_read for result in results)
         frames = [frame for frame, _, _ in gathering.frames]
-        if not num_read:
+        if not num_read and not work.has_moved(reached):
             for frame in frames:
                 frame.unpersist()
-            return None
+            return
         skipped: Counter[str] = Counter()
         for result in results:
             skipped.update(result.skipped)
         after = replace(reached, claims=decided.claims, encodings=decided.encodings, format=decided.format)
-        return SparkBatch(
+        yield SparkBatch(
             tables={
-                table.name: (self._changes(gathering, code, total), frozenset(total.sent))
+                table.name: (self._changes(gathering, code, total, table.order_by, frames), frozenset(total.sent))
                 for code, (table, total) in enumerate(zip(self._config.tables, gathering.totals, strict=True))
             },
             rejected=Rejected.concat(result.rejected for result in results),
@@ -254,13 +343,23 @@ class SparkReading:
             frames=frames,
         )
 
-    def _changes(self, gathering: _Gathering, code: int, total: TablePart) -> RemoteChanges | None:
+    def _changes(
+        self, gathering: _Gathering, code: int, total: TablePart, order_by: Any, kept: list[Any]
+    ) -> RemoteChanges | None:
+        """The changes of a table; adds to `kept` what Spark keeps of them in addition."""
         if total.row_type is None:
             return None
         row_type, key = total.row_type, total.key
         rows = {result.number: result.tables[code].num_rows for result in gathering.results}
         changes = DecodedChanges(tuple(gathering.frames), code, {n: count for n, count in rows.items() if count})
         limit = self._feed.memory_limit_bytes // BATCH_SHARE
+        is_ordered = order_by != POSITION
+        first_place, last_place = (min(total.places), max(total.places)) if is_ordered else (None, None)
+        if is_ordered:
+            bounds = range_bounds(total.places, len(changes.rows))
+            spread_places, sort = ToRanges(row_type, key, bounds), SortRanges(code, key, limit)
+            changes, total, frame = self._jobs.in_order(changes, spread_places, sort)
+            kept.append(frame)
 
         def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
             task = WriteLog(target, spec, row_type, key, changes.firsts(first), limit)
@@ -291,12 +390,15 @@ class SparkReading:
 
         return RemoteChanges(
             num_rows=total.num_rows,
-            schema=change_schema(row_type, key),
+            schema=change_schema(row_type, key, is_ordered=is_ordered),
             counts=total.counts,
             truncates=total.rows_to_truncate > 0,
+            first_place=first_place,
+            last_place=last_place,
             why_local=_why_local(total),
             write_log=write_log,
             write_mirror=write_mirror,
+            tables=lambda: self._jobs.fetched(changes, row_type, key),
         )
 
     def _pieces(self, files: Sequence[tuple[ListedFile, ReadFile]]) -> list[Piece]:
@@ -356,6 +458,13 @@ def _lines_of(file: ListedFile, known: ReadFile, layout: str, found: Sequence[tu
             parts.append(Part(file, state, stop))
         lines, start = lines + count, stop
     return parts
+
+
+def range_bounds(places: Sequence[str], most: int) -> tuple[str, ...]:
+    """The first places of all ranges but the first, which hold about as many of these places each: at most `most` ranges."""
+    ordered = sorted(places)
+    chosen = {ordered[len(ordered) * number // most] for number in range(1, most)}
+    return tuple(sorted(chosen - {ordered[0]}))
 
 
 def _why_local(total: TablePart) -> str | None:

@@ -332,7 +332,7 @@ class TableIngest:
         hint = f"the files look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
         num_changes = self._pending.run.num_rows
         check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
-        changes = self._in_order(self._pending.uniform()) if num_changes else None
+        changes = self._in_order(self._pending.uniform(), self._pending.key) if num_changes else None
         self._commit(changes, self._pending.key, self._pending.counts, rejected, position)
         if changes is not None:
             changes.close()
@@ -365,9 +365,28 @@ class TableIngest:
         else:
             check_schema_change(self.name, self.config, self._log, self.known_types, changes.row_type)
             self._adopted_types |= {f.name: f.type for f in changes.row_type if not pa.types.is_null(f.type)}
-            self._commit(changes, changes.key, changes.counts, rejected, position)
+            if self._has_late(changes):
+                self._commit_here(changes, rejected, position)
+            else:
+                self._commit(changes, changes.key, changes.counts, rejected, position)
         if self._progress is not None:
             self._progress(self.report)
+
+    def _has_late(self, changes: RemoteChanges) -> bool:
+        """Whether changes belong before some that are logged already."""
+        first, reached = changes.first_place, self._log.order_reached
+        return self.config.identity != "full" and first is not None and reached is not None and first < reached
+
+    def _commit_here(self, changes: RemoteChanges, rejected: Rejected, position: str) -> None:
+        """Commit changes of tasks in this process, as late ones belong among those that are logged."""
+        self.report.why_local = "some events are late: they are put in order with the logged ones"
+        run = ChangeRun.of(changes.tables(), self.config.memory_limit_bytes // BATCH_SHARE)
+        try:
+            ordered = self._in_order(run, changes.key)
+            self._commit(ordered, changes.key, changes.counts, rejected, position)
+            ordered.close()
+        finally:
+            run.close()
 
     def _commit(
         self,
@@ -393,13 +412,13 @@ class TableIngest:
         if changes is not None:
             self._catch_up(appended)
 
-    def _in_order(self, changes: ChangeRun) -> ChangeRun:
+    def _in_order(self, changes: ChangeRun, key: tuple[str, ...]) -> ChangeRun:
         """The changes in order; late ones together with those that belong after them."""
         # Rows without a key are counted: their order makes no difference, but repeating a change does.
         if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
             return changes
         limit = self.config.memory_limit_bytes // BATCH_SHARE
-        tables = with_later_changes(self._log, changes, self._pending.key, limit, self.report.add_superseded)
+        tables = with_later_changes(self._log, changes, key, limit, self.report.add_superseded)
         self._ordered = ChangeRun.of(tables, limit)
         return self._ordered
 
@@ -411,6 +430,7 @@ class TableIngest:
         before = self.report.mirror_commits
         for applied in mirror.catch_up(self._log, appended, reject=self._keep):
             self.report.add_applied(applied)
+        self.report.why_local = mirror.why_local or self.report.why_local
         if mirror.table is None:
             return
         self.report.snapshot_id = mirror.table.metadata.current_snapshot_id

@@ -320,6 +320,7 @@ class Mirror:
         name: name of the table.
         config: config of the table.
         key: columns that identify a row.
+        why_local: why `catch_up` applied in this process what tasks could have applied; None if it did not.
     """
 
     catalog: "Catalog"
@@ -328,6 +329,7 @@ class Mirror:
     key: tuple[str, ...]
     options: WriterOptions | None = None
     table: "Table | None" = field(init=False)
+    why_local: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.options is None:
@@ -394,6 +396,7 @@ class Mirror:
                 if self.table is not None or makes_rows(given, self.config):
                     yield self._apply(given, done, log, reject)
             else:
+                self.why_local = reason
                 _log.info("%s: this process applies the changes to the mirror: %s", self.name, reason)
         while done < log.last_ordinal:
             end = log.end_of_batch(done, self.config.commit_rows)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.fs
 
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, in_short
 from scan_core import MissingFileError
 from scan_core.io import filesystem, parse_location
 
@@ -58,14 +58,17 @@ class RemoteFiles:
     def get_file_info(self, selector: pa.fs.FileSelector) -> list[RemoteFile]:
         """List the files in a folder."""
         folder, inner = self._at(selector.base_dir)
-        prefix = selector.base_dir[: len(selector.base_dir) - len(inner)]
         found = folder.get_file_info(pa.fs.FileSelector(inner, recursive=selector.recursive))
-        return [RemoteFile(prefix + i.path.removeprefix("/"), i.size, i.mtime_ns, i.is_file) for i in found]
+        base, skip = selector.base_dir.rstrip("/"), len(inner.strip("/"))
+        return [RemoteFile(base + i.path.strip("/")[skip:], i.size, i.mtime_ns, i.is_file) for i in found]
 
     def is_folder(self, path: str) -> bool:
         """Whether an address is that of a folder."""
         folder, inner = self._at(path)
-        return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
+        try:
+            return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"cannot reach {path}: {in_short(error)}") from error
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Open a file for reading."""
@@ -151,8 +154,8 @@ def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.Nati
                     return pa.BufferReader(opened.read())
             return pa.OSFile(file.path)
         return (filesystem or environment_files()).open_input_file(file.path)
-    except OSError as error:
-        raise SourceError(f"cannot open {file.path}: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"cannot open {file.path}: {in_short(error)}") from error
 
 
 def _plain(path: str, flags: int) -> int:
@@ -275,8 +278,10 @@ def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list
         infos = chosen.get_file_info(pa.fs.FileSelector(folder, recursive="/" in pattern[len(folder) + 1 :]))
     except FileNotFoundError as error:
         raise SourceError(f"no folder {folder}, so nothing matches {pattern}") from error
-    except OSError as error:
-        raise SourceError(f"cannot list {folder}: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        if "No such file or directory" in str(error):  # of Google Cloud Storage, without the number that says so
+            raise SourceError(f"no folder {folder}, so nothing matches {pattern}") from error
+        raise SourceError(f"cannot list {folder}: {in_short(error)}") from error
     matcher = re.compile(_pattern(pattern))
     files = []
     for info in infos:

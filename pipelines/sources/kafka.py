@@ -269,6 +269,65 @@ class KafkaTopics:
         if batch.raw.num_events or batch.position_after.offsets != known.offsets:
             yield batch
 
+    def ranges(self, position: str | None) -> tuple[KafkaPosition, dict[Partition, tuple[int, int]]]:
+        """(the position, with the partitions that were added since; first and end offset of what follows in each partition).
+
+        Transactions that are still open, and what follows them, come later.
+
+        Raises:
+            SourceError: as `batches`.
+            PositionLostError: as `batches`.
+        """
+        consumer = self._connected(0)
+        cluster, partitions = self._partitions(consumer)
+        known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
+        self._check_cluster(cluster, known)
+        offsets, unread = self._starts(consumer, partitions, known)
+        return replace(known, offsets=offsets), {p: (offsets[p], end) for p, end in unread.items()}
+
+    def messages_between(
+        self,
+        partition: Partition,
+        start: int,
+        stop: int,
+        limit_bytes: int,
+        complete: CompleteEvents | None = None,
+        waiting: dict[str, int] | None = None,
+        *,
+        is_text: bool = False,
+    ) -> Iterator[tuple[RawEvents, int]]:
+        """Read the messages of a partition from one offset to another: the same ones whenever it is called.
+
+        Args:
+            partition: topic and number.
+            start: the first offset.
+            stop: the offset after the last one.
+            limit_bytes: size of the messages of a batch.
+            complete: as in `batches`.
+            waiting: as in `batches`.
+            is_text: as in `batches`.
+
+        Yields:
+            (events of a batch, the next offset after them).
+
+        Raises:
+            SourceError: as `batches`.
+        """
+        consumer = self._connected(limit_bytes)
+        known = KafkaPosition("")
+        pending = _Pending({partition: start})
+        for message in self._messages(consumer, dict(pending.offsets), {partition: stop}):
+            if message.offset() >= stop:
+                continue
+            pending.add(message)
+            if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
+                batch, pending = self._batch(pending, known, complete, is_text=is_text)
+                yield batch.raw, batch.position_after.offsets[partition]
+        batch, pending = self._batch(pending, known, complete, is_text=is_text)
+        if pending.count and waiting is not None:
+            waiting[OPEN_PAIR] = pending.count
+        yield batch.raw, batch.position_after.offsets[partition] if pending.count else stop
+
     def names(self) -> list[str]:
         """All topics of the cluster.
 

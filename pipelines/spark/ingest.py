@@ -6,6 +6,7 @@ neither pyspark nor what only the driver needs.
 """
 
 import pickle
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -22,11 +23,12 @@ import pyarrow.compute as pc
 from pipelines.changes.change_log import ORDINAL
 from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
 from pipelines.changes.keys import same_rows, single_chunk
-from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
+from pipelines.config.project import KafkaSource
+from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import PipelineError, SchemaConflictError, SourceError
-from pipelines.formats.registry import complete_events_of, decode, other_format
+from pipelines.formats.registry import complete_events_of, decode, lookup, other_format
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.row_shape import conform
 from pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
@@ -37,12 +39,15 @@ from pipelines.sources.file_listing import FileSystem, ListedFile
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import whole_lines
-from pipelines.sources.files import gather, read_pieces
+from pipelines.sources.files import Gathered, gather, read_pieces
+from pipelines.sources.kafka import KafkaTopics, Partition
 from pipelines.spark.jobs import REPORT, ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
 from scan_core import PartitionSpec
 
 _RESULT = -1
 """Instead of the number of a table: the row holds the `PieceResult`."""
+_SAMPLED_ROWS = 16_384
+"""With `order_by`, one of so many places of a batch is reported, from which the driver chooses ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,24 @@ class Part:
     stop: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Messages of one partition of a topic.
+
+    Attributes:
+        partition: topic and number of the partition.
+        start: the first offset.
+        stop: the offset after the last one; the cluster has decided about all transactions before it.
+    """
+
+    partition: Partition
+    start: int
+    stop: int
+
+
+Piece = tuple[Part, ...] | tuple[OffsetRange, ...]
+
+
 @dataclass(slots=True)
 class TablePart:
     """What a piece contributes to one table. Mutable while the piece is decoded.
@@ -73,6 +96,7 @@ class TablePart:
         rows_to_truncate: number of changes up to the last truncate, inclusive.
         moves_rows: whether a change of a key follows that truncate.
         lacks_values: whether a change does not have all values of its row.
+        places: with `order_by`, some of the places of the changes, at least the first and the last of each batch.
     """
 
     num_rows: int = 0
@@ -83,6 +107,7 @@ class TablePart:
     rows_to_truncate: int = 0
     moves_rows: bool = False
     lacks_values: bool = False
+    places: list[str] = field(default_factory=list)
 
     def add(self, batch: ChangeBatch) -> None:
         """Add a batch.
@@ -110,6 +135,26 @@ class TablePart:
         self.counts.update(batch.counts)
         self.lacks_values |= bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
         self.moves_rows |= _moves(rows, batch.key)
+        if ORDER in batch.table.column_names:
+            places = batch.table.column(ORDER)
+            sampled = np.unique(np.r_[np.arange(0, len(places), _SAMPLED_ROWS), len(places) - 1])
+            self.places += places.take(pa.array(sampled)).to_pylist()
+
+    def then(self, part: "TablePart") -> None:
+        """Add what follows, whose columns and key fit."""
+        self.sent |= part.sent
+        if part.row_type is None:
+            return
+        self.row_type = part.row_type if self.row_type is None else united(self.row_type, part.row_type)
+        self.key = part.key
+        if part.rows_to_truncate:
+            self.rows_to_truncate = self.num_rows + part.rows_to_truncate
+            self.moves_rows = self.lacks_values = False
+        self.moves_rows |= part.moves_rows
+        self.lacks_values |= part.lacks_values
+        self.num_rows += part.num_rows
+        self.counts.update(part.counts)
+        self.places += part.places
 
 
 def _moves(rows: pa.Table, key: Sequence[str]) -> bool:
@@ -138,6 +183,7 @@ class PieceResult:
     Attributes:
         number: of the piece.
         files: the state of reading its files after it.
+        offsets: the next offset of the partition after it.
         tables: what it contributes to the tables of the feed, in their order.
         decided: decisions for decoding after it.
         num_read: number of its events, including rejected ones.
@@ -154,6 +200,7 @@ class PieceResult:
     tables: list[TablePart]
     decided: Decided
     files: dict[str, ReadFile] = field(default_factory=dict)
+    offsets: dict[Partition, int] = field(default_factory=dict)
     num_read: int = 0
     rejected: Rejected = field(default_factory=Rejected.none)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -182,14 +229,16 @@ class DecodePieces:
 
     Attributes:
         config: the decoder's config before each piece.
-        options: how files are read.
+        options: how files are read, and the size of batches.
         filesystem: file system of remote paths.
+        topics: the cluster of ranges of offsets; with its secrets, so it is not among the data of the job.
         ingested_at: time of the run.
     """
 
     config: FeedConfig
     options: FileOptions
     filesystem: FileSystem | None
+    topics: KafkaSource | None
     ingested_at: datetime
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -198,13 +247,11 @@ class DecodePieces:
         for number, packed in values_of(batches, "number", "packed"):
             yield from self._decoded(number, pickle.loads(packed))  # noqa: S301 - of our own driver
 
-    def _decoded(self, number: int, piece: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
         config, place = self.config, 0
         result = PieceResult(number, [TablePart() for _ in config.tables], config.decided)
-        pieces = chain.from_iterable(self._read(part) for part in piece)
         try:
-            complete = complete_events_of(config.format or config.decided.format, config.options)
-            for part in gather(pieces, self.options.batch_rows, self.options.batch_bytes, complete):
+            for part in self._gathered(piece, result):
                 result.waiting = part.waiting
                 result.of_transactions |= part.end is BatchEnd.TRANSACTION
                 if part.end is BatchEnd.WITHIN_TRANSACTION:
@@ -233,6 +280,26 @@ class DecodePieces:
         except PipelineError as error:
             result.error = error
         yield row_of(number, place, _RESULT, pickle.dumps(result))
+
+    def _gathered(self, piece: Piece, result: PieceResult) -> Iterator[Gathered]:
+        """The batches of a piece; moves the offsets of the result."""
+        name = self.config.format or self.config.decided.format
+        complete = complete_events_of(name, self.config.options)
+        if self.topics is None:
+            pieces = chain.from_iterable(self._read(part) for part in piece if isinstance(part, Part))
+            yield from gather(pieces, self.options.batch_rows, self.options.batch_bytes, complete)
+            return
+        ranges = [part for part in piece if isinstance(part, OffsetRange)]
+        with closing(KafkaTopics(self.topics)) as topics:
+            partition, start, stop = ranges[0].partition, ranges[0].start, ranges[-1].stop
+            waiting: dict[str, int] = {}
+            is_text = bool(name) and lookup(name).is_text
+            given = topics.messages_between(
+                partition, start, stop, self.options.batch_bytes, complete, waiting, is_text=is_text
+            )
+            for raw, reached in given:
+                yield Gathered(raw, [], waiting=waiting)
+                result.offsets[partition] = reached
 
     def _read(self, part: Part) -> Iterator[FilePiece]:
         for piece in read_pieces(part.file, part.known, self.options, self.filesystem, part.stop):
@@ -432,6 +499,85 @@ class ToKeyHashes:
                 yield row_of(piece, place, number, hashes[starts[number] : starts[number + 1]].tobytes())
 
 
+@dataclass(frozen=True, slots=True)
+class ToRanges:
+    """Distributes changes to ranges of their places in the order of `order_by`; pickled to the workers.
+
+    Attributes:
+        row_type: columns of all rows.
+        key: key columns.
+        bounds: the first place of each range but the first.
+    """
+
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    bounds: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of `batches` by range. Those of a batch are in order."""
+        begin_task()
+        for piece, place, data in values_of(batches, "piece", "place", "data"):
+            changes = unpacked_table(data)
+            own = ChangeBatch(changes, changes.schema.field("after").type, self.key).in_row_type(self.row_type).table
+            places = single_chunk(own.column(ORDER))
+            first, last = places[0].as_py(), places[-1].as_py()
+            numbers = range(bisect_right(self.bounds, first), bisect_right(self.bounds, last) + 1)
+            rows = range(own.num_rows)
+            cuts = [bisect_left(rows, self.bounds[n], key=lambda row: places[row].as_py()) for n in numbers[:-1]]
+            for number, start, stop in zip(numbers, [0, *cuts], [*cuts, own.num_rows], strict=True):
+                if stop > start:
+                    yield row_of(piece, place, number, packed_table(own.slice(start, stop - start)))
+
+
+@dataclass(frozen=True, slots=True)
+class SortRanges:
+    """Sorts the changes of ranges; pickled to the workers. What it yields has the form of decoded pieces.
+
+    Attributes:
+        code: number of the table in the feed.
+        key: key columns.
+        limit_bytes: changes that are held in memory.
+    """
+
+    code: int
+    key: tuple[str, ...]
+    limit_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of each range in order, and a `TablePart` for it; `batches` are sorted by range, piece, place."""
+        begin_task()
+        rows = values_of(batches, "number", "data")
+        for number, given in groupby(rows, key=lambda row: row[0]):
+            part = TablePart()
+            with closing(ChangeRun.of((unpacked_table(data) for _, data in given), self.limit_bytes)) as run:
+                for place, changes in enumerate(_sorted_by_place(run, self.limit_bytes)):
+                    part.add(ChangeBatch(changes, changes.schema.field("after").type, self.key))
+                    yield row_of(number, place, self.code, packed_table(changes))
+            yield row_of(number, 0, _RESULT, pickle.dumps(part))
+
+
+def _sorted_by_place(run: ChangeRun, limit_bytes: int) -> Iterator[pa.Table]:
+    """The changes of a run in the order of their places, those of one place in the order of the run.
+
+    Only the places are held; what does not fit into memory is read once for each part of the result.
+    """
+    places = pa.chunked_array([chunk for t in run.tables() for chunk in t.column(ORDER).chunks], pa.string())
+    order = np.asarray(pc.sort_indices(places))
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    step = -(-len(order) // (-(-run.nbytes // max(limit_bytes, 1)) or 1))
+    for first in range(0, len(order), max(step, 1)):
+        chosen, at = list[pa.Table](), 0
+        own = list[Any]()
+        for table in run.tables():
+            within = ranks[at : at + table.num_rows]
+            mask = (within >= first) & (within < first + step)
+            chosen.append(table.filter(pa.array(mask)))
+            own.append(within[mask])
+            at += table.num_rows
+        yield pa.concat_tables(chosen).take(pa.array(np.argsort(np.concatenate(own))))
+
+
 def find_repeated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Task: whether a hash occurs twice in a bucket of `ToKeyHashes`, and the number of hashes; one row for all buckets."""
     begin_task()
@@ -466,8 +612,8 @@ def lines_or_error(
 def _check_number(found: int, decoded: int) -> None:
     if found != decoded:
         raise SourceError(
-            f"tasks found {found} changes where {decoded} were decoded before: a file of the source "
-            "has changed while it was read; nothing was committed, run again"
+            f"tasks found {found} changes where {decoded} were decoded before: the source has changed while it was read; "
+            "nothing was committed, run again"
         )
 
 
@@ -508,7 +654,7 @@ class IngestJobs(SparkJobs):
         for row in sorted(rows, key=lambda row: row["piece"]):
             yield from pickle.loads(bytes(row["data"]))  # noqa: S301 - of our own tasks
 
-    def decode(self, pieces: Mapping[int, Sequence[Part]], task: DecodePieces) -> tuple[Any, list[PieceResult]]:
+    def decode(self, pieces: Mapping[int, Piece], task: DecodePieces) -> tuple[Any, list[PieceResult]]:
         """(changes, which Spark keeps until `unpersist`; the results of the pieces in order).
 
         Raises:
@@ -519,6 +665,38 @@ class IngestJobs(SparkJobs):
         rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
         results = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
         return decoded, sorted(results, key=lambda result: result.number)
+
+    def in_order(
+        self, changes: "DecodedChanges", spread: ToRanges, task: SortRanges
+    ) -> tuple["DecodedChanges", TablePart, Any]:
+        """(changes in the order of their places; what they contribute; what Spark keeps of them until `unpersist`).
+
+        Raises:
+            SourceError: as `write_log`.
+        """
+        ranges = changes.frame().mapInArrow(spread, ROWS).repartition(len(spread.bounds) + 1, "number")
+        ordered = ranges.sortWithinPartitions("number", "piece", "place").mapInArrow(task, ROWS).persist()
+        found = self.collected(ordered.where(f"number = {_RESULT}").select("piece", "data"))
+        parts = {row["piece"]: pickle.loads(bytes(row["data"])) for row in found}  # noqa: S301 - of our own tasks
+        total = TablePart()
+        for number in sorted(parts):
+            total.then(parts[number])
+        _check_number(total.num_rows, changes.num_rows)
+        rows = {number: part.num_rows for number, part in parts.items()}
+        return DecodedChanges([(ordered, 0, len(spread.bounds))], changes.code, rows), total, ordered
+
+    def fetched(self, changes: "DecodedChanges", row_type: pa.StructType, key: tuple[str, ...]) -> Iterator[pa.Table]:
+        """The changes in order, for this process.
+
+        Raises:
+            SourceError: as `write_log`.
+        """
+        found = 0
+        for row in self.streamed(changes.frame().sort("piece", "place").select("data")):
+            own = unpacked_table(bytes(row["data"]))
+            yield ChangeBatch(own, own.schema.field("after").type, key).in_row_type(row_type).table
+            found += own.num_rows
+        _check_number(found, changes.num_rows)
 
     def write_log(self, changes: "DecodedChanges", task: WriteLog) -> list[WrittenFile]:
         """Write the changes to files of the change log.

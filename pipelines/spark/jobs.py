@@ -47,6 +47,20 @@ class SparkJobs:
             raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
         return rows
 
+    def streamed(self, frame: Any) -> Iterator[Any]:
+        """The rows of a frame, a partition at a time.
+
+        Raises:
+            SourceError: the job failed.
+        """
+        from pipelines.spark.session import SPARK_FAILURES, spark_message
+
+        try:
+            with self._few_rows():
+                yield from frame.toLocalIterator()
+        except SPARK_FAILURES as error:
+            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
+
     @contextmanager
     def _few_rows(self) -> Iterator[None]:
         """Let Spark pass few rows at a time to a task: each may take megabytes."""

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
@@ -31,6 +31,9 @@ REQUIREMENTS = (
     "pyyaml", "sqlglot", "xxhash",
 )  # fmt: skip
 """Libraries that tasks import: pandas is required by Spark itself, pyiceberg opens object stores."""
+
+OPTIONAL = ("confluent-kafka", "obstore")
+"""Libraries that tasks import where they read topics or object stores: packed if they are installed here."""
 
 _FACTS = "nevermore-package.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -107,7 +110,16 @@ def code_digest() -> str:
 
 def pinned_requirements() -> tuple[str, ...]:
     """`name==version` of the installed library."""
-    return tuple(f"{name}=={version(name)}" for name in REQUIREMENTS)
+    return tuple(f"{name}=={version(name)}" for name in (*REQUIREMENTS, *_installed(OPTIONAL)))
+
+
+def _installed(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        yield name
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
@@ -169,7 +181,7 @@ def required_distributions() -> list[Distribution]:
     from packaging.utils import canonicalize_name
 
     found: dict[str, Distribution] = {}
-    missing = [(name, True) for name in REQUIREMENTS]
+    missing = [(name, True) for name in REQUIREMENTS] + [(name, False) for name in OPTIONAL]
     while missing:
         name, is_needed = missing.pop()
         if name in found or name in _FROM_SPARK:

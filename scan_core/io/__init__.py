@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from scan_core.io.catalog import filesystem as filesystem
     from scan_core.io.catalog import load_table as load_table
     from scan_core.io.catalog import table_facts as table_facts
+    from scan_core.io.catalog import with_file_io as with_file_io
     from scan_core.io.disk_cache import clear_disk_cache as clear_disk_cache
     from scan_core.io.files import exists as exists
     from scan_core.io.files import file_size as file_size
@@ -28,7 +29,7 @@ else:
         __name__,
         {
             "scan_core.io.cache": "BoundedCache",
-            "scan_core.io.catalog": "filesystem load_table table_facts",
+            "scan_core.io.catalog": "filesystem load_table table_facts with_file_io",
             "scan_core.io.disk_cache": "clear_disk_cache",
             "scan_core.io.files": "exists file_size read_bytes",
             "scan_core.io.location": "FileIOConfig is_within parse_location relocate",

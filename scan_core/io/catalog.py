@@ -6,12 +6,14 @@ The only import of PyIceberg in scan_core, and a lazy one: local tables never lo
 import os
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from scan_core.io.location import Location
+from scan_core.io.location import Location, parse_location
 from scan_core.model.errors import MissingFileError, TableNotFoundError
 
+_AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _filesystems: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
 
@@ -40,7 +42,22 @@ def filesystem(location: Location, properties: Mapping[str, str]) -> tuple[Any, 
             found = _filesystems.setdefault(key, found)
     if location.scheme in {"hdfs", "viewfs"}:
         return found, location.path
+    if location.scheme in _AZURE and getattr(found, "type_name", "") == "abfs":
+        return found, location.authority.partition("@")[0] + location.path
     return found, location.authority + location.path
+
+
+def with_file_io(place: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties with which PyIceberg opens a place: Azure through pyarrow, unless adlfs is installed or they say otherwise.
+
+    PyIceberg itself takes adlfs for Azure whether it is installed or not.
+    """
+    location = parse_location(place)
+    if location.scheme not in _AZURE or "py-io-impl" in properties or find_spec("adlfs") is not None:
+        return dict(properties)
+    container, at, host = location.authority.partition("@")
+    account = {"adls.account-name": host.partition(".")[0]} if container and at else {}
+    return {**account, **properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 
 
 def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
@@ -99,10 +116,12 @@ def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
         known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
         raise MissingFileError(f"cannot open {location}: no file system for {location.scheme}://; known are {known}")
     try:
-        file_io: Any = load_file_io(dict(properties), str(location))
+        file_io: Any = load_file_io(with_file_io(str(location), properties), str(location))
         if hasattr(file_io, "fs_by_scheme"):
             return file_io.fs_by_scheme(location.scheme, location.authority)
         return fs.PyFileSystem(handler(file_io.get_fs(location.scheme, location.authority)))
-    except (ValueError, ImportError, AttributeError, UserWarning) as error:
+    except (ValueError, TypeError, ImportError, AttributeError, UserWarning) as error:
         scheme = urlsplit(str(location)).scheme
-        raise MissingFileError(f"cannot open {location}: no file system for {scheme}:// ({error})") from error
+        lacks_account = location.scheme in _AZURE and isinstance(error, TypeError)
+        reason = "state the storage account: adls.account-name" if lacks_account else error
+        raise MissingFileError(f"cannot open {location}: no file system for {scheme}:// ({reason})") from error

@@ -1,4 +1,4 @@
-"""What tests of commits through a catalog server share."""
+"""What tests of pipelines share: a catalog server that fails as it is told, and the engines of an ingest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.iceberg import commit
+from pipelines.ingest.feeds import Feed
 from tests.support.rest_catalog import FaultyCatalog, serving_catalog
 
 
@@ -15,3 +16,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyCa
     monkeypatch.setattr(commit, "PAUSE_SECONDS", 0.01)
     with serving_catalog(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(
+    params=["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine that reads every feed of files and topics in this process, whatever configs say."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+        monkeypatch.setattr(Feed, "is_for_spark", lambda feed, _: feed.live is None)
+    return str(request.param)

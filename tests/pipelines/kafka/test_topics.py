@@ -22,7 +22,7 @@ from pipelines.sources.kafka import KafkaPosition, KafkaTopics
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.kafka_broker import KafkaBroker, running_broker
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("engine")]
 
 
 @pytest.fixture(scope="module")

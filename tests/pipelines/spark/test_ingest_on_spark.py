@@ -42,6 +42,12 @@ def _versions(first: int, count: int, version: str) -> list[str]:
     return [event("u", product(i, f"{version}-{i}")) for i in range(first, first + count)]
 
 
+def _at(key: int | None, place: Any, name: str = "a", op: str = "u") -> str:
+    """An event with its place in an order; a truncate without a key."""
+    made = json.loads(event("t") if key is None else event(op, product(key, name)))
+    return json.dumps({**made, "ts_ms": place})
+
+
 _SMALL = {"batch_bytes": 1024}
 """Pieces of a few lines, so that small files are cut."""
 _ROW = {"format": "rows", "path": "landing/*"}
@@ -181,6 +187,57 @@ CASES = {
         ],
         source=_ROW,
         options={"batch_rows": 3, **_SMALL},
+    ),
+    "an order": Case(
+        [{"1.jsonl": lines(*(_at(i % 40, (i * 37) % 100) for i in range(100)))}],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "an order of few places": Case(
+        [{"1.jsonl": lines(*(_at(i % 40, i // 50, f"{i}") for i in range(100)), _at(39, 0, "older"))}],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "an order with a truncate": Case(
+        [{"1.jsonl": lines(*(_at(i, i) for i in range(80)), _at(None, 41.5), _at(3, 90), _at(3, 91, op="d"))}],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "late events": Case(
+        [
+            {"1.jsonl": lines(*(_at(i, 2 * i) for i in range(80)))},
+            {"2.jsonl": lines(*(_at(i, 2 * i + (1 if i % 3 else -1), "b") for i in range(40, 90)), _at(5, 1, "c"))},
+            {"3.jsonl": lines(*(_at(i, 500 - i, "d") for i in range(60)))},
+        ],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "places that cannot be compared": Case(
+        [{"1.jsonl": lines(*(_at(i, i) for i in range(80)), _at(99, {"no": "place"}))}],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "an order without a key": Case(
+        [{f"{n}.jsonl": lines(*(_at(i % 7, i) for i in range(40)))} for n in "12"],
+        table={"identity": "full", "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
+    "a pattern": Case(
+        [
+            {"1.jsonl": lines(*(event("c", product(i), table="abcd"[i // 25]) for i in range(100)))},
+            {
+                "2.jsonl": lines(
+                    *(event("u", product(i, "b"), table="abcde"[i % 5]) for i in range(60)), event("t", table="c")
+                )
+            },
+        ],
+        tables={"shop.*": {"key": ["id"], "exclude_tables": ["b"]}, "shop.d": {"key": ["id"], "soft_delete": True}},
+        options=_SMALL,
+    ),
+    "a table of a pattern that cannot be": Case(
+        [{"1.jsonl": lines(*(event("c", product(i), table=("a", "x.a")[i // 50]) for i in range(100)))}],
+        tables={"shop.*": {"key": ["id"]}},
+        options=_SMALL,
     ),
     "several tables": Case(
         [

@@ -1,0 +1,78 @@
+"""What an event costs on Spark beside this process: CPU seconds of log and mirror, of all processes that take part.
+
+A first load (no shuffle), and changes of rows that a mirror has (all changes are shuffled), narrow and wide. Both engines
+ingest the same files in turn, in one session that is warm: driver, JVM and Python workers count.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from benchmarks.ingest_decode import write
+from benchmarks.interop_session import cpu_seconds
+from benchmarks.race import chosen
+from benchmarks.results import Ratio, record
+from pipelines.config.project import load
+from pipelines.ingest.feed_run import freeze_imports, run_once
+
+ROUNDS = 3
+GOAL = 1.3
+CASES = {"narrow first load": 1_500_000, "narrow changes": 1_500_000, "wide first load": 300_000, "wide changes": 300_000}
+ENGINES = ("local", "spark")
+
+
+def prepare(folder: Path, case: str) -> None:
+    """Write the feed of a case; the second half of its events updates the rows of the first."""
+    whole = folder / "whole.jsonl"
+    write(whole, CASES[case], 60 if "wide" in case else 5, envelope=False)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    whole.unlink()
+    half = len(lines) // 2
+    (folder / "1.jsonl").write_bytes(b"".join(lines[:half]))
+    (folder / "2.jsonl").write_bytes(b"".join(lines[half:]))
+
+
+def spent(folder: Path, engine: str, case: str) -> tuple[float, float]:
+    """(wall, CPU seconds) of the measured ingest into a new catalog."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        landing = Path(name) / "landing"
+        landing.mkdir()
+        config = Path(name) / "nevermore.yaml"
+        files = ("1.jsonl",) if "first load" in case else ("1.jsonl", "2.jsonl")
+        wall = cpu = 0.0
+        for number, file in enumerate(files):
+            (landing / file).symlink_to(folder / file)
+            # what an update needs is loaded by the same engine for both
+            ingest = {"engine": engine if number == len(files) - 1 else "local"}
+            source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+            table: dict[str, Any] = {"source": source, "key": ["id"], "ingest": ingest}
+            document = {"tables": {"shop.products": table}, "spark": {"master": "local[2]"}}
+            config.write_text(yaml.safe_dump(document))
+            wall, cpu = time.perf_counter(), cpu_seconds()
+            report = run_once(load(config))
+            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+            assert report.exit_code == 0, report.as_dict()
+    return wall, cpu
+
+
+def main(cases: list[str]) -> None:
+    freeze_imports()
+    print("| events | local, us | Spark, us | Spark / local, CPU | wall |\n|---|---|---|---|---|")
+    for case in cases:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            prepare(folder, case)
+            rounds = [{engine: spent(folder, engine, case) for engine in ENGINES} for _ in range(ROUNDS + 1)][1:]
+        wall, cpu = ({e: median(found[e][n] for found in rounds) for e in ENGINES} for n in (0, 1))
+        ratio = Ratio(f"ingest, {case}", "Spark", "local", wall["spark"] / wall["local"], cpu["spark"] / cpu["local"], GOAL, wall["spark"])
+        record(ratio)
+        each = {engine: seconds / (CASES[case] // 2) * 1e6 for engine, seconds in cpu.items()}
+        print(f"| {case} | {each['local']:.2f} | {each['spark']:.2f} | {ratio.cpu:.2f} x | {ratio.wall:.2f} x |", flush=True)
+
+
+if __name__ == "__main__":
+    main(chosen(__doc__, "case", tuple(CASES)))
