@@ -21,7 +21,12 @@ from pipelines.ingest.feed_run import freeze_imports, run_once
 
 ROUNDS = 3
 GOAL = 1.3
-CASES = {"narrow first load": 1_500_000, "narrow changes": 1_500_000, "wide first load": 300_000, "wide changes": 300_000}
+CASES = {
+    "narrow first load": 1_500_000,
+    "narrow changes": 1_500_000,
+    "wide first load": 300_000,
+    "wide changes": 300_000,
+}
 ENGINES = ("local", "spark")
 
 
@@ -68,10 +73,21 @@ def main(cases: list[str]) -> None:
             prepare(folder, case)
             rounds = [{engine: spent(folder, engine, case) for engine in ENGINES} for _ in range(ROUNDS + 1)][1:]
         wall, cpu = ({e: median(found[e][n] for found in rounds) for e in ENGINES} for n in (0, 1))
-        ratio = Ratio(f"ingest, {case}", "Spark", "local", wall["spark"] / wall["local"], cpu["spark"] / cpu["local"], GOAL, wall["spark"])
+        ratio = Ratio(
+            f"ingest, {case}",
+            "Spark",
+            "local",
+            wall["spark"] / wall["local"],
+            cpu["spark"] / cpu["local"],
+            GOAL,
+            wall["spark"],
+        )
         record(ratio)
         each = {engine: seconds / (CASES[case] // 2) * 1e6 for engine, seconds in cpu.items()}
-        print(f"| {case} | {each['local']:.2f} | {each['spark']:.2f} | {ratio.cpu:.2f} x | {ratio.wall:.2f} x |", flush=True)
+        print(
+            f"| {case} | {each['local']:.2f} | {each['spark']:.2f} | {ratio.cpu:.2f} x | {ratio.wall:.2f} x |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -401,10 +401,11 @@ class IngestConfig(Section):
     """Which engine reads and decodes the events of a table.
 
     Attributes:
-        engine: `local` works in this process. `spark` lets tasks read and decode pieces of files, write the change log, and
-            fold the changes by key; the session is that of `spark`. `auto` takes `spark` when at least
+        engine: `local` works in this process. `spark` lets tasks read and decode pieces of files or topics, write the change
+            log, and fold the changes by key; the session is that of `spark`. `auto` takes `spark` when at least
             `spark_above_bytes` are new. All tables of a source have the same engine.
-        spark_above_bytes: size of new files, as they are stored, from which `auto` takes Spark.
+        spark_above_bytes: size of new files, as they are stored, from which `auto` takes Spark; a message of a topic counts as
+            512 bytes.
     """
 
     engine: Engine = "local"

@@ -180,7 +180,9 @@ class FeedRun:
             return reading.config
 
         applied = reading.feed.applied_lines(list(reading.running))
-        source = SparkReading(reading.feed, self.spark, reading.config, applied, self._count_skipped, join)
+        source = SparkReading(
+            reading.feed, self.spark, reading.config, applied=applied, on_skipped=self._count_skipped, join=join
+        )
         for batch in source.batches(reading.position):
             with closing(batch):
                 feed = reading.feed

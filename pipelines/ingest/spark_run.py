@@ -1,5 +1,4 @@
-"""Reads a feed of files or topics with the tasks of Spark: the driver cuts it into pieces, orders the results, and names
-the commits.
+"""Reads a feed of files or topics with the tasks of Spark: the driver cuts it into pieces, orders the results, and commits.
 
 A piece is decoded with all that earlier pieces have shown (types, keys, encodings), as if one process read everything:
 pieces are decoded together as long as none shows anything new, and those after one that does are decoded again.
@@ -16,7 +15,7 @@ from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.config.project import KafkaSource, SparkConfig
 from pipelines.decode.batches import Rejected, change_schema
 from pipelines.decode.feed import POSITION, FeedConfig
-from pipelines.errors import SourceError
+from pipelines.errors import PipelineError, SourceError
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.table_writer import WriteTarget
 from pipelines.ingest.feeds import Feed
@@ -24,13 +23,12 @@ from pipelines.sources.file_listing import ListedFile
 from pipelines.sources.file_position import FilePosition, ReadFile
 from pipelines.sources.file_reader import is_quiet, line_layout
 from pipelines.sources.files import AppliedLines, Gathered, OnSkipped, Sweep, advanced, begin_sweep
-from pipelines.sources.kafka import KafkaPosition, KafkaTopics
+from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from pipelines.spark.ingest import (
     DecodedChanges,
     DecodePieces,
     FoldBuckets,
     IngestJobs,
-    OffsetRange,
     Part,
     Piece,
     PieceResult,
@@ -56,6 +54,7 @@ _GROWTH = 8
 """While pieces show nothing new, each round has this many times the pieces of the one before."""
 _NEVER_QUIET = 2**62
 """Time of arrival of a file whose end may be unfinished: attempts of a task must agree on that, however late they run."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkBatch:
@@ -154,6 +153,16 @@ class _Work:
     continues: Callable[[Piece, Piece], bool]
     has_moved: Callable[[Any], bool]
 
+    def joins_next(self, result: PieceResult) -> bool:
+        """Whether a group of events continues in the next piece; then both become one, which is decoded again."""
+        pieces, number = self.pieces, result.number
+        if not result.waiting or result.error is not None or number + 1 == len(pieces):
+            return False
+        if not self.continues(pieces[number], pieces[number + 1]):
+            return False
+        pieces[number : number + 2] = [(*pieces[number], *pieces[number + 1])]
+        return True
+
 
 class SparkReading:
     """Reads what is new in a feed of files or topics with Spark."""
@@ -163,6 +172,7 @@ class SparkReading:
         feed: Feed,
         spark: SparkConfig,
         config: FeedConfig,
+        *,
         applied: AppliedLines,
         on_skipped: OnSkipped,
         join: Join,
@@ -260,22 +270,8 @@ class SparkReading:
             chosen = dict(enumerate(pieces[at : at + size], at))
             frame, results = self._jobs.decode(chosen, self._task())
             first = at
-            for result in results:
-                following = pieces[result.number + 1] if result.number + 1 < len(pieces) else None
-                if (
-                    result.waiting
-                    and result.error is None
-                    and following is not None
-                    and work.continues(pieces[result.number], following)
-                ):
-                    # A group of events continues in the next piece: both are decoded as one.
-                    pieces[result.number : result.number + 2] = [(*pieces[result.number], *following)]
-                    break
-                if result.untaken and (joined := self._join(result.untaken)) is not None:
-                    # A pattern has made mirrors for tables of this piece: it is decoded again with them.
-                    new = joined.tables[len(self._config.tables) :]
-                    self._config = replace(self._config, tables=(*self._config.tables, *new))
-                    gathering.widen(self._config)
+            for found in results:
+                if work.joins_next(found) or (result := self._with_tables(found, gathering)) is None:
                     break
                 if not gathering.takes(result):
                     if result.number > first:
@@ -305,6 +301,23 @@ class SparkReading:
         now = work.reached(now, gathering.results)
         yield from self._batch(gathering, work.ended(now), work)
         return now
+
+    def _with_tables(self, result: PieceResult, gathering: _Gathering) -> PieceResult | None:
+        """The result of a piece whose tables have mirrors, or why they cannot have any.
+
+        None if a pattern has made mirrors for some: the piece is decoded again with them.
+        """
+        try:
+            joined = self._join(result.untaken) if result.untaken else None
+        except PipelineError as error:
+            empty = [TablePart() for _ in result.tables]
+            return PieceResult(result.number, empty, self._config.decided, error=error)
+        if joined is None:
+            return result
+        new = joined.tables[len(self._config.tables) :]
+        self._config = replace(self._config, tables=(*self._config.tables, *new))
+        gathering.widen(self._config)
+        return None
 
     def _task(self) -> DecodePieces:
         return DecodePieces(

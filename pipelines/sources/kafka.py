@@ -63,6 +63,21 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Messages of one partition of a topic.
+
+    Attributes:
+        partition: topic and number of the partition.
+        start: the first offset.
+        stop: the offset after the last one; the cluster has decided about all transactions before it.
+    """
+
+    partition: Partition
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaPosition:
     """The position in the topics of a cluster.
 
@@ -287,21 +302,17 @@ class KafkaTopics:
 
     def messages_between(
         self,
-        partition: Partition,
-        start: int,
-        stop: int,
+        given: OffsetRange,
         limit_bytes: int,
         complete: CompleteEvents | None = None,
         waiting: dict[str, int] | None = None,
         *,
         is_text: bool = False,
     ) -> Iterator[tuple[RawEvents, int]]:
-        """Read the messages of a partition from one offset to another: the same ones whenever it is called.
+        """Read the messages of a range: the same ones whenever it is called.
 
         Args:
-            partition: topic and number.
-            start: the first offset.
-            stop: the offset after the last one.
+            given: the range.
             limit_bytes: size of the messages of a batch.
             complete: as in `batches`.
             waiting: as in `batches`.
@@ -314,10 +325,10 @@ class KafkaTopics:
             SourceError: as `batches`.
         """
         consumer = self._connected(limit_bytes)
-        known = KafkaPosition("")
-        pending = _Pending({partition: start})
-        for message in self._messages(consumer, dict(pending.offsets), {partition: stop}):
-            if message.offset() >= stop:
+        known, partition = KafkaPosition(""), given.partition
+        pending = _Pending({partition: given.start})
+        for message in self._messages(consumer, dict(pending.offsets), {partition: given.stop}):
+            if message.offset() >= given.stop:
                 continue
             pending.add(message)
             if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
@@ -326,7 +337,7 @@ class KafkaTopics:
         batch, pending = self._batch(pending, known, complete, is_text=is_text)
         if pending.count and waiting is not None:
             waiting[OPEN_PAIR] = pending.count
-        yield batch.raw, batch.position_after.offsets[partition] if pending.count else stop
+        yield batch.raw, batch.position_after.offsets[partition] if pending.count else given.stop
 
     def names(self) -> list[str]:
         """All topics of the cluster.

@@ -40,7 +40,7 @@ from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import whole_lines
 from pipelines.sources.files import Gathered, gather, read_pieces
-from pipelines.sources.kafka import KafkaTopics, Partition
+from pipelines.sources.kafka import KafkaTopics, OffsetRange, Partition
 from pipelines.spark.jobs import REPORT, ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
 from scan_core import PartitionSpec
 
@@ -63,21 +63,6 @@ class Part:
     file: ListedFile
     known: ReadFile
     stop: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Messages of one partition of a topic.
-
-    Attributes:
-        partition: topic and number of the partition.
-        start: the first offset.
-        stop: the offset after the last one; the cluster has decided about all transactions before it.
-    """
-
-    partition: Partition
-    start: int
-    stop: int
 
 
 Piece = tuple[Part, ...] | tuple[OffsetRange, ...]
@@ -291,15 +276,13 @@ class DecodePieces:
             return
         ranges = [part for part in piece if isinstance(part, OffsetRange)]
         with closing(KafkaTopics(self.topics)) as topics:
-            partition, start, stop = ranges[0].partition, ranges[0].start, ranges[-1].stop
+            whole = replace(ranges[0], stop=ranges[-1].stop)
             waiting: dict[str, int] = {}
             is_text = bool(name) and lookup(name).is_text
-            given = topics.messages_between(
-                partition, start, stop, self.options.batch_bytes, complete, waiting, is_text=is_text
-            )
-            for raw, reached in given:
+            found = topics.messages_between(whole, self.options.batch_bytes, complete, waiting, is_text=is_text)
+            for raw, reached in found:
                 yield Gathered(raw, [], waiting=waiting)
-                result.offsets[partition] = reached
+                result.offsets[whole.partition] = reached
 
     def _read(self, part: Part) -> Iterator[FilePiece]:
         for piece in read_pieces(part.file, part.known, self.options, self.filesystem, part.stop):

@@ -41,7 +41,7 @@ from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
-from scan_core.model.running import check_running, current
+from scan_core.model.running import awaited, check_running, current
 from scan_core.model.schema import NestedField, StructType, arrow_type
 from scan_core.model.snapshot import DeleteFile
 from scan_core.model.statistics import ColumnStatistics
@@ -131,7 +131,7 @@ def load_keys(
 
     with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
         jobs = [pool.submit(load, *ends, count) for ends, count in zip(pairwise(edges), counts, strict=True)]
-        loaded = [keys for job in jobs for keys in job.result()]
+        loaded = [keys for job in jobs for keys in awaited(job)]
     for count in counts:
         metrics.add(count)
     return loaded

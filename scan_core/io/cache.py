@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from scan_core.model.errors import ScanCancelledError
-from scan_core.model.running import check_running
+from scan_core.model.running import awaited, check_running
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -130,7 +130,7 @@ class SharedBuilds(Generic[Key, Value]):
             if is_mine:
                 break
             try:
-                return running.result(), False
+                return awaited(running), False
             except ScanCancelledError:  # that of another scan, which nobody wants any more
                 check_running()
         try:

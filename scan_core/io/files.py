@@ -6,7 +6,7 @@ the file before anything is allocated.
 
 import os
 import stat
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
 from scan_core.io.object_store import ArrowObject, S3Object, StoredObject, open_s3
-from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile
+from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
 from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -109,7 +109,7 @@ def open_source(path: str, io: FileIOConfig) -> ByteSource:
     location = locate(path, io)
     stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties, io.disk_cache_bytes)
     if stored is None:
-        file = open_input(path, io)
+        file = open_input(path, io) if location.is_local else requested(partial(open_input, path, io))
         if isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader):
             return ByteRanges(file)
         stored = ArrowObject(file)
@@ -162,12 +162,8 @@ def read_bytes(
             finally:
                 os.close(descriptor)
         if (stored := open_s3(location, io.properties)) is not None:
-            return _read_stored(stored, path, offset, length, max_bytes)
-        remote: Any = open_input(path, io)
-        with remote:
-            length = _checked_length(path, offset, length, remote.size(), max_bytes)
-            data: bytes = remote.read_at(length, offset)
-            return data
+            return requested(partial(_read_stored, stored, path, offset, length, max_bytes))
+        return requested(partial(_read_opened, path, io, offset, length, max_bytes))
     except OSError as error:
         if isinstance(error, MissingFileError):
             raise
@@ -304,6 +300,14 @@ def _read_local(descriptor: int, offset: int, length: int) -> bytes:
         offset += len(part)
         length -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_opened(path: str, io: FileIOConfig, offset: int, length: int | None, max_bytes: int | None) -> bytes:
+    remote: Any = open_input(path, io)
+    with remote:
+        length = _checked_length(path, offset, length, remote.size(), max_bytes)
+        data: bytes = remote.read_at(length, offset)
+        return data
 
 
 def _read_stored(stored: S3Object, path: str, offset: int, length: int | None, max_bytes: int | None) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from scan_core.io.object_store import StoredObject
+from scan_core.model.running import awaited, check_running, current, is_stopped
 
 T = TypeVar("T")
 Range = tuple[int, int]
@@ -137,6 +138,8 @@ _LARGEST_SPAN = 8 * 1024**2
 BLOCK_BYTES = 512 * 1024
 """Of each column that is read in windows of rows, two such blocks are held."""
 _MIN_PATIENCE_SECONDS = 0.5
+_LOOK_SECONDS = 0.05
+"""How often who waits for an answer looks whether the scan was stopped."""
 
 
 _POOLS: dict[bool, ThreadPoolExecutor] = {}
@@ -149,6 +152,15 @@ def _requests(*, ahead: bool) -> ThreadPoolExecutor:
         if ahead not in _POOLS:
             _POOLS[ahead] = ThreadPoolExecutor(_REQUESTS_AT_A_TIME, "store-ahead" if ahead else "store")
         return _POOLS[ahead]
+
+
+def requested(request: Callable[[], T]) -> T:
+    """The answer to a request; who is at work for a scan waits for it only as long as that is not stopped.
+
+    Raises:
+        ScanCancelledError: it was stopped.
+    """
+    return request() if current() is None else awaited(_requests(ahead=False).submit(request))
 
 
 def _forget_threads() -> None:
@@ -260,12 +272,22 @@ class RemoteFile:
     def read_tail(self, length: int) -> bytes:
         """The last bytes, all of a small file. They are kept: page indexes lie in front of the footer."""
         length = max(length, SMALL_FILE_BYTES)
+        if (found := self._known_tail(length)) is None:
+            found = awaited(self._submit(False, self._load_tail, length))
+        return bytes(found)
+
+    def _known_tail(self, length: int) -> memoryview | None:
+        tail, size = self._tail, self._size
+        return None if tail is None or size is None or len(tail[1]) < min(length, size) else tail[1]
+
+    def _load_tail(self, length: int) -> memoryview:
+        """The last bytes; in a thread for requests."""
         with self._tail_lock:
-            if self._tail is None or self._size is None or len(self._tail[1]) < min(length, self._size):
+            if (found := self._known_tail(length)) is None:
                 with self._described():
-                    data, self._size = self._source.tail(length)
-                self._tail = self._size - len(data), data
-            return bytes(self._tail[1])
+                    found, size = self._source.tail(length)
+                self._size, self._tail = size, (size - len(found), found)
+            return found
 
     def expect_size(self, size: int) -> None:
         """Set the size, known because the file was opened before. Its end is then read only if needed."""
@@ -293,7 +315,7 @@ class RemoteFile:
                     break
                 chosen.append((offset, length))
             if self._tail is None:  # page indexes will be asked for
-                self._submit(True, self.read_tail, SMALL_FILE_BYTES)
+                self._submit(True, self._load_tail, SMALL_FILE_BYTES)
             return self._request(chosen, row_group)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
@@ -374,14 +396,24 @@ class RemoteFile:
             is_known = self._holder(offset, offset + length) is not None
         if is_known:
             return partial(self._read_one, offset, length)
-        return self._submit(True, self._get, offset, length).result
+        return partial(awaited, self._submit(True, self._get, offset, length))
 
     def close(self) -> None:
-        """Cancel requests without a waiting reader, wait for running ones, and release the file. The slower of two answers to one request is not awaited."""
+        """Cancel requests that nobody waits for, wait for running ones, and release the file.
+
+        If a request was sent twice, the slower answer is not waited for; nor is any if the scan was stopped.
+        """
         running = {future for future in list(self._running) if not future.cancel()}
-        if not self.num_repeated:
-            wait(running)
         self._spans.clear()
+        if is_stopped() and running and not self._source.may_repeat:
+            _requests(ahead=False).submit(self._close_after, running)
+            return
+        if not self.num_repeated and not is_stopped():
+            wait(running)
+        self._source.close()
+
+    def _close_after(self, running: "set[Future[Any]]") -> None:
+        wait(running)
         self._source.close()
 
     def _keep(self, offset: int, length: int) -> None:
@@ -441,7 +473,7 @@ class RemoteFile:
         with self._lock:
             holder = self._holder(offset, offset + length)
         if holder is None:
-            return self._get(offset, length)
+            return awaited(self._submit(False, self._get, offset, length))
         if holder.joined is None:
             found = [self._answer(part) for part in holder.parts]
             holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
@@ -450,16 +482,18 @@ class RemoteFile:
     def _answer(self, part: _Part) -> memoryview:
         """The bytes of a request; one that takes far longer than others is sent again, and the first answer counts."""
         first = part.answer
-        if not self._source.may_repeat:
-            return first.result()
-        wait((first,), self._pace.patience(part.length))
-        if first.done() or not first.running():
-            return first.result()
+        patient_until = perf_counter() + self._pace.patience(part.length)
+        while self._source.may_repeat and not first.done() and (left := patient_until - perf_counter()) > 0:
+            wait((first,), min(left, _LOOK_SECONDS))
+            check_running()
+        if first.done() or not first.running() or not self._source.may_repeat:
+            return awaited(first)
         self.num_repeated += 1
         second = self._submit(False, self._get, part.start, part.length)
-        done, _ = wait((first, second), return_when=FIRST_COMPLETED)
+        while not (done := wait((first, second), _LOOK_SECONDS, FIRST_COMPLETED).done):
+            check_running()
         answered = next((f for f in done if f.exception() is None), None)
-        return (answered or (second if first.done() else first)).result()
+        return awaited(answered or (second if first.done() else first))
 
     @contextmanager
     def _described(self) -> Iterator[None]:

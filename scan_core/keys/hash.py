@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.keys.columns import LOOP_WORDS, BytesColumn, Codes, DictionaryColumn, FixedColumn, KeyColumn, Words
+from scan_core.model.running import check_running
 from scan_core.native import kernels as compiled
 from scan_core.native.machine_code import Kernels
 from scan_core.rows.buffers import Mask, Rows
@@ -80,6 +81,7 @@ def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels | N
 def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels) -> Words:
     total = np.zeros(columns[0].num_rows, np.uint64)
     for index, column in enumerate(columns):
+        check_running()
         plain = column.values if isinstance(column, DictionaryColumn) else column
         apart = isinstance(column, DictionaryColumn) or plain.valid is not None
         part = np.zeros(plain.num_rows, np.uint64) if apart else total
@@ -91,6 +93,7 @@ def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernel
             kernels["hash_codes"](part, codes, len(codes), total)
         elif apart:
             total += part
+    check_running()
     kernels["finish"](total, len(total), seed.first)
     return total
 

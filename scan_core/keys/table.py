@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from scan_core.keys.columns import Words
 from scan_core.keys.hash import splitmix
+from scan_core.model.running import check_running
 from scan_core.native.machine_code import Kernels
 from scan_core.rows.buffers import Mask, Rows
 
@@ -162,6 +163,7 @@ class _CompiledBuild:
         if len(hashes) >= _MIN_PARTITIONED:
             self._hashes = np.empty_like(hashes)
             kernels["partition"](hashes, len(hashes), np.zeros(257, np.uint64), self._hashes, self._rows)
+        check_running()
         self._table = np.empty(len(hashes), np.uint64)
         self._table_rows = np.full(len(hashes), _EMPTY, np.uint32)
         self._repeats = np.empty(2 * len(hashes) + 1, np.uint64)
@@ -175,6 +177,7 @@ class _CompiledBuild:
         counts = np.empty(len(bits), np.uint32)
         level = multiplier, shift
         self._kernels["set_bits"](self._hashes, self.num_waiting, *level, bits)
+        check_running()  # each pass over ten million hashes takes some hundredths of a second
         self.num_placed = self._kernels["count_bits"](bits, len(bits), first_entry, counts)
         waiting = self._hashes, self._rows, self.num_waiting
         placed = bits, counts, self._table, self._table_rows

@@ -5,6 +5,7 @@ What takes long asks `check_running` now and then, wherever it is; the thread kn
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from threading import Lock, local
 from typing import Self, TypeVar
@@ -12,6 +13,8 @@ from typing import Self, TypeVar
 from scan_core.model.errors import ScanCancelledError
 
 T = TypeVar("T")
+_LOOK_SECONDS = 0.05
+"""How often who waits for something else looks whether the scan was stopped."""
 
 
 class Running:
@@ -106,6 +109,26 @@ def check_running() -> None:
     """
     if (running := current()) is not None:
         running.check()
+
+
+def awaited(future: "Future[T]") -> T:
+    """What another thread makes for the run of this one. Does not wait for it once that run was stopped.
+
+    Raises:
+        ScanCancelledError: it was stopped.
+    """
+    while current() is not None and not wait((future,), _LOOK_SECONDS).done:
+        check_running()
+    return future.result()
+
+
+def is_stopped() -> bool:
+    """Whether the run for which this thread works was stopped."""
+    try:
+        check_running()
+    except ScanCancelledError:
+        return True
+    return False
 
 
 def sharing() -> int:

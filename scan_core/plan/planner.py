@@ -7,6 +7,7 @@ deletes are matched to the remaining files.
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from scan_core.bitmaps.find import with_bitmap_indexes
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.running import current
+from scan_core.model.running import awaited, check_running, current
 from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.native.compiled import may_use_numba
@@ -226,9 +227,9 @@ class FileFinder:
         running = current()
 
         def parts(piece: Sequence[ManifestFile]) -> list[Part[F]]:
-            if running is not None:
-                running.check()
-            return parts_of(read(piece, self.metadata, self.context.io, use_numba=use_numba))
+            with nullcontext() if running is None else running.at_work():
+                check_running()
+                return parts_of(read(piece, self.metadata, self.context.io, use_numba=use_numba))
 
         pieces = _pieces(manifests)
         if len(pieces) <= 1 or self.context.options.parallelism == 1:
@@ -240,9 +241,9 @@ class FileFinder:
             for piece in pieces:
                 waiting.append(pool.submit(parts, piece))
                 if len(waiting) > workers:
-                    yield waiting.popleft().result()
+                    yield awaited(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield awaited(waiting.popleft())
 
     def _reason_to_skip(self, manifest: ManifestFile, oldest: int | None, specs_in_use: set[int]) -> str | None:
         """Why none of a manifest's deletes matters.

@@ -14,7 +14,7 @@ from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGro
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
-from scan_core.model.running import sharing
+from scan_core.model.running import awaited, sharing
 from scan_core.native.compiled import may_use_numba
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -76,7 +76,7 @@ class FilesAhead:
             future = self._opened.pop(_key(task), None)
             self._unread.pop(_key(task), None)
         self._fetch_next()
-        return _open(task, context) if future is None else future.result()
+        return _open(task, context) if future is None else awaited(future)
 
     def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
         """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""

@@ -73,7 +73,11 @@ def google_store() -> Iterator[CloudStore]:
         )
         files.create_dir("bucket")
         # a token of its own keeps the client from asking Google for one
-        properties = {"gcs.service.host": f"http://127.0.0.1:{port}", "gcs.oauth2.token": "anonymous", "gcs.oauth2.token-expires-at": str(2**42)}
+        properties = {
+            "gcs.service.host": f"http://127.0.0.1:{port}",
+            "gcs.oauth2.token": "anonymous",
+            "gcs.oauth2.token-expires-at": str(2**42),
+        }
         yield CloudStore("gs", properties, files, "bucket")
 
 

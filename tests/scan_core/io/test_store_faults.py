@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import scan_core
-from scan_core import Scan, ScanOptions
+from scan_core import Scan, ScanCancelledError, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 from scan_core.io import cache, disk_cache, object_store, read_bytes
@@ -227,3 +228,40 @@ def test_properties_override_the_environment(
     monkeypatch.setenv(name, "other")
     assert ids_of(opened(store, folder)) == EXPECTED
     assert not [asked for asked in store.asked if asked.bytes == "HEAD" and asked.name.endswith(".parquet")]
+
+
+@pytest.mark.parametrize("client", ["obstore", "pyarrow"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("silent", ["manifests", "deletes", "footers", "pages"])
+def test_a_scan_is_cancelled_while_the_store_is_silent(
+    store: Store, folder: Path, silent: str, parallelism: int, client: str
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+    scan = opened(store, folder)
+    if client == "pyarrow":
+        store.properties["py-io-impl"] = "pyiceberg.io.pyarrow.PyArrowFileIO"
+        scan = opened(store, folder)
+    scan = scan.with_options(ScanOptions(parallelism=parallelism, disk_cache_bytes=0)).select("id", "text")
+    if silent == "pages":
+        scan.select("id").to_table()  # footers are known
+
+    def hang(asked: Asked) -> Fault | None:
+        kinds = {"manifests": ".avro", "deletes": "delete", "footers": "data", "pages": "data"}
+        if kinds[silent] in asked.name and asked.bytes != "HEAD":
+            begun.set()
+            released.wait(60)
+        return None
+
+    store.fault = hang
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(scan.to_table)
+        try:
+            assert begun.wait(30)
+            scan.cancel()
+            with pytest.raises(ScanCancelledError):
+                running.result(20)  # the store answers after that
+            assert not released.is_set()
+        finally:
+            released.set()
+    store.fault = lambda _: None
+    assert ids_of(opened(store, folder)) == EXPECTED
