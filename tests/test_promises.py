@@ -26,6 +26,7 @@ NO_VARIABLES = {
         "CLIENT_ID",
         "CLIENT_SECRET",
         "S3_ENDPOINT",
+        "ADLS_KEY",
         "S3_KEY",
         "S3_SECRET",
         "DAGSTER_POSTGRES_URL",

@@ -18,7 +18,7 @@ from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.feed_run import found_nothing_new, run_once
 from pipelines.ingest.report import IngestReport
-from pipelines.sources.kafka import KafkaPosition, KafkaTopics
+from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.kafka_broker import KafkaBroker, running_broker
 
@@ -107,6 +107,35 @@ def test_messages_of_aborted_transactions_are_not_read(broker: KafkaBroker, tmp_
     assert [row["id"] for row in project.rows()] == [1, 3]
     position = KafkaPosition.from_json(str(the(project.run()).position))
     assert position.offsets["transactions", 0] == 8  # four messages, and a marker behind each
+
+
+def test_ranges_of_offsets_are_read_alike_every_time(broker: KafkaBroker, tmp_path: Path) -> None:
+    broker.create_topic("ranges")
+    source = load(KafkaProject(tmp_path, broker, "ranges").folder / "nevermore.yaml").tables["shop.products"].source
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "ranges"})
+    producer.init_transactions(30)
+    for count, commits in ((3, True), (4, False), (2, True), (1, False)):
+        producer.begin_transaction()
+        for number in range(count):
+            producer.produce("ranges", f"{count}-{number}".encode())
+        producer.flush(30)
+        (producer.commit_transaction if commits else producer.abort_transaction)(30)
+    producer.begin_transaction()
+    producer.produce("ranges", b"open")
+    producer.flush(30)
+    with closing(KafkaTopics(source)) as topics:
+        _, found = topics.ranges(None)
+        assert found == {("ranges", 0): (0, 14)}  # ten messages and a marker behind each transaction; none of the open one
+        whole = ["3-0", "3-1", "3-2", "2-0", "2-1"]
+        for step in (1, 2, 5, 14):
+            read = []
+            for start in range(0, 14, step):
+                part = OffsetRange(("ranges", 0), start, min(start + step, 14))
+                (batch,) = topics.messages_between(part, 1024**2)
+                read += [document.decode() for document in batch[0].documents.to_pylist()]
+                assert batch[1] == part.stop
+            assert read == whole
+    producer.abort_transaction(30)
 
 
 def test_several_tables_in_a_topic_and_several_topics_of_a_pattern(broker: KafkaBroker, tmp_path: Path) -> None:
