@@ -287,7 +287,8 @@ class SparkReading:
                 after = with_state(self._config, result)
                 is_new, self._config = after != self._config, after
                 if result.error is not None:
-                    gathering.frames.append((frame, first, result.number))
+                    last = result.number if result.num_read else result.number - 1
+                    gathering.frames.append((frame, first, last))
                     now = work.reached(now, gathering.results)
                     yield from self._batch(gathering, now, work)
                     raise result.error
