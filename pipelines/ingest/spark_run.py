@@ -232,10 +232,10 @@ class SparkReading:
 
     def _of_topics(self, topics: KafkaTopics, position: str | None) -> _Work:
         start, ranges = topics.ranges(position)
-        most = max(PIECE_MESSAGES, sum(stop - first for first, stop in ranges.values()) // MAX_PIECES)
+        most = max(PIECE_MESSAGES, sum(stop - first for _, first, stop in ranges) // MAX_PIECES)
         pieces: list[Piece] = [
             (OffsetRange(partition, at, min(at + most, stop)),)
-            for partition, (first, stop) in sorted(ranges.items())
+            for partition, first, stop in ranges
             for at in range(first, stop, most)
         ]
 

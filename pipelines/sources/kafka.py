@@ -257,19 +257,11 @@ class KafkaTopics:
             PositionLostError: the position belongs to another cluster, or to topics that were created again since.
         """
         consumer = self._connected(limit_bytes)
-        ends = self._ends()
-        known = self._known(position, ends)
-        read_topics = {topic for topic, _ in known.offsets}
-        added = {(topic, n) for topic, n in ends.low if topic in read_topics and (topic, n) not in known.offsets}
-        if added:
-            # What these have by now was sent after what moved to them, which the others have by then.
-            ends = replace(ends, high={**self._ends().high, **{partition: ends.high[partition] for partition in added}})
-        starts = self._starts(ends, known)
-        pending = _Pending({**known.offsets, **{p: offset for p, offset in starts.items() if p not in added}})
-        known = replace(known, ids={**known.ids, **ends.ids})
-        for turn in (starts.keys() - added, added):
-            pending.offsets |= {partition: starts[partition] for partition in turn}
-            unread = {p: ends.high[p] for p in sorted(turn) if starts[p] < ends.high[p]}
+        known, turns = self._unread(position)
+        pending = _Pending(dict(known.offsets))
+        for turn in turns:
+            pending.offsets |= {partition: start for partition, (start, _) in turn.items()}
+            unread = {partition: end for partition, (start, end) in turn.items() if start < end}
             for partition, messages in self._messages(consumer, pending.offsets, unread):
                 pending.add(partition, messages)
                 self._polled = min(
@@ -284,8 +276,8 @@ class KafkaTopics:
         if batch.raw.num_events or batch.position_after.offsets != known.offsets:
             yield batch
 
-    def ranges(self, position: str | None) -> tuple[KafkaPosition, dict[Partition, tuple[int, int]]]:
-        """(the position, with the partitions that were added since; first and end offset of what follows in each partition).
+    def ranges(self, position: str | None) -> tuple[KafkaPosition, list[tuple[Partition, int, int]]]:
+        """(the position, with the partitions that were added since; partition, first and end offset of what follows, in order).
 
         Transactions that are still open, and what follows them, come later.
 
@@ -293,12 +285,23 @@ class KafkaTopics:
             SourceError: as `batches`.
             PositionLostError: as `batches`.
         """
-        consumer = self._connected(0)
-        cluster, partitions = self._partitions(consumer)
-        known = KafkaPosition(cluster) if position is None else KafkaPosition.from_json(position)
-        self._check_cluster(cluster, known)
-        offsets, unread = self._starts(consumer, partitions, known)
-        return replace(known, offsets=offsets), {p: (offsets[p], end) for p, end in unread.items()}
+        known, turns = self._unread(position)
+        found = [(partition, *ends) for turn in turns for partition, ends in sorted(turn.items())]
+        offsets = {**known.offsets, **{partition: start for partition, start, _ in found}}
+        return replace(known, offsets=offsets), [(p, start, end) for p, start, end in found if start < end]
+
+    def _unread(self, position: str | None) -> tuple[KafkaPosition, list[dict[Partition, tuple[int, int]]]]:
+        """(the position; first and end offset of what follows it in each partition, those before that are read first)."""
+        ends = self._ends()
+        known = self._known(position, ends)
+        read_topics = {topic for topic, _ in known.offsets}
+        added = {(topic, n) for topic, n in ends.low if topic in read_topics and (topic, n) not in known.offsets}
+        if added:
+            # What these have by now was sent after what moved to them, which the others have by then.
+            ends = replace(ends, high={**self._ends().high, **{partition: ends.high[partition] for partition in added}})
+        starts = self._starts(ends, known)
+        turns = [{p: (starts[p], ends.high[p]) for p in sorted(turn)} for turn in (starts.keys() - added, added)]
+        return replace(known, ids={**known.ids, **ends.ids}), turns
 
     def messages_between(
         self,
@@ -327,10 +330,8 @@ class KafkaTopics:
         consumer = self._connected(limit_bytes)
         known, partition = KafkaPosition(""), given.partition
         pending = _Pending({partition: given.start})
-        for message in self._messages(consumer, dict(pending.offsets), {partition: given.stop}):
-            if message.offset() >= given.stop:
-                continue
-            pending.add(message)
+        for _, messages in self._messages(consumer, dict(pending.offsets), {partition: given.stop}):
+            pending.add(partition, messages)
             if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
                 batch, pending = self._batch(pending, known, complete, is_text=is_text)
                 yield batch.raw, batch.position_after.offsets[partition]
