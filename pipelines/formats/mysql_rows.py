@@ -4,8 +4,9 @@ The source puts a description of each table in front of the events (`described`)
 and columns of the declared types.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipelines.decode.batches import RawEvents
 from pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
 from pipelines.decode.feed_schemas import mysql_type
 from pipelines.decode.image import Columns, Nothing
+from pipelines.decode.json_columns import text
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_json_kernels as trees
@@ -369,6 +371,25 @@ def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
         order=no_order,
         refusals=refusal(np.concatenate([[False], broken]), "a row event of the binary log that cannot be read"),
     )
+
+
+def values_change(table: MysqlTable, body: bytes | memoryview, names: Collection[str]) -> bool:
+    """Whether some rows of an event with updates have other values in these columns than before, or columns that cannot be read."""
+    readable = {column.name for column in table.columns if column.is_readable}
+    if not readable.issuperset(names):
+        return True
+    documents = pa.array([described([table]), event(0, 0, b"u", body)], pa.binary())
+    raw = RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([""])),
+        source_offset=pa.array([0, 1], pa.int64()),
+        documents=documents,
+        ingested_at=datetime.now(UTC),
+    )
+    events = decode_mysql_rows(raw, MysqlRowsOptions())
+    every = np.arange(len(events.op))
+    old, new = (images.take(every) for images in (events.before, events.after))
+    pairs = ((old.column(name), new.column(name)) for name in names)
+    return any(not text(a, a.has_value)[0].equals(text(b, b.has_value)[0]) for a, b in pairs)
 
 
 def _selected_rows(

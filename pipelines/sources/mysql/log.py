@@ -332,7 +332,10 @@ _SIZED = {
 }
 _TIMES = {17: ("timestamp", stored.TIMESTAMP), 18: ("datetime", stored.DATETIME), 19: ("time", stored.TIME)}
 _BIT, _JSON, _DECIMAL = 16, 245, 246
+_COMPRESSED_COLUMNS = frozenset({140, 141})
+_COMPRESSED_BLOB = 140
 _NUMERIC = frozenset({*_TYPES, 4, 5, 13, _DECIMAL})
+_NUMERIC_OF_MYSQL = _NUMERIC - {13}
 """Columns that have a bit of their own among those with a sign."""
 _META_BYTES = {
     4: 1,
@@ -397,7 +400,8 @@ def described_in(body: memoryview, server: Server) -> MysqlTable:
             f"load the table again: nevermore resync TABLE --from-source"
         )
     names = [text.decode() for text in _texts(more[4], 0, count)[0]]
-    numeric = [at for at, kind in enumerate(types) if kind in _NUMERIC]
+    signed = _NUMERIC if server.is_mariadb else _NUMERIC_OF_MYSQL
+    numeric = [at for at, kind in enumerate(types) if kind in signed]
     unsigned = {at for bit, at in enumerate(numeric) if 1 in more and more[1][bit // 8] >> (7 - bit % 8) & 1}
     charsets = _charsets(more, 2, 3, [at for at, kind in enumerate(types) if kind in _CHARACTERS], server)
     of_choices = _charsets(more, 10, 11, [at for at, kind in enumerate(types) if kind in {_ENUM, _SET}], server)
@@ -413,7 +417,7 @@ def described_in(body: memoryview, server: Server) -> MysqlTable:
         elif kind in _CHARACTERS:
             columns.append(_characters(column, kind, meta, charsets.get(at_column, ""), server))
         else:
-            columns.append(_plain(column, kind, meta, is_unsigned=at_column in unsigned))
+            columns.append(_plain(f"{name}.{column}", column, kind, meta, is_unsigned=at_column in unsigned))
     key = _numbers(more[8])[::1] if 8 in more else _numbers(more[9])[::2] if 9 in more else []
     return MysqlTable(name, tuple(columns), tuple(names[at] for at in key))
 
@@ -479,7 +483,7 @@ def _characters(column: str, kind: int, meta: bytes, charset: str, server: Serve
     return MysqlColumn(column, name, what, size, letters=letters)
 
 
-def _plain(column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlColumn:
+def _plain(where: str, column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlColumn:
     """A column of neither text nor bytes.
 
     Raises:
@@ -499,15 +503,12 @@ def _plain(column: str, kind: int, meta: bytes, *, is_unsigned: bool) -> MysqlCo
         return bits(column, meta[1] * 8 + meta[0])
     if kind == _DECIMAL:
         return MysqlColumn(column, f"decimal({meta[0]},{meta[1]})", stored.DECIMAL, meta[0], meta[1])
-    what = {
-        7: "a timestamp of MySQL 5.5",
-        11: "a time of MySQL 5.5",
-        12: "a datetime of MySQL 5.5",
-        140: "compressed",
-        141: "compressed",
-    }
+    if kind in _COMPRESSED_COLUMNS:
+        size = meta[0] if kind == _COMPRESSED_BLOB else 1 if int.from_bytes(meta, "little") < 256 else 2
+        return MysqlColumn(column, "compressed", stored.REFUSED, size)
+    what = {7: "a timestamp of MySQL 5.5", 11: "a time of MySQL 5.5", 12: "a datetime of MySQL 5.5"}
     raise SourceError(
-        f"column {column} is {what.get(kind, f'of type {kind}')}, which cannot be read from the binary log: rebuild the table "
+        f"column {where} is {what.get(kind, f'of type {kind}')}, which cannot be read from the binary log: rebuild the table "
         "(ALTER TABLE ... FORCE), or give the column another type"
     )
 

@@ -13,7 +13,7 @@ from pipelines.config.project import MysqlSource
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import SourceError
-from pipelines.formats.mysql_rows import MysqlTable, described, event
+from pipelines.formats.mysql_rows import MysqlTable, described, event, values_change
 from pipelines.sources.live import LoadOutdatedError
 from pipelines.sources.mysql import log
 from pipelines.sources.mysql.gtids import Gtid, MariaGtids, MysqlGtids
@@ -87,9 +87,7 @@ class MysqlBatch:
             emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
             places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
             if not self.unknown.isdisjoint(places):
-                why = (
-                    "a statement changed rows in a way that the binary log does not show, so the table is loaded again"
-                )
+                why = "a statement or a foreign key changed rows in a way that the binary log does not show, so the table is loaded again"
                 raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
         return changes
 
@@ -314,6 +312,9 @@ class _Reading:
     ) -> None:
         self.done = start.at
         self._server, self._wanted, self._known = server, frozenset(wanted), known
+        self._cascades = server.cascades(self._wanted)
+        self._cascaded: set[str] = set()
+        """Tables that the transaction changed by foreign keys so far."""
         self._limit_bytes = limit_bytes
         self._base = start.base
         self._gtids = (MariaGtids if server.is_mariadb else MysqlGtids)(start.gtid)
@@ -377,7 +378,7 @@ class _Reading:
         if kind in {log.GTID, log.MYSQL_GTID}:
             # MySQL does not say whether a transaction is a single statement: others begin with BEGIN.
             self._is_single = kind == log.MYSQL_GTID or bool(found.body[12] & log.STANDALONE)
-            self._open, self._changes, self._tables = found.begin, 0, {}
+            self._open, self._changes, self._tables, self._cascaded = found.begin, 0, {}, set()
             self._next_gtid = log.gtid_in(found)
         elif kind == log.FORMAT and self._open is not None:
             # A file begins within a transaction: the server stopped, and rolled it back when it started again.
@@ -411,7 +412,7 @@ class _Reading:
 
     def _describe(self, found: LogEvent) -> None:
         number, name = log.table_name(found.body)
-        if name not in self._wanted:
+        if name not in self._wanted and name not in self._cascades:
             self._tables[number] = None
             return
         content = bytes(found.body[6:])
@@ -425,9 +426,25 @@ class _Reading:
             raise SourceError(
                 f"rows in the binary log at {self._where(found.begin)} have no description of their table"
             )
-        table = self._tables[number]
-        if table is not None:
-            self._add(table, found, log.ROWS[found.kind], body)
+        table, what = self._tables[number], log.ROWS[found.kind]
+        if table is None:
+            return
+        if table.name in self._wanted:
+            self._add(table, found, what, body)
+        for cascade in self._cascades.get(table.name, ()) if what != b"c" else ():
+            is_changed = cascade.on_delete if what == b"d" else values_change(table, body, cascade.columns)
+            for name in sorted(cascade.tables - self._cascaded) if is_changed else ():
+                self._cascaded.add(name)
+                self._lose(name, found)
+
+    def _lose(self, name: str, found: LogEvent) -> None:
+        """From here on, a table has rows that the log does not have."""
+        self._empty(name, found)
+        self._pending.unknown.add((len(self._pending.begins) - 1, self._changes))
+
+    def _empty(self, name: str, found: LogEvent) -> None:
+        """From here on, a table has no rows. Without columns, the rows before it have other ones: a truncate has no row."""
+        self._add(MysqlTable(name, ()), found, b"t")
 
     def _add(self, table: MysqlTable, found: LogEvent, what: bytes, body: bytes | memoryview = b"") -> None:
         pending = self._pending
@@ -468,12 +485,12 @@ class _Reading:
 
     def _apply(self, effect: Effect, found: LogEvent) -> None:
         gone = [name for name in self._wanted if name.split(".", 1)[0] in effect.databases]
-        for name in (*effect.emptied, *gone, *effect.unknown):
+        for name in (*effect.emptied, *gone):
             if name in self._wanted:
-                # Without columns, its rows before it have other ones: a truncate has no row.
-                self._add(MysqlTable(name, ()), found, b"t")
-                if name in effect.unknown:
-                    self._pending.unknown.add((len(self._pending.begins) - 1, self._changes))
+                self._empty(name, found)
+        for name in effect.unknown:
+            if name in self._wanted:
+                self._lose(name, found)
 
     def _batch(self, end: BatchEnd, *, continues: bool) -> MysqlBatch:
         """All pending events as a batch."""

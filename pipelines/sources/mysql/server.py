@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -62,6 +62,9 @@ _OF_MYSQL = {
 }
 """Settings that the log needs: their values, and how to set them."""
 _SINCE = {"binlog_transaction_compression": (8, 0, 20)}
+
+_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
+"""What foreign keys do to rows that refer to a row."""
 
 _require_driver = partial(require_package, "pymysql", "a source of type mysql", "nevermore-iceberg[mysql]")
 
@@ -131,6 +134,21 @@ def reported(what: str) -> Iterator[None]:
         yield
     except (pymysql.Error, OSError) as error:
         raise SourceError(f"{what}: {words(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """A foreign key with an action, which changes rows of other tables without an event in the log.
+
+    Attributes:
+        on_delete: whether deletes do.
+        columns: columns whose changes do.
+        tables: tables whose rows may change.
+    """
+
+    on_delete: bool
+    columns: frozenset[str]
+    tables: frozenset[str]
 
 
 class Server:
@@ -342,16 +360,44 @@ class Server:
         )
         return MysqlTable(name, tuple(self._column(*row[:4]) for row in rows), key)
 
+    def cascades(self, wanted: Collection[str]) -> dict[str, tuple[Cascade, ...]]:
+        """By table, what its deletes and changed keys do to rows of wanted tables without an event in the log."""
+        edges: dict[str, list[Cascade]] = {}
+        for child, parent, on_delete, on_update, columns in self.query(
+            "SELECT CONCAT(r.constraint_schema, '.', r.table_name), "
+            "CONCAT(r.unique_constraint_schema, '.', r.referenced_table_name), r.delete_rule, r.update_rule, "
+            "GROUP_CONCAT(k.referenced_column_name SEPARATOR '\n') FROM information_schema.referential_constraints r "
+            "JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema AND "
+            "k.constraint_name = r.constraint_name AND k.table_name = r.table_name "
+            "WHERE r.delete_rule IN %s OR r.update_rule IN %s GROUP BY 1, 2, 3, 4, r.constraint_name",
+            _ACTIONS,
+            _ACTIONS,
+        ):
+            names = frozenset(columns.split("\n")) if on_update in _ACTIONS else frozenset()
+            edges.setdefault(parent, []).append(Cascade(on_delete in _ACTIONS, names, frozenset({child})))
+        found = {}
+        for parent, cascades in edges.items():
+            reached = (replace(c, tables=_descendants(c.tables, edges) & set(wanted)) for c in cascades)
+            if kept := tuple(c for c in reached if c.tables):
+                found[parent] = kept
+        return found
+
     def check_engine(self, name: str) -> None:
         """Refuse a table whose rows of a moment cannot be selected.
 
         Raises:
-            SourceError: its engine has no transactions.
+            SourceError: its engine has no transactions, or the log has rows of its history among its own.
         """
-        engine = self.value(
-            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+        rows = self.query(
+            "SELECT engine, table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             *name.split(".", 1),
         )
+        engine, kind = rows[0] if rows else (None, "")
+        if kind == "SYSTEM VERSIONED":
+            raise SourceError(
+                f"{name} is system-versioned, so the binary log has rows of its history among its own: "
+                f"ALTER TABLE {name} DROP SYSTEM VERSIONING"
+            )
         if engine is not None and engine != "InnoDB":
             raise SourceError(
                 f"{name} is of engine {engine}, which has no transactions, so it cannot be read at one moment: "
@@ -377,6 +423,8 @@ class Server:
         kind = kind.lower()
         arguments = re.search(r"\(([\d,]+)\)", full)
         numbers = [int(n) for n in arguments[1].split(",")] if arguments else []
+        if "COMPRESSED*/" in full.upper().replace(" ", ""):  # of MariaDB
+            return MysqlColumn(name, f"{kind} compressed", stored.REFUSED)
         if kind in INTEGER_BYTES:
             return integer(name, kind, is_unsigned="unsigned" in full.lower())
         if kind == "decimal":
@@ -403,6 +451,16 @@ class Server:
                 return MysqlColumn(name, f"{kind} in {charset}", stored.REFUSED)
             return MysqlColumn(name, "text", stored.TEXT)
         return MysqlColumn(name, kind, stored.REFUSED)
+
+
+def _descendants(tables: frozenset[str], edges: Mapping[str, Sequence[Cascade]]) -> frozenset[str]:
+    """Tables, and all that foreign keys with actions reach from them."""
+    found, waiting = set(tables), list(tables)
+    while waiting:
+        for cascade in edges.get(waiting.pop(), ()):
+            waiting += cascade.tables - found
+            found |= cascade.tables
+    return frozenset(found)
 
 
 def integer(name: str, kind: str, *, is_unsigned: bool) -> MysqlColumn:

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.loaded_table import open_current
 from pipelines.ingest.feed_run import run_once
 from pipelines.sources.mysql import load as mysql_load
 from tests.pipelines.mysql.conftest import BOTH, Shop
@@ -225,6 +229,104 @@ def test_keys(shop: Shop) -> None:
     shop.sql("UPDATE two SET v = 5 WHERE b = 'x'", "UPDATE two SET b = 'z' WHERE b = 'y'")
     shop.ingest(config)
     assert sorted(shop.values(config, "two")) == [(1, "x", 5), (1, "z", 2)]
+
+
+CASCADES: dict[str, tuple[str, list[str]]] = {
+    "deleted rows": ("ON DELETE CASCADE", ["DELETE FROM parent WHERE id = 1"]),
+    "rows set to null": ("ON DELETE SET NULL", ["DELETE FROM parent WHERE id = 1"]),
+    "changed keys": ("ON UPDATE CASCADE", ["UPDATE parent SET id = 9 WHERE id = 1"]),
+    "replaced": ("ON DELETE CASCADE", ["REPLACE INTO parent VALUES (1, 5)"]),
+    "deleted between other changes": (
+        "ON DELETE CASCADE",
+        ["INSERT INTO child VALUES (10, 1)", "BEGIN", "UPDATE child SET id = 11 WHERE id = 10", "DELETE FROM parent WHERE id = 1",
+         "INSERT INTO child VALUES (12, 2)", "COMMIT", "UPDATE child SET id = 13 WHERE id = 12"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in {"changed keys", "deleted rows"}))
+        for name in CASCADES
+    ],
+)
+def test_rows_that_foreign_keys_change_without_an_event_are_loaded_again(shop: Shop, name: str) -> None:
+    action, statements = CASCADES[name]
+    shop.sql(
+        "CREATE TABLE parent (id int PRIMARY KEY, v int)",
+        f"CREATE TABLE child (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id) {action})",
+        "CREATE TABLE grand (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES child (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "INSERT INTO parent VALUES (1, 1), (2, 2)",
+        "INSERT INTO child VALUES (1, 1), (2, 2), (3, 1)",
+        "INSERT INTO grand VALUES (1, 1), (2, 2), (3, NULL)",
+    )
+    config = shop.config("child", "grand")  # the parent itself is not read
+    shop.ingest(config)
+    shop.sql("UPDATE parent SET v = 7", *statements)
+    for _ in range(2):
+        shop.ingest(config)
+    for table in ("child", "grand"):
+        assert shop.values(config, table) == shop.sql(f"SELECT * FROM {table} ORDER BY id"), table
+
+
+def test_changes_of_other_columns_do_not_load_referring_tables_again(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE parent (id int PRIMARY KEY, v int)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "INSERT INTO parent VALUES (1, 1)",
+        "INSERT INTO child VALUES (1, 1)",
+    )
+    config = shop.config("child")
+    shop.ingest(config)
+    shop.sql("UPDATE parent SET v = 2", "INSERT INTO parent VALUES (5, 5)", "INSERT INTO child VALUES (2, 5)")
+    (report,) = shop.ingest(config).tables
+    assert dict(report.events) == {"c": 1}  # no `r`, which is a row of a load
+
+
+NAMES = ["order", "we`ird", "per%scent", "it's", 'quo"te', "sp ace", "Ünïcode", "x" * 60, "{brace}"]
+
+
+@pytest.mark.slow
+def test_names_need_no_care(shop: Shop) -> None:
+    def quoted(name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    shop.sql(f"DROP DATABASE IF EXISTS {quoted('other `db')}", f"CREATE DATABASE {quoted('other `db')}")
+    entries, of = {}, {}
+    for at, name in enumerate(NAMES):
+        for database in (shop.database, "other `db"):
+            table = f"{quoted(database)}.{quoted(name)}"
+            shop.sql(
+                f"CREATE TABLE {table} (id int PRIMARY KEY, {quoted(name)} int)",
+                f"INSERT INTO {table} VALUES (1, {at})",
+            )
+            mirror = f"{'shop' if database == shop.database else 'other'}.t{at}"
+            entries[mirror] = {
+                "source": {"type": "mysql", "dsn": shop.server.dsn("")},
+                "source_table": f"{database}.{name}",
+            }
+            of[mirror] = table
+    path = shop.folder / "nevermore.yaml"
+    path.write_text(yaml.safe_dump({"tables": entries}))
+    config = load(path)
+    shop.ingest(config)
+    for table in of.values():
+        shop.sql(f"INSERT INTO {table} VALUES (2, 2), (3, 3)", f"DELETE FROM {table} WHERE id = 1")
+    shop.sql(f"TRUNCATE {of['other.t1']}", f"ALTER TABLE {of['shop.t1']} MODIFY {quoted(NAMES[1])} bigint")
+    for _ in range(2):
+        shop.ingest(config)
+    for mirror, table in of.items():
+        rows = open_current(open_catalog(config).load_table(mirror)).scan().to_table().to_pylist()
+        assert sorted(tuple(row.values()) for row in rows) == shop.sql(f"SELECT * FROM {table} ORDER BY id"), table
+    shop.sql(f"DROP DATABASE {quoted('other `db')}")
+
+
+def test_system_versioned_tables_are_refused(shop: Shop) -> None:
+    if not shop.is_mariadb:
+        pytest.skip("MySQL has none")
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
+    assert "DROP SYSTEM VERSIONING" in shop.error(shop.config("t"))
 
 
 def test_tables_without_transactions_are_refused(shop: Shop) -> None:

@@ -123,10 +123,11 @@ def test_values_are_exact_and_the_same_from_the_load_and_from_the_log(shop: Shop
         ("inet6", "of type inet6"),
         ("varchar(5) character set gbk", "varchar in gbk"),
         ("enum('a') character set ucs2", "enum in ucs2"),
+        ("varchar(50) compressed", "varchar compressed"),
     ],
 )
 def test_columns_that_cannot_be_read_are_refused_unless_excluded(shop: Shop, kind: str, said: str) -> None:
-    if kind in {"uuid", "inet6"} and not shop.is_mariadb:
+    if kind in {"uuid", "inet6", "varchar(50) compressed"} and not shop.is_mariadb:
         pytest.skip("MySQL has no such type")
     shop.sql(f"CREATE TABLE t (id int PRIMARY KEY, v int, c {kind})", "INSERT INTO t (id, v) VALUES (1, 1)")
     text = shop.error(shop.config("t"))
@@ -134,6 +135,8 @@ def test_columns_that_cannot_be_read_are_refused_unless_excluded(shop: Shop, kin
     assert "exclude: [c]" in text
     config = shop.config("t", exclude=["c"])
     shop.ingest(config)
+    if "compressed" in kind:  # in front of another column, which begins where it ends
+        shop.sql("INSERT INTO t (c, id, v) VALUES (repeat('x', 40), 5, 5)", "DELETE FROM t WHERE id = 5")
     shop.sql("INSERT INTO t (id, v) VALUES (2, 2)", "UPDATE t SET v = 3 WHERE id = 1")
     shop.ingest(config)
     assert shop.values(config, "t") == [(1, 3), (2, 2)]
@@ -146,6 +149,17 @@ def test_time_of_day_can_be_asked_for(shop: Shop) -> None:
     shop.sql("INSERT INTO t VALUES (2, '00:00:01')")
     shop.ingest(config)
     assert [str(row["v"]) for row in shop.rows(config, "t")] == ["12:30:00", "00:00:01"]
+
+
+@BOTH
+def test_signs_of_numbers_in_the_log_are_those_of_their_own_columns(shop: Shop) -> None:
+    columns = "y year, a int unsigned, b int, c tinyint unsigned, f float, d decimal(5, 2) unsigned, e bigint, g double, h smallint unsigned"
+    shop.sql(f"CREATE TABLE t (id int PRIMARY KEY, {columns}, i int)")
+    config = shop.config("t")
+    shop.ingest(config)
+    shop.sql("INSERT INTO t VALUES (1, 2024, 4294967295, -1, 255, -1.5, 9.75, -5, -1.5, 65535, -7)")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(1, 2024, 2**32 - 1, -1, 255, -1.5, Decimal("9.75"), -5, -1.5, 65535, -7)]
 
 
 DOCUMENTS = [
