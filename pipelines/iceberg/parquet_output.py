@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.iceberg.storage import Storage
+from pipelines.iceberg.storage import Storage, writing
 from scan_core import NestedField, PrimitiveType
 from scan_core.files import (
     BLOOM_FILTER,
@@ -188,21 +188,22 @@ def write_parquet(
     bloom_filter_options: dict[str, dict[str, float]] | None,
 ) -> tuple[pq.FileMetaData, int]:
     """Write a file; return its footer and size."""
-    output = ParquetOutput(
-        storage.open_output(path),
-        rows.schema,
-        compression=options.compression,
-        use_dictionary=use_dictionary,
-        column_encoding=column_encoding,
-        max_rows_per_page=options.page_rows,
-        bloom_filter_options=bloom_filter_options,
-    )
-    try:
-        output.write(rows, options.row_group_rows)
-    except BaseException:
-        output.abandon()
-        raise
-    return output.finish()
+    with writing(path):
+        output = ParquetOutput(
+            storage.open_output(path),
+            rows.schema,
+            compression=options.compression,
+            use_dictionary=use_dictionary,
+            column_encoding=column_encoding,
+            max_rows_per_page=options.page_rows,
+            bloom_filter_options=bloom_filter_options,
+        )
+        try:
+            output.write(rows, options.row_group_rows)
+        except BaseException:
+            output.abandon()
+            raise
+        return output.finish()
 
 
 class ParquetOutput:

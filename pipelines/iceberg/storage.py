@@ -3,11 +3,12 @@
 Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 """
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,21 @@ def reached(point: CrashPoint) -> None:
 
 _REQUESTS = 16
 """Files of an object store that are removed at the same time: each costs a round trip."""
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Name the file in the error of a full disk, which Arrow raises without saying where.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        raise OSError(errno.ENOSPC, "the disk is full: free space there and run it again", path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +93,7 @@ class Storage:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file."""
-        with self.open_output(path) as sink:
+        with writing(path), self.open_output(path) as sink:
             sink.write(data)
 
     def read(self, path: str) -> bytes:

@@ -37,7 +37,7 @@ from pipelines.iceberg.row_shape import (
     in_order,
     split_by_partition,
 )
-from pipelines.iceberg.storage import Storage
+from pipelines.iceberg.storage import Storage, writing
 from pipelines.workers import ahead, num_threads
 from scan_core import FILE_PATH_ID, POSITION_ID, ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
 
@@ -385,7 +385,8 @@ class RollingWriter:
     def _add(self, part: PartitionedRows) -> None:
         file = self._open.pop(part.values, None) or self._begin(part)
         self._open[part.values] = file  # the most recently used last
-        file.output.write(part.rows, self._layout.row_group_rows)
+        with writing(file.path):
+            file.output.write(part.rows, self._layout.row_group_rows)
         file.nans.update(nan_counts(part.rows, self._target.schema))
         if file.output.num_bytes >= self._layout.target_file_bytes:
             self._finish(file)
@@ -396,22 +397,24 @@ class RollingWriter:
         name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
         path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
         self._paths.append(path)
-        output = ParquetOutput(
-            self._target.storage.open_output(path),
-            part.rows.schema,
-            compression=self._layout.compression,
-            use_dictionary=dictionary_columns(part.rows) if self._layout.sample_dictionaries else True,
-            max_rows_per_page=self._layout.page_rows,
-            bloom_filter_options=bloom_filters(
-                [self._target.schema.find(name) for name in self._layout.bloom_filters],
-                min(part.rows.num_rows, self._layout.row_group_rows),
-            ),
-        )
+        with writing(path):
+            output = ParquetOutput(
+                self._target.storage.open_output(path),
+                part.rows.schema,
+                compression=self._layout.compression,
+                use_dictionary=dictionary_columns(part.rows) if self._layout.sample_dictionaries else True,
+                max_rows_per_page=self._layout.page_rows,
+                bloom_filter_options=bloom_filters(
+                    [self._target.schema.find(name) for name in self._layout.bloom_filters],
+                    min(part.rows.num_rows, self._layout.row_group_rows),
+                ),
+            )
         return _OpenFile(path, part.values, output)
 
     def _finish(self, file: _OpenFile) -> None:
         del self._open[file.partition]
-        footer, size = file.output.finish()
+        with writing(file.path):
+            footer, size = file.output.finish()
         self.files.append(
             describe_parquet(
                 file.path,

@@ -1,5 +1,7 @@
 import datetime as dt
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,24 @@ def test_bloom_filters_of_keys_are_written_when_asked(tmp_path: Path) -> None:
         for wanted in (False, True)
     )
     assert with_filter.file_size_bytes > plain.file_size_bytes + 4000
+
+
+class Full(Storage):
+    """The files of a disk that takes no byte more."""
+
+    def open_output(self, _path: str) -> pa.NativeFile:
+        return pa.OSFile("/dev/full", "wb")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
+    target = replace(target_in(tmp_path), storage=Full())
+    actions: list[tuple[Callable[[], object], str]] = [
+        (lambda: Full().write("/there/metadata.json", b"{}"), "/there/metadata.json"),
+        (lambda: write_rows(rows(10), target, UNPARTITIONED), f"{target.data_location}/"),
+        (lambda: write_deletes(pa.table({"id": [1]}), target, UNPARTITIONED, (1,)), f"{target.data_location}/"),
+    ]
+    for act, place in actions:
+        with pytest.raises(OSError, match="the disk is full: free space there and run it again") as error:
+            act()
+        assert error.value.errno == errno.ENOSPC
+        assert str(error.value.filename).startswith(place)
