@@ -106,6 +106,51 @@ def of_events_in_disorder(folder: Path, draw: random.Random) -> None:
         lines(folder, f"{number}.jsonl", texts)
 
 
+ODD_VALUES = (
+    *(
+        "1e400",
+        "1e-400",
+        "-0",
+        "-0.0",
+        "1.0",
+        "10e-1",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "01",
+        "1.",
+        "NaN",
+    ),
+    *(
+        '"\\ud800"',
+        '"\\ude00\\ud83d"',
+        '"\\ud83d\\ude00"',
+        '"\\u0000"',
+        '"\\u12"',
+        '"\t"',
+        '"\\x"',
+        "[" * 80 + "]" * 80,
+    ),
+    *('1, "v": 2', '1, "\\u0076": 2', '1, "\\u0077": 2', '1, ".w": 2', "{}", "[]", "tru"),
+)
+"""What may follow the name of a member, for better or worse."""
+
+
+def odd(folder: Path, draw: random.Random) -> None:
+    """Odd values, names and keys, members in any order; files with a mark of their encoding, other ends of lines, bad bytes or a cut end."""
+    for number in range(6):
+        texts = []
+        for n in range(60):
+            value = draw.choice(ODD_VALUES) if number > 1 else str(n)
+            name, key = draw.choice(["id", "i\\u0064"]), draw.choice(["null", "1.0"]) if n % 9 == 0 else n % 20
+            row = f'{{"{name}": {key}, "v": {value}}}'
+            members = ['"op": "u"', f'"after": {row}', '"source": {"table": "products"}', '"before": null']
+            texts.append("{" + ", ".join(draw.sample(members, 4)) + "}")
+        data = ("\r\n" if number % 2 else "\n").join(texts).encode()
+        data = b"\xef\xbb\xbf" + data if number == 2 else data
+        data = data.replace(b'": 7}', b'": "\xff"}') + (b"" if number == 3 else b"\n")
+        (folder / f"{number}.jsonl").write_bytes(data[:-9] if number == 4 else data)
+
+
 FEEDS: dict[str, tuple[Land, str | None, dict[str, Any]]] = {
     "changing": (changing, "debezium-json", {"shop.products": KEY | {"max_quarantine_ratio": 1.0}}),
     "changing, no format": (changing, None, {"shop.products": KEY | {"max_quarantine_ratio": 1.0}}),
@@ -128,6 +173,7 @@ FEEDS: dict[str, tuple[Land, str | None, dict[str, Any]]] = {
     "named tables": (of_tables, None, {f"shop.t{n}": KEY for n in range(4)}),
     "transactions": (of_transactions, "wal2json", {"shop.products": KEY}),
     "columns": (of_columns, "dms", {"shop.products": KEY}),
+    "odd": (odd, "debezium-json", {"shop.products": KEY | {"max_quarantine_ratio": 1.0}}),
     "csv": (csv, None, {"shop.products": KEY}),
     "compressed and cut": (compressed, "debezium-json", {"shop.products": KEY}),
     "cut, in quarantine": (compressed, "debezium-json", {"shop.products": KEY | {"unreadable": "quarantine"}}),
