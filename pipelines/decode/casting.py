@@ -15,6 +15,8 @@ from scan_core import Mask
 MAX_NUMBER_CHARACTERS = 4_096
 """Longer text is not a number: a double's exact digits take 1,100 characters, a decimal's 40."""
 _MAX_DIGITS = 38
+_INTEGER_DIGITS = 20
+"""Of the largest unsigned integer of 64 bits."""
 _EXPONENT = 0x65
 _LOWER_CASE = 0x20
 _MAX_EXPONENT_DIGITS = 6
@@ -35,6 +37,9 @@ def cast_each(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
         return _shown(array)
     if pa.types.is_timestamp(held) and (pa.types.is_date(arrow) or pa.types.is_time(arrow)):
         return _moments(array, arrow)
+    if pa.types.is_decimal(arrow) and pa.types.is_integer(held):
+        # Arrow casts no integers to decimals with fewer digits than the largest integer of the type, not even NULL.
+        array = array.cast(pa.decimal128(_INTEGER_DIGITS, 0))
     if not pa.types.is_decimal(arrow) or not _may_pass_bounds(array, arrow.scale):
         return _cast(array, arrow)
     bounded, refused = _bounded(array.cast(pa.string()), arrow)
@@ -55,7 +60,7 @@ def _cast(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
             return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
         except pa.ArrowInvalid:
             if last - first == 1:
-                bad[first] = True
+                bad[first] = piece[0].is_valid  # Arrow may refuse two types whatever the values are
                 parts.append(pa.nulls(1, arrow))
             else:
                 middle = (first + last) // 2
@@ -90,8 +95,6 @@ def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
     if pa.types.is_decimal(kind):
         added = scale - kind.scale
         return bool(kind.precision + added > _MAX_DIGITS and _max_digits(given) + added > _MAX_DIGITS)
-    if pa.types.is_integer(kind):
-        return scale + 20 > _MAX_DIGITS
     if not _is_text(kind) or not len(given):
         return False
     text = given.cast(pa.string())

@@ -6,6 +6,7 @@ that a feed did not send.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -264,27 +265,26 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
     wrong: dict[str, tuple[Mask, Reasons]] = {}
     present = columns.is_object
     num_cut = 0
-    ready = decoded_by_rows(columns, types) if isinstance(columns, Members) else {}
+    absent = absent_columns(columns) if isinstance(columns, Members) else frozenset()
+    given = {name: kind for name, kind in types.items() if name not in absent}
+    ready = decoded_by_rows(columns, given) if isinstance(columns, Members) else {}
     hiding = columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
     for name in columns.names:
         if name not in types:
             continue
+        if name in absent:
+            arrays[name] = pa.nulls(len(columns), _type_of_nothing(types[name]))
+            if present.any():
+                missing[name] = present
+            continue
         column = ready[name] if name in ready else columns.column(name)
-        if isinstance(column, SpanColumn):
-            lacking = present & (column.kind == kernels.MISSING)
-            if lacking.any():
-                missing[name] = lacking
-            hidden = find_placeholders(column, placeholders) if name in hiding else None
-            if hidden is not None:
-                unavailable[name] = hidden
-                column = column.without(hidden)
-            arrays[name], bad = decode(column, types[name])
-        else:
-            hidden = arrow_columns.find_placeholders(column, placeholders[0]) if placeholders else None
-            if hidden is not None:
-                unavailable[name] = hidden
-                column = pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column)
-            arrays[name], bad = arrow_columns.decode(column, types[name])
+        if isinstance(column, SpanColumn) and (lacking := present & (column.kind == kernels.MISSING)).any():
+            missing[name] = lacking
+        column, hidden = _without_unsent(column, placeholders, may_have=name in hiding)
+        if hidden is not None:
+            unavailable[name] = hidden
+        is_text = isinstance(column, SpanColumn)
+        arrays[name], bad = (decode if is_text else arrow_columns.decode)(column, types[name])
         into = types[name].into
         if into is not None:
             arrays[name], unfit = fitted(arrays[name], into)
@@ -294,6 +294,31 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
         num_cut += count_cut(column, types[name])
     twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
     return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
+
+
+def _without_unsent(
+    column: SpanColumn | pa.Array, placeholders: tuple[bytes, ...], *, may_have: bool
+) -> tuple[SpanColumn | pa.Array, Mask | None]:
+    """(the column with NULL in place of values that were not sent, which they are; None if none are)."""
+    if isinstance(column, SpanColumn):
+        hidden = find_placeholders(column, placeholders) if may_have else None
+        return column if hidden is None else column.without(hidden), hidden
+    hidden = arrow_columns.find_placeholders(column, placeholders[0]) if placeholders else None
+    return column if hidden is None else pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column), hidden
+
+
+def absent_columns(members: Members) -> frozenset[str]:
+    """Columns that no event has, such as all of the old rows of a database that does not log them."""
+    absent = members.kinds[:, kernels.MISSING] == len(members)
+    return frozenset(name for name, is_absent in zip(members.names, absent.tolist(), strict=True) if is_absent)
+
+
+@lru_cache(maxsize=4096)
+def _type_of_nothing(wanted: ValueType) -> pa.DataType:
+    """The type of a decoded column without values."""
+    spans = np.zeros(0, np.int32)
+    array, _ = decode(SpanColumn(np.zeros(0, np.uint8), spans, spans, np.zeros(0, np.int8)), wanted)
+    return array.type if wanted.into is None else fitted(array, wanted.into)[0].type
 
 
 class ImageSource(Protocol):

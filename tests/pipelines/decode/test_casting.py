@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -41,3 +42,44 @@ def test_all_that_fits_is_cast() -> None:
     values, bad = cast_each(pa.array(texts), pa.decimal128(38, 2))
     assert values.to_pylist() == [None if text is None else Decimal(text) for text in texts]
     assert not bad.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (3, 0), (4, 2), (20, 2), (21, 2), (38, 18), (38, 30), (38, 38)])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_integers_that_have_the_digits_of_a_decimal_are_cast(kind: str, shape: tuple[int, int]) -> None:
+    info = np.iinfo(kind)
+    numbers = [
+        n
+        for n in (None, 0, 5, -5, 10, 99, 100, 10**10, 10**18, info.min, info.max)
+        if n is None or info.min <= n <= info.max
+    ]
+    values, bad = cast_each(pa.array(numbers, pa.type_for_alias(kind)), pa.decimal128(*shape))
+    fits = [n is None or abs(n) < 10 ** (shape[0] - shape[1]) for n in numbers]
+    assert values.to_pylist() == [n if fit else None for n, fit in zip(numbers, fits, strict=True)]
+    assert bad.tolist() == [not fit for fit in fits]
+
+
+TYPES = [
+    *(
+        pa.bool_(),
+        pa.int8(),
+        pa.int64(),
+        pa.uint64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.binary(8),
+    ),
+    *(pa.binary(16), pa.date32(), pa.time64("us"), pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.timestamp("s")),
+    *(pa.decimal128(3, 2), pa.decimal128(38, 0), pa.decimal128(38, 38)),
+]
+
+
+@pytest.mark.parametrize("wanted", TYPES, ids=str)
+@pytest.mark.parametrize("held", TYPES, ids=str)
+def test_null_is_a_value_of_every_type(held: pa.DataType, wanted: pa.DataType) -> None:
+    for count in (1, 3):
+        values, bad = cast_each(pa.nulls(count, held), wanted)
+        assert (values.type, values.null_count) == (wanted, count)
+        assert not bad.any()

@@ -110,3 +110,27 @@ def test_doubles_are_the_nearest_ones_or_are_left_to_the_caller() -> None:
 def test_what_is_no_plain_number_is_left_to_the_caller() -> None:
     texts = ["", "-", ".", "e5", "1e", "1e+", "1.2.3", "1x", "NaN", "Infinity", "1e99999", "4.9e-324", "1e400", " 1"]
     assert doubles(texts)[1].all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(["text", "int", "list"]), VALUES) | st.just([]), max_size=5))
+def test_columns_that_no_event_has_are_what_decoding_them_gives(rows: list[Any]) -> None:
+    types = TYPES | {
+        "struct": ValueType(pa.struct([("a", pa.int64())]), members=(("a", ValueType(pa.int64())),)),
+        "null": ValueType(pa.null()),
+        "json": ValueType(pa.string(), Encoding.TEXT),
+        "wide": ValueType(pa.int32(), widens=True),
+        "into": ValueType(pa.int64(), into=pa.decimal128(20, 2)),
+        "bytes": ValueType(pa.binary()),
+        "uuid": ValueType(pa.binary(16)),
+    }
+    members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())), tuple(types))
+    found = typed(members, types)
+    with patch.object(image, "absent_columns", lambda _: frozenset()):
+        wanted = typed(members, types)
+    assert [(n, c.type, c.null_count) for n, c in found.columns.items()] == [
+        (n, c.type, c.null_count) for n, c in wanted.columns.items()
+    ]
+    assert {n: m.tolist() for n, m in found.missing.items()} == {n: m.tolist() for n, m in wanted.missing.items()}
+    assert (found.unavailable.keys(), found.wrong.keys()) == (wanted.unavailable.keys(), wanted.wrong.keys())
+    assert (found.num_cut, found.repeated is None) == (wanted.num_cut, wanted.repeated is None)
