@@ -225,6 +225,16 @@ def reader_of(document: str) -> AvroReader:
     return AvroReader(fields, types, parsed, array)
 
 
+def is_record(document: str) -> bool:
+    """Whether a schema is of a record, or is broken so that reading it says why; keys may be of a plain type."""
+    try:
+        schema = load_schema(document)
+    except ValueError:
+        return True
+    kind = schema.get("type") if isinstance(schema, Mapping) else schema
+    return isinstance(schema, Mapping) and (kind == "record" or kind not in {*_PHYSICAL, "fixed", "array", "map"})
+
+
 def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
     """Read the records of a block of a file; None if it does not hold them."""
     if count == 0:

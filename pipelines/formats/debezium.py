@@ -17,6 +17,7 @@ from pipelines.decode.avro import (
     Schemas,
     UnknownSchemaError,
     folder,
+    is_record,
     read_values,
     reader_of,
     registry,
@@ -457,7 +458,7 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
     values, keys, garbled = _messages(raw)
     source = options.source()
     value = _decoded(values, source, options.schema_id_bytes, "")
-    key = _decoded(_framed_only(keys), source, options.schema_id_bytes, "message key: ")
+    key = _decoded(_framed_only(keys), source, options.schema_id_bytes, "message key: ", is_key=True)
     broken = garbled | (value.code == _Decoded.BROKEN) | (key.code == _Decoded.BROKEN)
     empty = np.asarray(values.is_null()) & ~garbled
     deletes = empty & (key.code >= 0) if options.tombstones == "delete" else np.zeros(len(values), np.bool_)
@@ -508,8 +509,8 @@ class _Decoded:
         return {name: pa.concat_arrays(table.column(name).chunks) for name in table.column_names}, types
 
 
-def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str) -> _Decoded:
-    """Decode messages, those of one schema together."""
+def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str, *, is_key: bool = False) -> _Decoded:
+    """Decode messages, those of one schema together; keys that are a plain value name no column and count as none."""
     count = len(messages)
     header = 1 + id_bytes
     code = np.full(count, _Decoded.NOTHING, np.int32)
@@ -521,7 +522,10 @@ def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str
     for number, head in enumerate(heads.dictionary.to_pylist()):
         rows = np.flatnonzero(of_head == number)
         try:
-            reader = reader_of(source.document(_schema_id(head, id_bytes)))
+            document = source.document(_schema_id(head, id_bytes))
+            if is_key and not is_record(document):
+                continue
+            reader = reader_of(document)
         except UnknownSchemaError as error:
             code[rows] = _Decoded.BROKEN
             refusals.append(Refusal(rows, f"{what}{error}"))

@@ -16,7 +16,7 @@ from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
 from pipelines.errors import PipelineError
 from pipelines.formats.registry import scan
-from pipelines.iceberg.catalog import open_to_look, sqlite_file
+from pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
 from pipelines.iceberg.warehouse import local_warehouse, write_probe
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.table_patterns import expanded
@@ -52,7 +52,7 @@ def examine(config: Config) -> Iterator[Examined]:
         yield Examined("catalog", Finding("catalog", "ok", text))
     except (PipelineError, ScanError) as error:
         yield Examined("catalog", Finding("catalog", "failed", str(error)))
-    yield Examined("catalog", _warehouse(config))
+    yield Examined("catalog", _warehouse(config, catalog))
     known = config if catalog is None else expanded(config, catalog)
     with closing(Readers()) as readers:
         for feed in feeds_of(known, [*known.tables, *known.patterns], readers):
@@ -67,7 +67,7 @@ def examine(config: Config) -> Iterator[Examined]:
             yield from (Examined(feed.source.title, finding) for finding in _source(feed, positions))
 
 
-def _warehouse(config: Config) -> Finding:
+def _warehouse(config: Config, catalog: Any) -> Finding:
     folder = local_warehouse(config)
     if folder is not None:
         parent = next(p for p in (folder, *folder.parents) if p.exists())
@@ -77,13 +77,33 @@ def _warehouse(config: Config) -> Finding:
             )
         return Finding("warehouse", "ok", f"{folder} can be written")
     if config.catalog.warehouse is None or "://" not in config.catalog.warehouse:
-        what = "the catalog decides where tables are, and gives the rights with each table: the first run shows it"
-        return Finding("warehouse", "ok", what)
+        return _places_of_tables(config, catalog)
     try:
         write_probe(config.catalog.warehouse, config.catalog.properties)
     except PipelineError as error:
         return Finding("warehouse", "failed", str(error))
     return Finding("warehouse", "ok", f"{config.catalog.warehouse}: a file was written, read and deleted")
+
+
+def _places_of_tables(config: Config, catalog: Any) -> Finding:
+    """Where the catalog decides the places of tables, one that exists is tried, with the rights that come with it."""
+    if catalog is None or isinstance(catalog, LightCatalog):
+        return Finding("warehouse", "warning", "not tried, as the catalog could not be asked for a table")
+    try:
+        found = (find_table(catalog, name) for name in (*map(change_log_name, config.tables), *config.tables))
+        table = next((table for table in found if table is not None), None)
+        if table is None:
+            return Finding(
+                "warehouse",
+                "warning",
+                "not tried: the catalog decides where tables are and gives the rights with each, and none of the config exists "
+                "yet; the first run shows whether files can be written",
+            )
+        place = f"{table.location()}/data"
+        write_probe(place, table.io.properties)
+    except (PipelineError, ScanError) as error:
+        return Finding("warehouse", "failed", str(error))
+    return Finding("warehouse", "ok", f"{place}: a file was written, read and deleted with the rights of that table")
 
 
 def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:

@@ -271,6 +271,18 @@ def test_tombstones_delete_where_they_are_the_only_sign(schemas: Path) -> None:
     assert ops(result) == [("d", 7)]
 
 
+@pytest.mark.parametrize("schema", ["string", {"type": "long"}, {"type": "string", "connect.name": "x"}])
+def test_keys_that_are_a_plain_value_name_no_column(schema: Any, schemas: Path) -> None:
+    (schemas / "9.avsc").write_text(json.dumps(schema))
+    key = b"\0\0\0\0\x09\x02\x31"
+    events = from_documents([message(envelope(), EVENTS[0], 2), None], keys=[key, key])
+    ignored = decoded(events, ("id",), schemas=str(schemas))
+    assert ops(ignored)
+    assert (ignored.skipped, ignored.rejected.num_rows) == ({"tombstone": 1}, 0)
+    wanted = decoded(events, ("id",), schemas=str(schemas), tombstones="delete")
+    assert "its key is not an object of columns" in wanted.rejected.table.column("reason")[0].as_py()
+
+
 def test_messages_without_a_place_for_schemas_are_an_error_that_says_what_to_add() -> None:
     with pytest.raises(ConfigError, match="registry or schemas"):
         decoded(from_documents([message(envelope(), EVENTS[0], 2)]), ("id",))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipelines.formats.debezium import KEYLESS
 from tests.pipelines.formats.debezium_events import Row, changes, event, read, reasons, schema_of
 
 
@@ -27,6 +28,13 @@ def test_unwrapped_rows_with_flags_decode() -> None:
 def test_unwrapped_tombstones_delete_where_they_are_the_only_sign() -> None:
     decoded = read({"id": 1, "n": "a"}, None, keys=[{"id": 1}, {"id": 1}], options={"tombstones": "delete"}, key=())
     assert changes(decoded, "op", "key") == [{"op": "u", "key": {"id": 1}}, {"op": "d", "key": {"id": 1}}]
+
+
+def test_a_tombstone_that_is_to_delete_must_say_what() -> None:
+    decoded = read({"id": 1, "n": "a"}, None, None, keys=[{"id": 1}, 1, None], options={"tombstones": "delete"}, key=())
+    assert changes(decoded, "op", "key") == [{"op": "u", "key": {"id": 1}}]
+    assert reasons(decoded) == [(2, KEYLESS), (3, KEYLESS)]
+    assert not decoded.skipped
 
 
 def test_unwrapped_rows_may_have_columns_called_op_and_after() -> None:

@@ -13,6 +13,7 @@ from pipelines.config.project import load
 from pipelines.ingest.discovery import discover
 from pipelines.ingest.feed_run import run_once
 from tests.support.object_server import properties_of, serving, store_of
+from tests.support.rest_catalog import serving_catalog
 
 EVENTS = "".join(
     json.dumps(
@@ -136,3 +137,27 @@ def test_names_are_distinct(tmp_path: Path) -> None:
         "shop.products_2",
         "shop.orders_2",
     }
+
+
+def test_the_warehouse_of_a_rest_catalog_is_said_to_be_untried_until_there_is_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "1.jsonl").write_text(EVENTS)
+    source = {"type": "files", "path": "*.jsonl", "format": "debezium-json"}
+    with serving_catalog(tmp_path) as server:
+        document = {"catalog": server.properties, "tables": {"shop.products": {"source": source, "key": ["id"]}}}
+        (tmp_path / "nevermore.yaml").write_text(json.dumps(document))
+
+        def warehouse() -> dict[str, str]:
+            capsys.readouterr()
+            run("doctor", "--config", str(tmp_path / "nevermore.yaml"), "--json")
+            findings = map(json.loads, capsys.readouterr().out.splitlines())
+            return next(finding for finding in findings if finding["what"] == "warehouse")
+
+        before = warehouse()
+        assert (before["status"], before["found"][:9]) == ("warning", "not tried")
+        assert run_once(load(tmp_path / "nevermore.yaml")).exit_code == 0
+        after = warehouse()
+        assert (after["status"], "with the rights of that table" in after["found"]) == ("ok", True)
+        server.is_down = True
+        assert warehouse()["status"] == "warning"
