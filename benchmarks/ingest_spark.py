@@ -19,7 +19,7 @@ from benchmarks.results import Ratio, record
 from pipelines.config.project import load
 from pipelines.ingest.feed_run import freeze_imports, run_once
 
-ROUNDS = 3
+ROUNDS = 2
 GOAL = 1.3
 CASES = {
     "narrow first load": 1_500_000,

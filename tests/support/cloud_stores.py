@@ -1,4 +1,4 @@
-"""Emulators of Google Cloud Storage and of Azure's blobs, each a process of its own on a free port of this machine.
+"""Emulators of S3, Google Cloud Storage and Azure's blobs, each on a free port of this machine.
 
 That of Google comes from PyPI. Azurite is Microsoft's; npm fetches it once per user and version.
 """
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+
+from tests.support.object_server import properties_of, serving, store_of
 
 AZURITE = "3.37.0"
 ACCOUNT = "devstoreaccount1"
@@ -56,6 +58,16 @@ class CloudStore:
     def write(self, path: str, data: bytes) -> None:
         with self.files.open_output_stream(f"{self.container.partition('@')[0]}/{path}") as file:
             file.write(data)
+
+
+@contextmanager
+def amazon_store() -> Iterator[CloudStore]:
+    """S3 with an empty bucket."""
+    with serving() as endpoint:
+        properties = properties_of(endpoint)
+        files = store_of(properties)
+        files.create_dir("bucket")
+        yield CloudStore("s3", properties, files, "bucket")
 
 
 @contextmanager
