@@ -80,6 +80,30 @@ def wait_for(is_so: Any, process: Any) -> None:
         time.sleep(0.05)
 
 
+OVERTAKING = {"spark.speculation": True, "spark.speculation.interval": "50ms", "spark.speculation.quantile": 0.1}
+"""A task is begun again elsewhere as soon as it is slower than others."""
+
+
+def test_tasks_that_are_overtaken_change_nothing(
+    cluster: StandaloneCluster, truth: dict[str, list[str]], tmp_path: Path
+) -> None:
+    spark = {"master": cluster.url, "conf": {**SPARK["conf"], **OVERTAKING}}
+    project = make(tmp_path / "project", table={"ingest": {"engine": "spark"}}, spark=spark)
+    process = start("pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml"))
+    wait_for(cluster.executors, process)
+    rounds = 0
+    while process.poll() is None and rounds < 5:
+        for pid in cluster.executors()[:1]:
+            os.kill(pid, signal.SIGSTOP)  # its tasks are begun elsewhere, and end both
+            time.sleep(2)
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(1)
+        rounds += 1
+    assert process.wait(SECONDS) == 0
+    assert rounds
+    assert content(project) == truth
+
+
 @pytest.mark.parametrize("victim", ["executors", "driver"])
 def test_what_is_ingested_is_right(
     victim: str, cluster: StandaloneCluster, truth: dict[str, list[str]], tmp_path: Path

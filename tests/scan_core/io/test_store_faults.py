@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import scan_core
-from scan_core import Scan, ScanCancelledError, ScanOptions
+from scan_core import Scan, ScanCancelledError, ScanError, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 from scan_core.io import cache, disk_cache, object_store, read_bytes
@@ -230,7 +230,7 @@ def test_properties_override_the_environment(
     assert not [asked for asked in store.asked if asked.bytes == "HEAD" and asked.name.endswith(".parquet")]
 
 
-@pytest.mark.parametrize("client", ["obstore", "pyarrow"])
+@pytest.mark.parametrize("client", ["obstore", pytest.param("pyarrow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("silent", ["manifests", "deletes", "footers", "pages"])
 def test_a_scan_is_cancelled_while_the_store_is_silent(
@@ -265,3 +265,21 @@ def test_a_scan_is_cancelled_while_the_store_is_silent(
             released.set()
     store.fault = lambda _: None
     assert ids_of(opened(store, folder)) == EXPECTED
+
+
+@pytest.mark.parametrize("status", [403, *(pytest.param(n, marks=pytest.mark.slow) for n in (400, 401, 404, 412))])
+@pytest.mark.parametrize("kept", [0, 64 * 1024**2], ids=["nothing kept", "kept on disk"])
+@pytest.mark.parametrize("answered", [0, 1, 3, 5])
+def test_credentials_that_expire_within_a_scan(
+    store: Store, folder: Path, status: int, kept: int, answered: int
+) -> None:
+    options = ScanOptions(parallelism=2, disk_cache_bytes=kept)
+    scan = opened(store, folder).with_options(options)
+    assert ids_of(scan) == EXPECTED
+    forget()
+    store.clear()
+    store.fault = lambda _: Fault(status) if len(store.asked) > answered else None
+    with pytest.raises(ScanError, match=r"\.(parquet|avro|json)") as raised:
+        ids_of(scan)
+    assert "no-secret" not in str(raised.value)
+    assert len(store.asked) < 60, "refused requests are not repeated for long"
