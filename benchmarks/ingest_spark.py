@@ -22,8 +22,8 @@ from pipelines.ingest.feed_run import freeze_imports, run_once
 ROUNDS = 2
 GOAL = 1.3
 CASES = {
-    "narrow first load": 1_500_000,
-    "narrow changes": 1_500_000,
+    "narrow first load": 1_000_000,
+    "narrow changes": 1_000_000,
     "wide first load": 300_000,
     "wide changes": 300_000,
 }

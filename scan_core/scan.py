@@ -474,8 +474,8 @@ class Scan(ScanRequest):
     def cancel(self) -> None:
         """Stop what this very scan runs, in whichever threads: its methods and iterators raise `ScanCancelledError`.
 
-        Those that wait for rows raise it at once, those that read in their own thread after the columns at hand. Later runs
-        are not affected.
+        Those that wait, for rows of other threads or for an object store, raise it at once, those that read in their own thread
+        after the columns at hand. Later runs are not affected.
         """
         for running in list(self._last.running):
             running.cancel()

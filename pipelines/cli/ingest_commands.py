@@ -237,6 +237,9 @@ def _result_lines(table: "TableReport") -> Iterator[str]:
         commits = f"{counted(table.mirror_commits, 'commit')}, snapshot {table.snapshot_id}"
         result = f"{written} in {commits}" if table.mirror_commits else "nothing to commit"
         yield f"{table.table}: {events or 'no events'}; {result}"
+        if table.why_local is not None:
+            did = "read" if table.engine == "local" else "applied to the mirror"
+            yield f"{table.table}: {did} by this process, not by Spark: {table.why_local}"
         if table.superseded:
             yield f"{table.table}: skipped {counted(table.superseded, 'event')} older than a truncate already applied"
         yield from (f"{table.table}: {column}" for column in table.unmet_columns)

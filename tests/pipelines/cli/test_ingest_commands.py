@@ -242,6 +242,10 @@ def test_threads_and_engine_of_one_run(run: Run, tmp_path: Path) -> None:
     code, output, errors = run("ingest", "--threads", 3, "--engine", "local", "--config", config)
     assert (code, output.startswith("shop.t: 4 creates")) == (0, True), errors
     assert [row["id"] for row in rows_of(run, config, "shop.t")] == [0, 1, 2, 3]
+    (tmp_path / "landing" / "4.jsonl").write_text(EVENT.format(id=4))
+    code, output, _ = run("ingest", "--engine", "auto", "--config", config)
+    assert "shop.t: read by this process, not by Spark: " in output
+    assert "new bytes are less than spark_above_bytes: 10,737,418,240" in output
     for options, said in (
         (["--threads", 0], "--threads: must be at least 1"),
         (["--engine", "java"], "--engine"),
