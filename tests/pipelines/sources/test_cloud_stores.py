@@ -55,7 +55,9 @@ def test_events_become_tables(store: CloudStore, tmp_path: Path) -> None:
     assert found_nothing_new(load(config)) is not None
 
 
-@pytest.mark.parametrize("name", ["a b", "a+b", "50%", "a%20b", "ä€", "day=1", "a&b", "a'b", "~x", "a,b;c", "*x", "[a]", "emoji 🙂"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a+b", "50%", "a%20b", "ä€", "day=1", "a&b", "a'b", "~x", "a,b;c", "*x", "[a]", "emoji 🙂"]
+)
 def test_odd_names(store: CloudStore, name: str, tmp_path: Path) -> None:
     place = f"odd {name.translate(str.maketrans('', '', '*[]'))}"  # which patterns take for wildcards
     config = project(tmp_path, store, place)
