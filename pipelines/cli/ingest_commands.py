@@ -34,7 +34,7 @@ def init(
         typer.Option(
             "--from",
             metavar="ADDRESS",
-            help="Look into a source and write a config for its tables: postgresql://user@host/db, "
+            help="Look into a source and write a config for its tables: postgresql://user@host/db, mysql://user@host/db, "
             "kafka://broker:9092/topic, s3://bucket/prefix, or a local folder.",
             show_default=False,
         ),

@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from pydantic import ValidationError
 
-from pipelines.config.project import DEFAULT_SLOT, PostgresSource, is_table_name, parse
+from pipelines.config.project import DEFAULT_SLOT, MysqlSource, PostgresSource, is_table_name, parse
 from pipelines.decode.batches import ChangeBatch
 from pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, PipelineError, SourceError
@@ -82,7 +83,7 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
     """Look into a source.
 
     Args:
-        address: `postgresql://...`, `kafka://broker:9092/topic`, `s3://bucket/prefix`, or a local folder or file.
+        address: `postgresql://...`, `mysql://...`, `kafka://broker:9092/topic`, `s3://bucket/prefix`, or a local folder or file.
         folder: folder of the config; paths in it are relative to this.
 
     Raises:
@@ -92,12 +93,14 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
     scheme = address.partition("://")[0].lower() if "://" in address else ""
     if scheme in {"postgresql", "postgres"}:
         return [_postgres(address)]
+    if scheme in {"mysql", "mariadb"}:
+        return [_mysql(address)]
     if scheme == "kafka":
         return _kafka(address, folder)
     if scheme in {"", "file", "s3", "s3a", "gs", "abfs", "abfss"}:
         return _files(address, folder)
     raise ConfigError(
-        f"--from {scheme}://: not a known kind of source; use postgresql://, kafka://, s3:// or a local folder"
+        f"--from {scheme}://: not a known kind of source; use postgresql://, mysql://, kafka://, s3:// or a local folder"
     )
 
 
@@ -239,6 +242,55 @@ def _postgres(address: str) -> FoundSource:
         steps.append("set PGPASSWORD, or add a line to ~/.pgpass: the password is not written to this file")
     entry = {"type": "postgres", "dsn": dsn, "slot": DEFAULT_SLOT, "publication": publication}
     return FoundSource(entry, tuple(found), tuple(steps))
+
+
+def _mysql(address: str) -> FoundSource:
+    """All tables of a server or of one of its databases; what cannot be followed is a comment."""
+    from pipelines.sources.mysql.load import refused
+    from pipelines.sources.mysql.server import Server
+
+    try:
+        source = MysqlSource(type="mysql", dsn=address)
+    except ValidationError as error:
+        raise ConfigError(f"--from: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    with closing(Server(source)) as server:
+        steps = [what for what in server.settings().values() if what is not None]
+        tables = server.tables()
+        if not tables:
+            raise SourceError(f"{source.title} has no tables, or none that the user may read")
+        rows = server.row_counts()
+        found = []
+        for name in tables[:MAX_TABLES]:
+            described = server.describe(name)
+            settings: dict[str, Any] = {"source_table": name}
+            facts, warnings, is_ready = [f"about {rows.get(name, 0):,} rows"], [], True
+            try:
+                server.check_engine(name)
+            except SourceError as error:
+                warnings.append(str(error))
+                is_ready = False
+            if described.key:
+                settings["key"] = list(described.key)
+            else:
+                settings["identity"] = "full"
+                warnings.append(
+                    "no primary key: the whole row identifies it, so that equal rows are counted, and deletes are larger"
+                )
+            if unreadable := refused(described):
+                settings["exclude"] = sorted(unreadable)
+                what = ", ".join(f"{column} ({kind})" for column, kind in sorted(unreadable.items()))
+                warnings.append(f"excluded, as the binary log has them in a form that cannot be read: {what}")
+                is_ready = is_ready and unreadable.keys().isdisjoint(described.key)
+            columns = tuple((column.name, column.type) for column in described.columns)
+            fact = partition_fact(columns, described.key, rows.get(name, 0))
+            facts += [fact] if fact else []
+            found.append(
+                FoundTable(_mirror(*name.split(".", 1)), settings, columns, tuple(facts), tuple(warnings), is_ready)
+            )
+    dsn, secret = _without_password(address)
+    if secret:
+        steps.append("set MYSQL_PWD: the password is not written to this file")
+    return FoundSource({"type": "mysql", "dsn": dsn}, tuple(found), tuple(steps))
 
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:

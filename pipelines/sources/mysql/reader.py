@@ -209,6 +209,15 @@ class MysqlReader:
             position,
         )
 
+    def news(self, positions: Collection[str | None]) -> str | None:
+        """See `TellsNews`: what any table of the server changed counts, as the log is one for all."""
+        base, written = self._server.written()
+        where = f"{file_name(base, parts_of(written)[0])}:{parts_of(written)[1]}"
+        if not all(self.is_loaded(position) for position in positions):
+            return f"rows to load, {where}"
+        known = [MysqlPosition.from_json(position) for position in positions if position is not None]
+        return where if any((position.base, position.at) != (base, written) for position in known) else None
+
     def check_table(self, source_table: str, position: str) -> None:
         """See `LiveSource`. A table that was dropped and created again is seen in the log; other engines have no moment to load at."""
         MysqlPosition.from_json(position)

@@ -1,0 +1,109 @@
+"""A config for a server that was looked into runs as written; encryption, logs that were removed, and news of a server."""
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli.main import main
+from pipelines.config.project import MysqlSource, load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.maintain.replay import resync_from_source
+from pipelines.maintain.status import status
+from pipelines.sources.mysql.reader import MysqlReader
+from tests.pipelines.mysql.conftest import BOTH, Shop
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@BOTH
+def test_the_config_of_a_server_runs_as_written(
+    shop: Shop, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, v decimal(10, 2), place point)",
+        "CREATE TABLE notes (text varchar(20))",
+        "CREATE TABLE old (id int PRIMARY KEY) ENGINE = MyISAM",
+        "INSERT INTO orders (id, v) VALUES (1, 1.5), (2, NULL)",
+        "INSERT INTO notes VALUES ('a'), ('a')",
+        "DROP USER IF EXISTS looker",
+        "CREATE USER looker IDENTIFIED BY 'top-secret'",
+        "GRANT ALL PRIVILEGES ON *.* TO looker",
+    )
+    address = shop.server.dsn(shop.database).replace("root@", "looker:top-secret@")
+    assert run("init", "--from", address, "--dir", str(tmp_path), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    text = (tmp_path / "nevermore.yaml").read_text()
+    assert "top-secret" not in text + json.dumps(told)
+    ready = {table["name"]: table["key"] for table in told["tables"] if table["ready"]}
+    assert ready == {f"{shop.database}.notes": [], f"{shop.database}.orders": ["id"]}
+    assert "ENGINE = InnoDB" in text
+    assert "place (point)" in text
+    monkeypatch.setenv("MYSQL_PWD", "top-secret")
+    config = load(tmp_path / "nevermore.yaml")
+    shop.ingest(config)
+    position = status(open_catalog(config), config, [f"{shop.database}.orders"])[0].position
+    with closing(MysqlReader(MysqlSource(type="mysql", dsn=address))) as reader:
+        assert reader.news([None]) is not None
+        assert reader.news([position]) is None
+        shop.sql("UPDATE orders SET v = 3 WHERE id = 2")
+        first = reader.news([position])
+        assert first is not None
+        assert reader.news([position]) == first
+        shop.sql("DROP USER looker")
+        assert reader.news([position]) != first
+
+
+def test_addresses_that_are_none_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", "--from", "mysql://127.0.0.1:1/x?tls=on", "--dir", str(tmp_path)) != 0
+    assert "unknown option tls" in capsys.readouterr().err
+    assert run("init", "--from", "mysql://root@127.0.0.1:1/x", "--dir", str(tmp_path)) != 0
+    assert "cannot connect to MySQL at 127.0.0.1:1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("server", ["mysql"], indirect=True)
+def test_connections_can_be_encrypted(shop: Shop) -> None:
+    """MySQL makes a certificate for itself, which is not for this address."""
+    shop.sql(
+        "DROP USER IF EXISTS safe", "CREATE USER safe IDENTIFIED BY 'secret' REQUIRE SSL", "GRANT ALL ON *.* TO safe"
+    )
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    address = shop.server.dsn(shop.database).replace("root@", "safe:secret@")
+    shop.source = {"dsn": f"{address}?ssl_ca={shop.server.folder / 'data' / 'ca.pem'}"}
+    assert "certificate" in shop.error(shop.config("t"))
+    shop.source = {"dsn": f"{address}?ssl=true"}
+    config = shop.config("t")
+    shop.ingest(config)
+    shop.sql("INSERT INTO t VALUES (2)")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(1,), (2,)]
+    shop.sql("DROP USER safe")
+
+
+@pytest.mark.slow
+def test_log_that_was_removed_is_an_error_with_a_way_out(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    config = shop.config("t")
+    shop.ingest(config)
+    shop.sql("UPDATE t SET v = 5", "DELETE FROM t WHERE id = 1", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    last = str(shop.sql("SHOW BINARY LOGS")[-1][0])
+    for _ in range(200):  # MariaDB keeps a file until what it has is flushed
+        shop.sql(f"PURGE BINARY LOGS TO '{last}'")
+        if shop.sql("SHOW BINARY LOGS")[0][0] == last:
+            break
+        time.sleep(0.1)
+    text = shop.error(config)
+    assert "the server has removed binlog." in text
+    assert "nevermore resync TABLE --from-source" in text
+    assert shop.values(config, "t") == [(1, 1), (2, 2)]
+    resync_from_source(open_catalog(config), config, "shop.t")
+    shop.sql("INSERT INTO t VALUES (3, 3)")
+    shop.ingest(config)
+    assert shop.values(config, "t") == [(2, 5), (3, 3)]
