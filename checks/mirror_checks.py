@@ -205,7 +205,8 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
         options=config.scan_options,
-        properties={name: value for name, value in config.catalog.properties.items() if "." in name},
+        # a catalog may lend rights with each table
+        properties={n: v for n, v in {**config.catalog.properties, **mirror.io.properties}.items() if "." in n},
         memory_bytes=settings.checks.memory_bytes,
     )
 

@@ -5,7 +5,7 @@ It is as a proxy or load balancer would leave it: a request is done and told to 
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,6 +48,7 @@ class FaultyCatalog:
         faults: of the next commits, in order.
         commits: requests for a commit so far.
         is_down: whether nobody is answered.
+        lent: properties of the object store that are given with each table, and to nobody else.
         late: what is still on its way.
     """
 
@@ -56,6 +57,7 @@ class FaultyCatalog:
     faults: list[Fault] = field(default_factory=list)
     commits: int = 0
     is_down: bool = False
+    lent: Mapping[str, str] = field(default_factory=dict)
     late: list[Callable[[], Any]] = field(default_factory=list)
 
     def happen_late(self) -> None:
@@ -67,12 +69,16 @@ class FaultyCatalog:
 
 
 @contextmanager
-def serving_catalog(folder: Path) -> Iterator[FaultyCatalog]:
-    """An empty catalog with its warehouse in `folder`, stopped at the end."""
-    known = load_catalog("known", type="sql", uri=f"sqlite:///{folder}/rest.db", warehouse=f"file://{folder}/warehouse")
+def serving_catalog(
+    folder: Path, *, warehouse: str | None = None, lent: Mapping[str, str] | None = None
+) -> Iterator[FaultyCatalog]:
+    """An empty catalog with its warehouse in `folder`, or in an object store for which it lends rights; stopped at the end."""
+    place = warehouse or f"file://{folder}/warehouse"
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/rest.db", "warehouse": place, **(lent or {})}
+    known = load_catalog("known", **properties)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     uri = f"http://127.0.0.1:{server.server_port}"
-    catalog = FaultyCatalog({"type": "rest", "uri": uri}, known)
+    catalog = FaultyCatalog({"type": "rest", "uri": uri}, known, lent=lent or {})
     server.faulty = catalog  # type: ignore[attr-defined]
     server.lock = threading.Lock()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -178,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._refuse(int(fault[-3:]), "GatewayTimeout", "the catalog takes long")
 
     def _table(self, table: Any) -> None:
-        content = {"metadata-location": table.metadata_location, "config": {}}
+        content = {"metadata-location": table.metadata_location, "config": dict(self._faulty.lent)}
         self._answer(200, content | {"metadata": json.loads(table.metadata.model_dump_json())})
 
     def _refuse(self, status: int, kind: str, message: str) -> None:

@@ -161,3 +161,30 @@ def test_the_warehouse_of_a_rest_catalog_is_said_to_be_untried_until_there_is_a_
         assert (after["status"], "with the rights of that table" in after["found"]) == ("ok", True)
         server.is_down = True
         assert warehouse()["status"] == "warning"
+
+
+def test_rights_that_a_catalog_lends_with_a_table_are_enough_for_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    (tmp_path / "1.jsonl").write_text(EVENTS)
+    source = {"type": "files", "path": "*.jsonl", "format": "debezium-json"}
+    with (
+        serving() as endpoint,
+        serving_catalog(tmp_path, warehouse="s3://bucket/lent", lent=properties_of(endpoint)) as server,
+    ):
+        store_of(properties_of(endpoint)).create_dir("bucket/lent")
+        document = {"catalog": server.properties, "tables": {"shop.products": {"source": source, "key": ["id"]}}}
+        path = tmp_path / "nevermore.yaml"
+        path.write_text(json.dumps(document))
+        for command in (
+            "ingest",
+            "doctor",
+            "check",
+            "scan shop.products",
+            "compact shop.products --all",
+            "verify shop.products",
+        ):
+            assert run(*command.split(), "--config", str(path)) == 0, (command, capsys.readouterr())
