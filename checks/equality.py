@@ -98,7 +98,7 @@ def _differences(other: str, found: Comparison) -> dict[tuple[str, str], int]:
     if found.type_differences:
         return {(f"types differ from {other}: {text}", ""): 1 for text in found.type_differences}
     return {
-        ("returned row", f"that {other} does not have"): found.num_left_only,
+        ("returned row", f"not in {other}"): found.num_left_only,
         ("row", f"of {other} not returned"): found.num_right_only,
     }
 

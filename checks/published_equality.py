@@ -670,4 +670,5 @@ def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:
         result.compared,
         tuple(result.offending_keys),
         result.severity,
+        tuple(result.details),
     )

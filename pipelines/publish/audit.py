@@ -33,6 +33,7 @@ class Verdict:
         compared: counts, by a short name.
         offending_keys: some keys or rows that are wrong.
         severity: whether a failure stops the publication, or is only reported.
+        details: what is wrong, one statement each; part of `text`.
     """
 
     table: str
@@ -42,6 +43,11 @@ class Verdict:
     compared: Mapping[str, int] = field(default_factory=dict)
     offending_keys: Sequence[Mapping[str, Any]] = ()
     severity: Literal["block", "warn"] = "block"
+    details: Sequence[str] = ()
+
+    def told(self, what: str) -> str:
+        """Lines for people, below a heading: `what` failed, and each statement on what is wrong."""
+        return "".join([f"\n  {what}", *(f"\n    {line}" for line in self.details or [self.text])])
 
     @property
     def blocks(self) -> bool:
@@ -123,10 +129,10 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "; ".join(f"{verdict.table} fails {verdict.check}: {verdict.text}" for verdict in failed)
+    wrong = "".join(verdict.told(f"{verdict.table} fails {verdict.check}") for verdict in failed)
     tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
     raise CheckFailedError(
-        f"published {name} reads a mirror that is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
+        f"published {name} reads a mirror that is wrong, so nothing is published:{wrong}\n`nevermore check {tables}` shows the "
         f"rows, `nevermore resync` rebuilds a mirror from its log; --unchecked publishes anyway",
         verdicts,
     )
@@ -141,11 +147,11 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "; ".join(f"{verdict.check}: {verdict.text}" for verdict in failed)
+    wrong = "".join(verdict.told(verdict.check) for verdict in failed)
     snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
     days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
     raise CheckFailedError(
-        f"published {staged.name}: the new rows fail their checks, so nothing is published: {wrong}. For {days} "
+        f"published {staged.name}: the new rows fail their checks, so nothing is published:{wrong}\nFor {days} "
         f"days they are on branch {branch} of the table: `nevermore scan {staged.name} --snapshot {snapshot_id}`; "
         "--unchecked publishes anyway",
         verdicts,

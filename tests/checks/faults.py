@@ -185,6 +185,36 @@ def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
     swap(tables, batches[2][0], new)
 
 
+@fault("writer", "the bounds of a column leave out one of its values", MANIFESTS)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    new = rows(tables, [4, 1], ["us", "eu"], [60, 11])
+    new.record["upper_bounds"] = [
+        {**bound, "value": (1).to_bytes(8, "little")} if bound["key"] == 1 else bound
+        for bound in new.record["upper_bounds"]
+    ]
+    swap(tables, batches[2][0], new)
+
+
+@fault("writer", "the bounds of a delete file leave out one of its keys", MANIFESTS)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    new = deletes(tables, (3, "us"), (4, "us"), (1, "eu"))
+    new.record["upper_bounds"] = [
+        {**bound, "value": (1).to_bytes(8, "little")} if bound["key"] == 1 else bound
+        for bound in new.record["upper_bounds"]
+    ]
+    swap(tables, batches[2][1], new)
+
+
+@fault("writer", "values of two columns are exchanged", EQUALS)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    swap(tables, batches[2][0], rows(tables, [60, 11], ["us", "eu"], [4, 1]))
+
+
+@fault("writer", "a key of a row gets a trailing space", EQUALS)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    swap(tables, batches[2][0], rows(tables, [4, 1], ["us", "eu "], [60, 11]))
+
+
 @fault("writer", "a batch is recorded as applied, and was not", EQUALS, DELETED)
 def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
     tables.mirror.commit(remove=list(batches[1]), operation="overwrite")
@@ -218,6 +248,24 @@ def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
 @fault("maintenance", "compaction gives new rows the oldest sequence number", EQUALS)
 def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
     swap(tables, batches[2][0], rows(tables, [1, 4], ["eu", "us"], [11, 60]), sequence=1)
+
+
+@fault("maintenance", "compaction leaves the files that it has rewritten in the table", EQUALS, UNIQUE)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    new = rows(tables, [4, 1], ["us", "eu"], [60, 11])
+    new.sequence_number = batches[2][0].committed_sequence
+    tables.mirror.commit(new, operation="replace")
+
+
+@fault("maintenance", "compaction rewrites the rows of one partition into another", EQUALS, partitioned=True)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    old = next(f for f in batches[2] if not f.is_delete and f.record["partition"] == {"region": "us"})
+    swap(tables, old, tables.mirror.data({"id": [4], "region": ["eu"], "qty": [60]}, partition={"region": "eu"}))
+
+
+@fault("maintenance", "a deletion vector loses its last position", EQUALS, DELETED, version=3)
+def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
+    swap(tables, batches[1][1], tables.mirror.deletion_vector(batches[0][0], [0, 1]))
 
 
 @fault("maintenance", "a delete file is dropped while rows still need it", EQUALS, DELETED)
@@ -256,6 +304,28 @@ def _(tables: MirrorTables, batches: Batches, _: pytest.MonkeyPatch) -> None:
     tables.log.commit(remove=[tables.logged[2]], operation="overwrite")
 
 
+@fault("change log", "a value of a change is another one", EQUALS)
+def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
+    tables.apply([(4, "us", 62)])
+    tables.ordinal -= 1
+    swap_logged(tables, tables.log.data(tables._changes([("c", (4, "us"), (4, "us", 63))])))
+
+
+@fault("change log", "two changes of a key have each other's number", EQUALS, DELETED)
+def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
+    tables.apply([(4, "us", 62)], deletes=[(4, "us")])
+    tables.ordinal -= 2
+    exchanged = tables.log.data(tables._changes([("c", (4, "us"), (4, "us", 62)), ("d", (4, "us"), None)]))
+    swap_logged(tables, exchanged)
+
+
+@fault("change log", "a delete is logged as an update", EQUALS)
+def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
+    tables.apply([], deletes=[(4, "us")])
+    tables.ordinal -= 1
+    swap_logged(tables, tables.log.data(tables._changes([("u", (4, "us"), (4, "us", 60))])))
+
+
 @fault("change log", "a delete is logged that was not applied", EQUALS, DELETED)
 def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
     tables.log.commit(tables.log.data(tables._changes([("d", (4, "us"), None)])))
@@ -281,6 +351,13 @@ def _(tables: MirrorTables, _: Batches, __: pytest.MonkeyPatch) -> None:
     again = tables.ordinal
     tables.ordinal = again - 1
     tables.log.commit(tables.log.data(tables._changes([("c", (1, "eu"), (1, "eu", 11))])))
+
+
+def swap_logged(tables: MirrorTables, new: BuiltFile) -> None:
+    """Put changes in the place of the last ones of the log."""
+    tables.log.commit(
+        new, remove=[tables.logged[-1]], operation="overwrite", summary={LAST_ORDINAL: str(tables.ordinal)}
+    )
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -343,6 +420,30 @@ def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
 @fault("engine", "the last row of a scan is lost", EQUALS)
 def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
     lose_the_last_row(patch)
+
+
+@fault("engine", "a data file is left out of the plan", EQUALS)
+def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
+    change_files(patch, lambda files: files[1:])
+
+
+@fault("engine", "a data file is read twice", EQUALS, UNIQUE)
+def _(_: MirrorTables, __: Batches, patch: pytest.MonkeyPatch) -> None:
+    change_files(patch, lambda files: [*files, *files[:1]])
+
+
+@fault("engine", "deletion vectors are not read", EQUALS, DELETED, UNIQUE, version=3)
+def _(tables: MirrorTables, batches: Batches, patch: pytest.MonkeyPatch) -> None:
+    swap(tables, batches[1][1], tables.mirror.deletion_vector(batches[0][0], [0, 1, 2]))
+    change_deletes(patch, lambda file: None if file.referenced_data_file else file)
+
+
+def change_files(patch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Let the planner see other data files."""
+    read = planner.read_data_manifests
+    patch.setattr(
+        planner, "read_data_manifests", lambda *given, **options: [change(list(f)) for f in read(*given, **options)]
+    )
 
 
 def lose_the_last_row(patch: pytest.MonkeyPatch) -> None:
