@@ -109,7 +109,7 @@ def _values(kind: str, rows: int, seed: int) -> Any:
     if kind == "long":
         return numbers
     if kind == "text":
-        return pa.array([f"{n:032x}" for n in numbers.tolist()])
+        return pa.array(numbers).cast(pa.string())
     if kind == "few texts":
         return pa.array([f"value {i:06} of {seed}" for i in range(5_000)]).take(pa.array(numbers % 5_000))
     offsets = np.append(0, np.cumsum(random.integers(0, 4, rows))).astype(np.int32)
@@ -129,20 +129,17 @@ def wide_table(path: Path, kind: str, columns: int, rows: int, options: dict[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["", "id % 3 = 1 and v2 is not null and v3 is not null"])
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("page", [64 * 1024, MIB, 8 * MIB])
+@pytest.mark.parametrize("page", [64 * 1024, 8 * MIB])
 @pytest.mark.parametrize(
     ("kind", "columns"), [("long", 40), ("long", 200), ("text", 40), ("few texts", 40), ("list", 40)]
 )
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize(("codec", "parallelism"), [("none", 1), ("zstd", 2)])
 def test_a_scan_of_a_wide_table_keeps_to_its_limit(
     tmp_path: Path, kind: str, columns: int, codec: str, page: int, parallelism: int, where: str
 ) -> None:
     """No more than 1.25 times the limit and one batch, whatever the pages are."""
-    limit, rows = (
-        16 * MIB,
-        {"long": 8_000_000, "text": 2_000_000, "few texts": 3_000_000, "list": 4_000_000}[kind] // columns,
-    )
+    values = {"long": 4_000_000, "text": 2_000_000, "few texts": 1_500_000, "list": 2_000_000}[kind]
+    limit, rows = 16 * MIB, values // columns
     options = {"data_page_size": page, "compression": codec, "use_dictionary": kind == "few texts"}
     metadata = wide_table(tmp_path / "large", kind, columns, rows, options)
     small = wide_table(tmp_path / "small", kind, columns, 100, options)
