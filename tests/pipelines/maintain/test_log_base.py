@@ -103,7 +103,7 @@ def test_values_that_only_an_adopted_row_has_are_found_under_the_key_that_it_had
 
 
 def test_last_rows_and_their_deletes_lead_to_the_same_rows_however_often_they_are_taken() -> None:
-    for seed in range(12):
+    for seed in range(5):
         draw = random.Random(seed)
         changes = numbered(at_random(draw, draw.randrange(1, 50), truncates=0.1))
         is_truncate = pc.equal(changes.column("op"), "t")
@@ -190,7 +190,7 @@ def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
     identity = () if is_keyless else key
     text = "t" * (4_000 if "memory_limit_bytes" in options else 1)
     bases = []
-    for number in range(6):
+    for number in range(4):
         changes = at_random(draw, 40, text=text)
         changes = without_key(changes, draw) if is_keyless else changes
         for one in (pipeline, untrimmed):
@@ -211,7 +211,7 @@ def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
             flagged = [{k: v for k, v in row.items() if k != "_deleted"} for row in pipeline.rows if row["_deleted"]]
             assert sorted(map(str, flagged)) == in_order(made.deleted_rows)
         assert sorted(map(str, pipeline.rows)) == sorted(map(str, untrimmed.rows))
-    assert [base.ordinal for base in bases] == [80, 160, 240]
+    assert [base.ordinal for base in bases] == [80, 160]
     assert max(base.num_changes for base in bases) < (120 if is_keyless else 30 if "soft_delete" in options else 20)
     rows = sorted(map(str, pipeline.rows))
     assert sorted(map(str, rebuilt(pipeline))) == rows
