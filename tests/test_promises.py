@@ -20,6 +20,8 @@ NO_VARIABLES = {
     "BYTE_STREAM_SPLIT",  # encodings of Parquet
     "DELTA_BINARY_PACKED",
     "FAILED_READ_FILE",  # a condition of Spark's errors
+    "OFF_PERMISSIVE",  # values of gtid_mode of MySQL
+    "ON_PERMISSIVE",
     *(
         "KAFKA_PASSWORD",
         "CATALOG_URI",
