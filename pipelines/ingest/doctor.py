@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, KafkaSource, MysqlSource, PostgresSource, change_log_name
@@ -43,7 +42,7 @@ class Examined:
 
 def examine(config: Config) -> Iterator[Examined]:
     """Look at everything that a run of this config needs."""
-    catalog: Any = None
+    catalog = None
     try:
         catalog = open_to_look(config)
         file = sqlite_file(config)
