@@ -40,13 +40,14 @@ class DeadRows:
 class LazyColumns:
     """Top-level columns of one row group by their index in the file. Selections may only narrow over time.
 
-    `reads` counts how often each column was read, views included.
+    `reads` counts how often each column was read, views included; `window` holds all rows that may be asked for, None if that
+    is any row of the row group.
     """
 
     def __init__(self, reader: FileReader, row_group: RowGroup, window: range | None = None) -> None:
         self._reader = reader
         self.row_group = row_group
-        self._window = window
+        self.window = window
         self.dead: DeadRows | None = None
         self.reads: Counter[int] = Counter()
         self._decoded: dict[int, _Decoded] = {}
@@ -54,7 +55,7 @@ class LazyColumns:
 
     def copy(self) -> "LazyColumns":
         """A view for requests of other rows: it uses data decoded here, but its own decoded data is not kept."""
-        other = LazyColumns(self._reader, self.row_group, self._window)
+        other = LazyColumns(self._reader, self.row_group, self.window)
         other._decoded = self._decoded.copy()
         other.reads, other.dead = self.reads, self.dead
         return other
@@ -68,7 +69,7 @@ class LazyColumns:
     @property
     def is_of_whole_group(self) -> bool:
         """True if any row of the row group may be asked for."""
-        return self._window is None
+        return self.window is None
 
     @property
     def num_bytes(self) -> int:
@@ -87,7 +88,7 @@ class LazyColumns:
         absent = [i for i in dict.fromkeys(indices) if i not in self._decoded]
         if absent:
             check_running()
-            arrays = self._reader.read(self.row_group, absent, selection, self._window)
+            arrays = self._reader.read(self.row_group, absent, selection, self.window)
             self.reads.update(absent)
             self._decoded.update(
                 {i: _Decoded(array, selection) for i, array in zip(absent, arrays, strict=True)},

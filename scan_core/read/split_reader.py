@@ -24,10 +24,12 @@ from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import file_columns_of, values_of
 from scan_core.read.task import TaskReader, open_task
 from scan_core.rows.buffers import Mask, Rows
-from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
+from scan_core.rows.selection import RowSelection, from_indices, selected_count, to_indices, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
+_FEW_ROWS = 1_024
+"""So few rows of a row group are read by page after all of its pieces were filtered."""
 
 
 def column_batches(
@@ -148,8 +150,45 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
             for columns, unread in reader.row_groups():
                 plan = reader.select(columns, unread)
                 with reader.counting(columns):
+                    few = _FewRows(columns) if reader.may_read_late(columns.row_group) else None
                     for piece, within in reader.pieces(columns, budget):
-                        yield from make(_Piece(piece, reader.refine(piece, plan, within), output, budget))
+                        selection = reader.refine(piece, plan, within)
+                        if few is not None:
+                            if few.take(piece, selection):
+                                continue
+                            for late in few.give_back():
+                                yield from make(_Piece(*late, output, budget))
+                        yield from make(_Piece(piece, selection, output, budget))
+                    for late in () if few is None else few.give_back():
+                        yield from make(_Piece(*late, output, budget))
+
+
+class _FewRows:
+    """Pieces of a row group of which few rows are left: their pages are read at last, once for all of them."""
+
+    def __init__(self, columns: LazyColumns) -> None:
+        self._columns = columns
+        self._windows: list[range] = []
+        self._rows: list[Rows] = []
+        self._count = 0
+
+    def take(self, piece: LazyColumns, selection: RowSelection) -> bool:
+        """Whether the rows of a piece can wait; what was decoded of them is dropped."""
+        selected = selected_count(selection)
+        if piece.window is None or self._count + selected > _FEW_ROWS:
+            return False
+        self._windows.append(piece.window)
+        self._rows.append(to_indices(selection))
+        self._count += selected
+        return True
+
+    def give_back(self) -> Iterator[tuple[LazyColumns, RowSelection]]:
+        """One piece with all rows that wait, if there are pieces that do."""
+        if self._windows:
+            window = range(self._windows[0].start, self._windows[-1].stop)
+            rows = np.concatenate(self._rows)
+            self._windows, self._rows, self._count = [], [], 0
+            yield self._columns.undecoded(window), from_indices(rows, self._columns.row_group.num_rows)
 
 
 def _open_in_turn(

@@ -252,6 +252,10 @@ class TaskReader:
             yield view, _within(window, group.num_rows)
             budget.record(stated * len(window) / group.num_rows, view.num_bytes)
 
+    def may_read_late(self, group: RowGroup) -> bool:
+        """Whether columns of the result can be read by page, after all pieces of the row group were filtered."""
+        return self._context.options.switches.lazy_columns and self._reader.reads_apart(group, sorted(self._payload))
+
     def select(self, columns: LazyColumns, plan: AccessPlan, within: RowSelection | None = None) -> AccessPlan:
         """The plan of a row group, narrowed by positions and pages.
 

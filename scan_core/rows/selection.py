@@ -123,7 +123,7 @@ def refine(selection: RowSelection, keep: npt.NDArray[np.bool_]) -> RowSelection
         case All():
             return Mask(keep)
         case Ranges(num_rows=num_rows) if len(keep) * _SPARSE < num_rows:
-            return _of_indices(to_indices(selection)[keep], num_rows)
+            return from_indices(to_indices(selection)[keep], num_rows)
         case Ranges() | Mask():
             mask = to_mask(selection).copy()
             mask[mask] = keep
@@ -161,7 +161,7 @@ def slice_selection(selection: RowSelection, offset: int, length: int) -> RowSel
             assert_never(selection)
 
 
-def _of_indices(indices: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
+def from_indices(indices: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
     """A selection of ascending positions, as ranges if these are few."""
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(breaks) >= _FEW_RANGES:

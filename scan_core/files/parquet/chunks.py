@@ -127,6 +127,21 @@ class _Wanted:
         return (self.chunk.start, before) if before else None
 
 
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What pages of a row group may take that is too large for memory.
+
+    Attributes:
+        share: of the row group that would be read otherwise.
+        fits: whether pages of a leaf column with this number of rows fit when decoded.
+        max_bytes: of stored pages that are held at the same time.
+    """
+
+    share: float
+    fits: Callable[[int, int], bool]
+    max_bytes: int
+
+
 class PagedChunks:
     """The pages of an open file."""
 
@@ -145,18 +160,31 @@ class PagedChunks:
         return self._chunk(row_group, leaves[0]).offset_index is not None
 
     def read(
-        self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
+        self,
+        row_group: RowGroup,
+        columns: Sequence[int],
+        rows: Positions,
+        counts: ReadCounts,
+        *,
+        within: PageLimits | None = None,
     ) -> dict[int, pa.Array]:
         """The columns that are cheaper to read by page, only the rows given, in the types of the file.
+
+        Args:
+            row_group: what is read of.
+            columns: top-level columns and struct members by number.
+            rows: ascending row numbers.
+            counts: counters to add to.
+            within: what the pages may take, in a row group that is too large for memory.
 
         Raises:
             MalformedTableError: pages that cannot be decoded; names file and column.
         """
         candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
         self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
-        wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows)) is not None]
+        wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows, within)) is not None]
         arrays: dict[int, pa.Array] = {}
-        for item, (dictionary, pages, num_bytes) in zip(wanted, self._fetch(wanted), strict=True):
+        for item, (dictionary, pages, num_bytes) in self._fetched(wanted, within):
             name = self._layout.columns.fields[item.column].name
             with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
                 array = self._decode(item, rows, dictionary, pages)
@@ -193,17 +221,33 @@ class PagedChunks:
         chunk = self._chunk(row_group, leaves[0])
         return chunk.uncompressed_bytes >= _MIN_PAGED_BYTES or chunk.num_values >= _MIN_PAGED_VALUES
 
-    def _wanted(self, row_group: RowGroup, column: int, rows: Positions) -> _Wanted | None:
-        """The pages to read; None where the whole chunk is cheaper."""
+    def _wanted(self, row_group: RowGroup, column: int, rows: Positions, within: PageLimits | None) -> _Wanted | None:
+        """The pages to read; None where reading on is cheaper, or they do not fit."""
         leaf = self._layout.columns.leaves[column][0]
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
         pages, page_of_row = locations.pages_of(rows)
         keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
-        if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
+        share = 1.0 if within is None else within.share
+        if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * share * chunk.num_bytes:
+            return None
+        if within is not None and not within.fits(leaf, int(locations.counts_of(pages).sum())):
             return None
         return _Wanted(column, chunk, facts, locations, page_of_row, pages, keeps_dictionary)
+
+    def _fetched(
+        self, wanted: Sequence[_Wanted], within: PageLimits | None
+    ) -> Iterator[tuple[_Wanted, tuple[memoryview | None, list[memoryview], int]]]:
+        """The columns with their pages, as many columns at a time as memory allows."""
+        together, num_bytes = list[_Wanted](), 0
+        for item in wanted:
+            size = int(item.locations.lengths[item.pages].sum()) + (item.dictionary or (0, 0))[1]
+            if together and within is not None and num_bytes + size > within.max_bytes:
+                yield from zip(together, self._fetch(together), strict=True)
+                together, num_bytes = [], 0
+            together, num_bytes = [*together, item], num_bytes + size
+        yield from zip(together, self._fetch(together), strict=True)
 
     def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
         """The dictionary page of each column, if it has one, its data pages, and their total bytes."""

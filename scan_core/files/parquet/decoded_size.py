@@ -176,6 +176,12 @@ class DecodedSizes:
         repeated = self._repeated_bytes(row_group, leaf, limits) + self._prefix_bytes(row_group, leaf, limits)
         return self._plain_bytes(self._chunk(row_group, leaf), leaf) + repeated
 
+    def fits(self, row_group: RowGroup, leaf: int, num_rows: int, limits: DecodingLimits) -> bool:
+        """Whether pages of a leaf column with this number of rows fit when decoded, whichever they are."""
+        plain = self._plain_bytes(self._chunk(row_group, leaf), leaf) / max(row_group.num_rows, 1)
+        longest = self._repeated(row_group, leaf, limits)[1] + self._prefix(row_group, leaf, limits)
+        return num_rows * (plain + longest) <= limits.target_bytes
+
     def _cut(
         self, row_group: RowGroup, leaves: Sequence[int], parts: Iterator[Costs], rows: range, limits: DecodingLimits
     ) -> list[range]:
@@ -230,22 +236,31 @@ class DecodedSizes:
 
     def _repeated_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of the decoded bytes of dictionary-encoded values; 0 if it cannot be large."""
+        count, longest = self._repeated(row_group, leaf, limits)
+        return count * longest
+
+    def _repeated(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> tuple[int, int]:
+        """How many values a dictionary encodes, and a bound of the longest; zeros if they cannot be large."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
         if not self._may_repeat(row_group, leaf, limits):
-            return 0
+            return 0, 0
         if self._is_remote:
             count = chunk.num_values if chunk.has_dictionary else 0
         else:
             pages = self._walked(row_group, leaf)
             count = pages.num_repeated
             if count * pages.dictionary_bytes <= limits.target_bytes or key in self._longest:
-                return count * self._longest.get(key, pages.dictionary_bytes)
+                return count, self._longest.get(key, pages.dictionary_bytes)
         if count and key not in self._longest:
             self._longest[key] = self._longest_value(row_group, leaf)
-        return count * self._longest.get(key, 0)
+        return count, self._longest.get(key, 0)
 
     def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of the bytes that values share with those before them; 0 if it cannot be large."""
+        return self._chunk(row_group, leaf).num_values * self._prefix(row_group, leaf, limits)
+
+    def _prefix(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
+        """A bound of the bytes that a value shares with the one before it; 0 if they cannot be many."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
         if not self._may_repeat(row_group, leaf, limits):
             return 0
@@ -254,7 +269,7 @@ class DecodedSizes:
         if key not in self._prefixes:
             with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
                 self._prefixes[key] = self._longest_prefix(chunk, leaf, self._walked(row_group, leaf).prefixed)
-        return chunk.num_values * self._prefixes[key]
+        return self._prefixes[key]
 
     def _longest_prefix(self, chunk: Chunk, leaf: int, pages: Sequence[PageFacts]) -> int:
         """Length of the longest prefix that a value shares with the one before it, in pages that store prefixes once."""

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from scan_core.columns.file_reader import Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.parquet.bloom import AbsenceTests
-from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, WholeChunks
+from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
 from scan_core.files.parquet.footer import decode_bounds, stored_bounds
@@ -105,6 +105,7 @@ class ParquetFileReader:
         self._tests = AbsenceTests(path, source, layout)
         self._sizes = DecodedSizes(path, source, layout)
         self._windows: dict[int, InWindows] = {}
+        self._streamed: dict[int, frozenset[int]] = {}
         self._limits: DecodingLimits | None = None
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
@@ -156,10 +157,7 @@ class ParquetFileReader:
         if found:
             # the last window holds what is left: it may be far smaller than any batch has to be
             num_rows = min(map(len, found[:-1]), default=len(found[0]))
-            of_columns = {i: self._leaves[i] for i in column_indices}
-            apart, over_limit = self._sizes.columns_apart(row_group, of_columns, limits)
-            self._windows[row_group.index] = InWindows(num_rows, apart)
-            self.counts.over_limit |= over_limit
+            self._windows[row_group.index] = InWindows(num_rows)
         return found
 
     def member(self, way: tuple[int, ...]) -> int | None:
@@ -274,10 +272,11 @@ class ParquetFileReader:
         within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
         if selected_count(within) < num_selected:  # a diagnosis looks at all rows
             return {}
-        if (how := self._windows.get(row_group.index)) is not None:
-            found = self._streams.read(row_group, list(dict.fromkeys(column_indices)), window, self.counts, how)
-            return dict(zip(found, select_rows(list(found.values()), within), strict=True))
         is_most = num_selected >= _PAGED_SHARE_OF_ROWS * len(window)
+        if row_group.index in self._windows:
+            wanted = list(dict.fromkeys(column_indices))
+            apart = {} if is_most or not self._reads_pages else self._read_apart(row_group, wanted, selection, window)
+            return apart | self._stream(row_group, [i for i in wanted if i not in apart], within, window)
         columns = [
             i
             for i in dict.fromkeys(column_indices)
@@ -287,6 +286,58 @@ class ParquetFileReader:
             )
         ]
         found = self._streams.read(row_group, columns, window, self.counts)
+        self._count_skipped(row_group, columns, window)
+        return dict(zip(found, select_rows(list(found.values()), within), strict=True))
+
+    def _stream(
+        self, row_group: RowGroup, columns: Sequence[int], within: RowSelection, window: range
+    ) -> dict[int, pa.Array]:
+        """The selected rows of columns in a window, which may be as large as several that fit into memory."""
+        parts: dict[int, list[pa.Array]] = {i: [] for i in columns}
+        how = self._how(row_group, columns)
+        for start in range(window.start, window.stop, how.rows) if columns else ():
+            part = range(start, min(start + how.rows, window.stop))
+            selection = slice_selection(within, start - window.start, len(part))
+            if selected_count(selection):
+                found = self._streams.read(row_group, columns, part, self.counts, how)
+                for i, array in zip(found, select_rows(list(found.values()), selection), strict=True):
+                    parts[i].append(array)
+        self._count_skipped(row_group, columns, window)
+        return {
+            i: found[0] if len(found) == 1 else pa.chunked_array(found).combine_chunks() for i, found in parts.items()
+        }
+
+    def _how(self, row_group: RowGroup, columns: Sequence[int]) -> InWindows:
+        """How columns are read in windows beside those that were read before."""
+        how, streamed = self._windows[row_group.index], self._streamed.get(row_group.index, frozenset())
+        if not streamed.issuperset(columns):
+            streamed = self._streamed[row_group.index] = streamed.union(columns)
+            limits = self._limits
+            assert limits is not None  # noqa: S101  set by `windows`
+            apart, over_limit = self._sizes.columns_apart(row_group, {i: self._leaves[i] for i in streamed}, limits)
+            how = self._windows[row_group.index] = InWindows(how.rows, apart)
+            self.counts.over_limit |= over_limit
+        return how
+
+    def _read_apart(
+        self, row_group: RowGroup, columns: Sequence[int], selection: RowSelection, window: range
+    ) -> dict[int, pa.Array]:
+        """The columns of a row group read in windows that are cheaper to read by page, if their pages fit."""
+        limits = self._limits
+        assert limits is not None  # noqa: S101  set by `windows`
+        return self._pages.read(
+            row_group,
+            columns,
+            to_indices(selection),
+            self.counts,
+            within=PageLimits(
+                len(window) / max(row_group.num_rows, 1),
+                lambda leaf, num_rows: self._sizes.fits(row_group, leaf, num_rows, limits),
+                limits.target_bytes,
+            ),
+        )
+
+    def _count_skipped(self, row_group: RowGroup, columns: Sequence[int], window: range) -> None:
+        """Count the bytes of column chunks outside of a window."""
         read = self.compressed_bytes(row_group, columns)
         self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
-        return dict(zip(found, select_rows(list(found.values()), within), strict=True))
