@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, KafkaSource, MysqlSource, PostgresSource, change_log_name
