@@ -162,6 +162,8 @@ class KafkaBroker:
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         from confluent_kafka.admin import NewTopic
 
+        if name in self.admin.list_topics().topics:  # of the same test with another engine
+            self.delete_topic(name)
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.await_all(self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
 
