@@ -235,7 +235,12 @@ CASES = {
         options=_SMALL,
     ),
     "a table of a pattern that cannot be": Case(
-        [{"1.jsonl": lines(*(event("c", product(i), table=("a", "x.a")[i // 50]) for i in range(100)))}],
+        [
+            {
+                f"{n}.jsonl": lines(*(event("c", product(i), table=t) for i in range(50)))
+                for n, t in enumerate(("a", "x.a"))
+            }
+        ],
         tables={"shop.*": {"key": ["id"]}},
         options=_SMALL,
     ),
