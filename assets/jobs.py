@@ -12,8 +12,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
 from checks.equality import difference_of_base
-from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, Unit
+from pipelines.config.published import PublishedConfig
 from pipelines.iceberg.recovery import open_existing
 from pipelines.maintain.compact import compact_mirror
 from pipelines.maintain.log_base import MIN_SHARE, trim_logs

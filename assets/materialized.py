@@ -9,7 +9,8 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from assets.project import change_log_key, mirror_key
-from pipelines.config.project import AssetConfig, Config, change_log_name
+from pipelines.config.project import Config, change_log_name
+from pipelines.config.tables import AssetConfig
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.report import TableReport

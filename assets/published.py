@@ -18,8 +18,9 @@ from checks.asset_checks import check_metadata, leave_run_failed
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE
 from checks.published_equality import NAME as EQUALS_DUCKDB
-from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.project import Config
 from pipelines.config.publish_partition import FORMATS, Unit
+from pipelines.config.published import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.publish.audit import CheckFailedError, Verdict

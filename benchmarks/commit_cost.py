@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import TableConfig, change_log_name, parse
+from pipelines.config.project import change_log_name, parse
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import ChangeBatch, change_schema
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.feed_run import freeze_imports

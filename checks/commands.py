@@ -414,7 +414,8 @@ def trim_log(
     Example: `nevermore trim-log shop.orders --keep-log 30d --dry-run`
     """
     from checks.equality import difference_of_base
-    from pipelines.config.project import MaintenanceConfig, load
+    from pipelines.config.project import load
+    from pipelines.config.tables import MaintenanceConfig
     from pipelines.errors import ConfigError
     from pipelines.iceberg.recovery import open_existing
     from pipelines.maintain.log_base import trim_logs

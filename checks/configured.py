@@ -23,7 +23,10 @@ from checks.health import (
 from checks.kept_results import KeptResults, ResultStore
 from checks.subject import Subject
 from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
-from pipelines.config.project import Config, PostgresSource, PublishedConfig, TableConfig, quarantine_name
+from pipelines.config.project import Config, quarantine_name
+from pipelines.config.published import PublishedConfig
+from pipelines.config.sources import PostgresSource
+from pipelines.config.tables import TableConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of

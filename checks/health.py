@@ -9,7 +9,8 @@ import scan_core
 from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE
-from pipelines.config.project import Config, PostgresSource
+from pipelines.config.project import Config
+from pipelines.config.sources import PostgresSource
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.maintain.debt import Debt, debt_of

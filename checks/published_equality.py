@@ -21,8 +21,9 @@ from checks.mirror_checks import is_known_green, mirror_subject, snapshot_result
 from checks.reference import sql_columns
 from checks.reference.expected_rows import fold_log, live_rows
 from checks.reference.sql_columns import open_connection
-from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.project import Config
 from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.publish.audit import StagedRows, Verdict

@@ -13,7 +13,7 @@ from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_se
 from pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from pipelines.changes.change_run import Changes
 from pipelines.changes.keys import KeySet, encode_keys, keys_touched
-from pipelines.config.project import TableConfig
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import ORDER, ChangeBatch
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import POSITION

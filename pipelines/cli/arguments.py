@@ -19,7 +19,8 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipelines.config.project import Config, IndexConfig
+    from pipelines.config.project import Config
+    from pipelines.config.tables import IndexConfig
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
     from pipelines.iceberg.interfaces import Table as CatalogTable

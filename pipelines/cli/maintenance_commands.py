@@ -87,7 +87,7 @@ def compact(
     Examples: `nevermore compact shop.orders`, `nevermore compact shop.orders --sort customer_id --where "day >= '2026-01-01'"`
     """
     from pipelines.changes.row_order import Order
-    from pipelines.config.project import Engine
+    from pipelines.config.tables import Engine
     from pipelines.maintain.compact import CompactSettings
     from pipelines.maintain.compact import compact as rewrite
     from pipelines.maintain.manifest_order import arrange_manifests
@@ -268,7 +268,8 @@ def expire(
 
     Example: `nevermore expire shop.orders --keep-for 2d --dry-run`
     """
-    from pipelines.config.project import RetentionConfig, load
+    from pipelines.config.project import load
+    from pipelines.config.tables import RetentionConfig
     from pipelines.iceberg.recovery import open_existing
     from pipelines.maintain.retention import expire_all, overriding
 
@@ -302,7 +303,8 @@ def orphans(
 
     Example: `nevermore orphans --older-than 7d --delete`
     """
-    from pipelines.config.project import RetentionConfig, load
+    from pipelines.config.project import load
+    from pipelines.config.tables import RetentionConfig
     from pipelines.iceberg.recovery import open_existing
     from pipelines.maintain.orphans import orphans_of_all
     from pipelines.maintain.retention import overriding

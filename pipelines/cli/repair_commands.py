@@ -117,7 +117,7 @@ def index(
 
     Examples: `nevermore index shop.orders --columns status,country`, `nevermore index shop.orders --dead-rows`
     """
-    from pipelines.config.project import DEFAULT_MAX_VALUES
+    from pipelines.config.tables import DEFAULT_MAX_VALUES
     from pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
     from pipelines.iceberg.dead_row_index import index_dead_rows
     from pipelines.iceberg.index_upkeep import observed_columns

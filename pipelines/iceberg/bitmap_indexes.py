@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 import scan_core
-from pipelines.config.project import DEFAULT_MAX_VALUES
+from pipelines.config.tables import DEFAULT_MAX_VALUES
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.commit import retry_conflicts
 from pipelines.iceberg.loaded_table import metadata_location, storage_of

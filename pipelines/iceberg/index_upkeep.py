@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import IndexConfig, TableConfig
+from pipelines.config.tables import IndexConfig, TableConfig
 from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
 from pipelines.iceberg.dead_row_index import index_dead_rows

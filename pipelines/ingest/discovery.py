@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import ValidationError
 
-from pipelines.config.project import DEFAULT_SLOT, MysqlSource, PostgresSource, is_table_name, parse
+from pipelines.config.project import is_table_name, parse
+from pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
 from pipelines.decode.batches import ChangeBatch
 from pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, PipelineError, SourceError
@@ -369,7 +370,7 @@ def _kafka(address: str, folder: Path) -> list[FoundSource]:
 
 def _topics(base: Mapping[str, Any], folder: Path) -> list[str]:
     """All topics of a cluster, without those of Kafka itself and of its tools."""
-    from pipelines.config.project import KafkaSource
+    from pipelines.config.sources import KafkaSource
     from pipelines.sources.kafka import KafkaTopics
 
     config = _probe({**base, "topics": ["^.*"]}, folder)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, KafkaSource, MysqlSource, PostgresSource, change_log_name
+from pipelines.config.project import Config, change_log_name
+from pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
 from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
 from pipelines.errors import PipelineError

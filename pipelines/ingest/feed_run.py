@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, SparkConfig, TableConfig, change_log_name
+from pipelines.config.project import Config, SparkConfig, change_log_name
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError

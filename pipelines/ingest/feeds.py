@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.project import (
-    ALL_TABLES,
-    Config,
-    FilesSource,
-    KafkaSource,
-    MysqlSource,
-    PostgresSource,
-    Source,
-    TableConfig,
-    quarantine_name,
-)
+from pipelines.config.project import ALL_TABLES, Config, quarantine_name
+from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import ChangeBatch, Rejected
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError

@@ -19,7 +19,8 @@ from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.keys import KeySet, keys_touched
 from pipelines.changes.late_changes import order_text, with_later_changes
 from pipelines.changes.quarantine import QUARANTINED_AT
-from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, RawEvents
 from pipelines.decode.column_types import widened
 from pipelines.decode.events import rows_of, schema_of

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pipelines.changes.change_log import Appended
-from pipelines.config.project import TableConfig
+from pipelines.config.tables import TableConfig
 from pipelines.iceberg.conversion import ConversionReport
 from pipelines.iceberg.file_metrics import FileContent
 from pipelines.iceberg.index_upkeep import IndexUpdate

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import TableConfig
+from pipelines.config.tables import TableConfig
 from pipelines.decode.column_types import widened
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.schema_evolution import iceberg_type

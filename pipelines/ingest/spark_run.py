@@ -12,7 +12,8 @@ from typing import Any
 
 from pipelines.changes.change_log import FoldOrder, RemoteChanges
 from pipelines.changes.change_run import BATCH_SHARE
-from pipelines.config.project import KafkaSource, SparkConfig
+from pipelines.config.project import SparkConfig
+from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import Rejected, change_schema
 from pipelines.decode.feed import POSITION, FeedConfig
 from pipelines.errors import PipelineError, SourceError

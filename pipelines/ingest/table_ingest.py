@@ -15,7 +15,8 @@ from pipelines.changes.change_log import Appended, ChangeLog, RemoteChanges, las
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import check_order, order_text, with_later_changes
 from pipelines.changes.quarantine import check_ratio, quarantine
-from pipelines.config.project import TableConfig, change_log_name, partition_field, quarantine_name
+from pipelines.config.project import change_log_name, quarantine_name
+from pipelines.config.tables import TableConfig, partition_field
 from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected, change_schema
 from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError

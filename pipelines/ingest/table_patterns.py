@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, TableConfig, change_log_name, is_table_name
+from pipelines.config.project import Config, change_log_name, is_table_name
+from pipelines.config.tables import TableConfig
 from pipelines.decode.feed import matches
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, table_names

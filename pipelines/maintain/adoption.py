@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, TableConfig, change_log_name
+from pipelines.config.project import Config, change_log_name
+from pipelines.config.tables import TableConfig
 from pipelines.errors import ConfigError, SourceError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table

@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.changes.row_order import AS_THEY_ARE, Order
-from pipelines.config.project import (
+from pipelines.config.project import Config, SparkConfig
+from pipelines.config.published import DEFAULT_ROW_GROUP_BYTES
+from pipelines.config.tables import (
     DEFAULT_MEMORY_LIMIT_BYTES,
-    DEFAULT_ROW_GROUP_BYTES,
     DEFAULT_SPARK_ABOVE_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
-    Config,
     Engine,
-    SparkConfig,
 )
 from pipelines.errors import CommitUnknownError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog

@@ -11,7 +11,8 @@ from itertools import pairwise
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import DEFAULT_MAX_DEBT, Config
+from pipelines.config.project import Config
+from pipelines.config.tables import DEFAULT_MAX_DEBT
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.loaded_table import open_current

@@ -22,7 +22,8 @@ from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_se
 from pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
 from pipelines.changes.keys import KeySet, single_chunk
-from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.tables import TableConfig
 from pipelines.errors import CommitUnknownError, PipelineError, SourceError
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, retry_conflicts

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import DEFAULT_MEMORY_LIMIT_BYTES
+from pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES
 from pipelines.errors import ConfigError
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.loaded_table import check_writable, refresh

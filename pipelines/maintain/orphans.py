@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import Config, RetentionConfig
+from pipelines.config.project import Config
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import PipelineError
 from pipelines.iceberg import positions
 from pipelines.iceberg.storage import StoredFile

@@ -16,7 +16,8 @@ from pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.keys import KeySet, keys_touched
 from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import Rejected
 from pipelines.errors import AdoptedRowsError, CommitConflictError, ConfigError, PositionLostError, SourceError
 from pipelines.iceberg import positions

@@ -17,14 +17,9 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import scan_core
-from pipelines.config.project import (
-    Config,
-    PublishedConfig,
-    RetentionConfig,
-    TableConfig,
-    change_log_name,
-    quarantine_name,
-)
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.published import PublishedConfig
+from pipelines.config.tables import RetentionConfig, TableConfig
 from pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
 from pipelines.iceberg import positions, storage
 from pipelines.iceberg.catalog import find_table

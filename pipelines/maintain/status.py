@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, PostgresSource, TableConfig, change_log_name, quarantine_name
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.config.sources import PostgresSource
+from pipelines.config.tables import TableConfig
 from pipelines.errors import ConfigError, PipelineError, PositionLostError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import LightCatalog, find_table

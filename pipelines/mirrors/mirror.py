@@ -28,7 +28,7 @@ from pipelines.changes.change_run import (
     sliced,
 )
 from pipelines.changes.quarantine import FEW_CHANGES, check_ratio
-from pipelines.config.project import TableConfig, partition_field
+from pipelines.config.tables import TableConfig, partition_field
 from pipelines.decode.batches import Rejected
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.iceberg import positions

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipelines.config.project import TableConfig, partition_field
+from pipelines.config.tables import TableConfig, partition_field
 from pipelines.errors import ConfigError
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import current_schema

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from pipelines.config.project import PublishedConfig
+from pipelines.config.published import PublishedConfig
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.row_shape import conform, distinct_rows

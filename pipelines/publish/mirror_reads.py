@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipelines.config.project import Config, MysqlSource, PostgresSource, change_log_name
+from pipelines.config.project import Config, change_log_name
+from pipelines.config.sources import MysqlSource, PostgresSource
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.moments import moments_of, snapshots_at

@@ -14,8 +14,9 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import lineage
 from sqlglot.optimizer.scope import build_scope
 
-from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.project import Config
 from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
+from pipelines.config.published import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
 from scan_core import OptionError, Schema

@@ -16,7 +16,8 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
-from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.project import Config
+from pipelines.config.published import PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.catalog import find_table

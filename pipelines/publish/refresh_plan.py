@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from pipelines.config.project import PublishedConfig
 from pipelines.config.publish_partition import FORMATS, PublishedPartition
+from pipelines.config.published import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.publish.changed_keys import MAX_KEYS, ChangedKeys, KeyColumns, key_column_names, traced_keys
 from pipelines.publish.mirror_reads import ChangesView, view_of_changes

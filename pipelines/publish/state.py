@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.project import Config
+from pipelines.config.published import PublishedConfig
 from pipelines.publish.publish_commit import MODE, Mode
 from scan_core import Scan
 

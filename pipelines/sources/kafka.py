@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.project import KafkaSource
+from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR

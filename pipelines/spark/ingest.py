@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pipelines.changes.change_log import ORDINAL
 from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
 from pipelines.changes.keys import same_rows, single_chunk
-from pipelines.config.project import KafkaSource
+from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import Decided, FeedConfig

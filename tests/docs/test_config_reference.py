@@ -10,21 +10,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
-from pipelines.config.project import (
-    AlertsConfig,
-    FilesSource,
-    IndexConfig,
-    IngestConfig,
-    KafkaSource,
-    MaintenanceConfig,
-    MysqlSource,
-    PostgresSource,
-    PublishedConfig,
-    PublishedOptions,
-    RetentionConfig,
-    SparkConfig,
-    TableConfig,
-)
+from pipelines.config.project import AlertsConfig, SparkConfig
+from pipelines.config.published import PublishedConfig, PublishedOptions
+from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
+from pipelines.config.tables import IndexConfig, IngestConfig, MaintenanceConfig, RetentionConfig, TableConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import TableConfig
+from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import ChangeBatch, Rejected, change_schema
 from pipelines.mirrors.mirror import Applied, Mirror
 from tests.pipelines.iceberg_tables import catalog_in, reloaded, rows_of

@@ -16,7 +16,8 @@ from assets.materialized import mirror_metadata
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
 from pipelines.cli.terminal import describe_publication
-from pipelines.config.project import RetentionConfig, load, parse
+from pipelines.config.project import load, parse
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.maintain.replay import resync

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from pipelines.config.project import MysqlSource
+from pipelines.config.sources import MysqlSource
 from pipelines.errors import PipelineError
 from pipelines.sources.live import Finding, Wanted, clock_finding
 from pipelines.sources.mysql.load import refused

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pipelines.config.project import MysqlSource
+from pipelines.config.sources import MysqlSource
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable

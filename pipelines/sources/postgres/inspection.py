@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelines.config.project import PostgresSource
+from pipelines.config.sources import PostgresSource
 from pipelines.errors import PipelineError
 from pipelines.sources.live import Finding, Wanted, clock_finding
 from pipelines.sources.postgres.server import Server

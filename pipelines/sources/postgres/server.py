@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import PostgresSource
+from pipelines.config.sources import PostgresSource
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.pgoutput import SourceColumn, SourceTable
 from pipelines.sources.postgres.position import lsn_of, lsn_text

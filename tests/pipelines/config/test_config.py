@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.project import change_log_name, config_template, load, parse, partition_field, quarantine_name
+from pipelines.config.document import config_template
+from pipelines.config.project import change_log_name, load, parse, quarantine_name
+from pipelines.config.tables import partition_field
 from pipelines.errors import ConfigError
 
 MINIMAL = """

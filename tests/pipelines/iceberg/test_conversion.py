@@ -14,7 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import scan_core
 from pipelines.cli.main import main
-from pipelines.config.project import RetentionConfig, load
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import CommitConflictError, PipelineError
 from pipelines.iceberg import conversion, storage
 from pipelines.iceberg.catalog import find_table, open_catalog

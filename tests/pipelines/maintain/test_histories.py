@@ -29,7 +29,8 @@ import scan_core
 from checks.damage import verify_table
 from checks.reference.expected_rows import live_rows
 from pipelines.changes.row_order import Order
-from pipelines.config.project import RetentionConfig, load
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import CommitConflictError, PositionLostError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog

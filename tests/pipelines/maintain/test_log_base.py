@@ -18,7 +18,8 @@ from checks.mirror_checks import checks_of, run_checks
 from checks.reference.expected_rows import RefusedError, fold_changes, fold_log
 from pipelines.changes.change_log import ChangeLog, LogBase, last_offsets
 from pipelines.cli.main import main
-from pipelines.config.project import RetentionConfig, TableConfig, load
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig, TableConfig
 from pipelines.errors import PipelineError, PositionLostError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import open_catalog

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from pipelines.cli.main import main
-from pipelines.config.project import RetentionConfig, load, quarantine_name
+from pipelines.config.project import load, quarantine_name
+from pipelines.config.tables import RetentionConfig
 from pipelines.iceberg import storage
 from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from pipelines.iceberg.catalog import open_catalog

@@ -15,7 +15,8 @@ import pytest
 
 from checks.reference.expected_rows import live_rows
 from pipelines.cli.main import main
-from pipelines.config.project import RetentionConfig, load, quarantine_name
+from pipelines.config.project import load, quarantine_name
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import CommitConflictError
 from pipelines.iceberg import metadata_swap, storage
 from pipelines.iceberg.catalog import open_catalog

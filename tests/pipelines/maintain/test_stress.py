@@ -13,7 +13,8 @@ import pytest
 
 import scan_core
 from checks.reference.expected_rows import live_rows
-from pipelines.config.project import RetentionConfig, load
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.conversion import convert

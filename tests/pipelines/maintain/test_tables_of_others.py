@@ -20,7 +20,8 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 import scan_core
 from checks.damage import verify_table
 from checks.reference.expected_rows import live_rows
-from pipelines.config.project import RetentionConfig, load
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import CommitConflictError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog

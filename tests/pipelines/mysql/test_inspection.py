@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli.main import main
-from pipelines.config.project import MysqlSource, load
+from pipelines.config.project import load
+from pipelines.config.sources import MysqlSource
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.maintain.replay import resync_from_source
 from pipelines.maintain.status import status

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import PublishedOptions, parse
+from pipelines.config.project import parse
+from pipelines.config.published import PublishedOptions
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.schema_evolution import iceberg_fields
