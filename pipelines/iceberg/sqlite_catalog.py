@@ -23,7 +23,9 @@ from scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
 _OWN_SETTINGS = ".pyiceberg.yaml"
-_PLAIN = ("type", "uri", "warehouse", "py-io-impl")
+_PLAIN = frozenset({"type", "uri", "warehouse"})
+_ARROW_IO = "py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO"
+"""How every place can be opened, and Azure by default."""
 _LOCK_SECONDS = 5.0
 """Timeout for locks, as long as PyIceberg's."""
 
@@ -200,7 +202,9 @@ def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> Sqli
         file: file of the database.
         properties: properties from the config.
     """
-    is_plain = properties.get("type") == "sql" and all(n in _PLAIN or "." in n for n in properties)
+    is_plain = properties.get("type") == "sql" and all(
+        name in _PLAIN or "." in name or (name, value) == _ARROW_IO for name, value in properties.items()
+    )
     if not is_plain or not file.is_file() or _has_own_settings():
         return None
     return SqliteCatalog(name, file, properties)
