@@ -150,11 +150,12 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
             for columns, unread in reader.row_groups():
                 plan = reader.select(columns, unread)
                 with reader.counting(columns):
-                    few = _FewRows(columns) if reader.may_read_late(columns.row_group) else None
+                    few: _FewRows | None = None
                     for piece, within in reader.pieces(columns, budget):
                         selection = reader.refine(piece, plan, within)
-                        if few is not None:
-                            if few.take(piece, selection):
+                        if piece.window is not None and (few or reader.may_read_late(columns.row_group)):
+                            few = few or _FewRows(columns)
+                            if few.take(piece.window, selection):
                                 continue
                             for late in few.give_back():
                                 yield from make(_Piece(*late, output, budget))
@@ -172,12 +173,12 @@ class _FewRows:
         self._rows: list[Rows] = []
         self._count = 0
 
-    def take(self, piece: LazyColumns, selection: RowSelection) -> bool:
+    def take(self, window: range, selection: RowSelection) -> bool:
         """Whether the rows of a piece can wait; what was decoded of them is dropped."""
         selected = selected_count(selection)
-        if piece.window is None or self._count + selected > _FEW_ROWS:
+        if self._count + selected > _FEW_ROWS:
             return False
-        self._windows.append(piece.window)
+        self._windows.append(window)
         self._rows.append(to_indices(selection))
         self._count += selected
         return True

@@ -345,10 +345,12 @@ class InWindows:
         rows: of a column that are decoded at a time.
         apart: columns that are decoded one after the other into a file, from which their windows are read: a decoder holds
             the page that it has reached, and those of all columns together would be too much.
+        streamed: columns that were read so far, among which `apart` was chosen.
     """
 
     rows: int
     apart: frozenset[int] = frozenset()
+    streamed: frozenset[int] = frozenset()
 
 
 class ChunkStreams:

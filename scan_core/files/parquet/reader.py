@@ -105,7 +105,6 @@ class ParquetFileReader:
         self._tests = AbsenceTests(path, source, layout)
         self._sizes = DecodedSizes(path, source, layout)
         self._windows: dict[int, InWindows] = {}
-        self._streamed: dict[int, frozenset[int]] = {}
         self._limits: DecodingLimits | None = None
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
@@ -309,13 +308,13 @@ class ParquetFileReader:
 
     def _how(self, row_group: RowGroup, columns: Sequence[int]) -> InWindows:
         """How columns are read in windows beside those that were read before."""
-        how, streamed = self._windows[row_group.index], self._streamed.get(row_group.index, frozenset())
-        if not streamed.issuperset(columns):
-            streamed = self._streamed[row_group.index] = streamed.union(columns)
+        how = self._windows[row_group.index]
+        if not how.streamed.issuperset(columns):
+            streamed = how.streamed.union(columns)
             limits = self._limits
             assert limits is not None  # noqa: S101  set by `windows`
             apart, over_limit = self._sizes.columns_apart(row_group, {i: self._leaves[i] for i in streamed}, limits)
-            how = self._windows[row_group.index] = InWindows(how.rows, apart)
+            how = self._windows[row_group.index] = InWindows(how.rows, apart, streamed)
             self.counts.over_limit |= over_limit
         return how
 
