@@ -24,7 +24,7 @@ _spent: dict[tuple[int, str], int] = {}
 
 
 def cpu_seconds() -> float:
-    """Of this process, the Java that it started, and the Python workers of that.
+    """CPU time of this process, of the JVM that it started, and of the JVM's Python workers.
 
     Workers that have ended keep counting with what they had spent when they were last seen: their parent ignores their end, so that
     the system adds it to nobody's time.

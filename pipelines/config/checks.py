@@ -356,7 +356,7 @@ class ChecksConfig(PublishedChecksConfig):
         from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
-        every: how often `nevermore run` checks the mirror after new events, in a process beside it; `off` if it is not to.
+        every: how often `nevermore run` checks the mirror after new events, in a separate process; `off` disables this.
         memory_bytes: memory for the comparison with the reference, beside that of an idle process; larger tables are compared in buckets of their keys, which are kept on disk meanwhile.
         volume: how far the changes of a day may be from those of the days before: `{days: 14, factor: 4, severity: warn}`.
         schema_matches: whether columns and types of the mirror are those of its change log: `block`, `warn` or `off`.
