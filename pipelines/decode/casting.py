@@ -275,8 +275,8 @@ def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]
     return merged, bad
 
 
-_MOMENT = r"^.{10}([T ]\d\d(:?\d\d(:?\d\d(\.\d+)?)?)? ?(Z|UTC|GMT|[+-]\d\d(:?\d\d(:?\d\d)?)?)?)?$"
-"""A day that may be followed by a time of day and a zone."""
+_MOMENT = r"^.{10}([T ]\d\d(:?\d\d(:?\d\d(\.\d+)?)?)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d(:?\d\d)?)?))?$"
+"""A day that may be followed by a time of day, and by a zone, as Debezium's IsoDate always is."""
 
 
 def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:

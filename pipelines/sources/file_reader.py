@@ -5,7 +5,7 @@ container files; CSV is in `csv_file.py`. Files are selected in `files.py`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,8 +63,8 @@ def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
     Raises:
         SourceError: the file is damaged, or its codec or schema is not supported.
     """
-    source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
+        source = _seekable(stream, max_bytes)
         size = source.size()
         header = read_file_header(source, size)
         if header.codec not in MAX_EXPANSION:
@@ -81,6 +81,19 @@ def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
                 yield table.slice(first, batch_rows)
     except (ValueError, KeyError, IndexError, EOFError) as error:
         raise SourceError(f"unreadable Avro file: {error}") from error
+
+
+def _seekable(stream: Any, max_bytes: int) -> Any:
+    """The file itself, or in memory if it is compressed as a whole: its records are found from other places in it."""
+    if stream.seekable():
+        return stream
+    data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise SourceError(
+            f"decompressed, the file has more than {max_bytes} bytes, and it has to be in memory as a whole: "
+            "decompress it, or raise memory_limit_bytes"
+        )
+    return pa.BufferReader(data)
 
 
 _AHEAD_BYTES = 8 * 1024**2
@@ -121,11 +134,13 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
     """Read the rows of a Parquet file."""
     name = "the Parquet file"  # its path is in the caller's message
     try:
+        stream = _seekable(stream, options.max_event_bytes)
         source = ByteRanges(stream)
         layout = read_layout(source, name)
         sizes, leaves = DecodedSizes(name, source, layout), range(len(layout.footer.leaves))
         limits = DecodingLimits.of(options.max_event_bytes * EVENT_SHARE, options.batch_bytes)
         with pq.ParquetFile(stream, metadata=layout.metadata) as file:
+            _check_names(file.schema_arrow, "")
             for group in layout.row_groups:
                 windows = sizes.windows(group, leaves, range(group.num_rows), limits)
                 max_rows = options.batch_rows if windows is None else min(options.batch_rows, *map(len, windows))
@@ -133,6 +148,17 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
                     yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
     except ScanError as error:
         raise SourceError(str(error)) from error
+
+
+def _check_names(fields: Iterable[pa.Field], inside: str) -> None:
+    """Refuse a schema in which a column or a member occurs twice: whose values count is not known."""
+    names = set()
+    for field in fields:
+        if field.name in names:
+            raise SourceError(f"the Parquet file has {inside}{field.name!r} twice; write it once, or under two names")
+        names.add(field.name)
+        kind = field.type
+        _check_names((kind.field(i) for i in range(kind.num_fields)), f"{inside}{field.name!r} with ")
 
 
 def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
@@ -396,6 +422,16 @@ MAPPED_BYTES = 4 * 1024**2
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _MAGIC_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}
 _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
+_READABLE = "JSON, CSV, Parquet or Avro, plain or compressed with gzip, zstd, bzip2 or lz4"
+_MAGIC_OTHERS = {
+    b"\xfd7zX": f"is compressed with xz: write {_READABLE}",
+    b"PK\x03\x04": f"is a ZIP archive: write {_READABLE}",
+    b"\xff\x06\x00\x00sNaP": f"is compressed with snappy: write {_READABLE}",
+    b"ARROW1\x00\x00": f"is an Arrow file: write {_READABLE}",
+    b"\xff\xfe": "is text in UTF-16: convert it to UTF-8",
+    b"\xfe\xff": "is text in UTF-16: convert it to UTF-8",
+}
+"""What a file is that cannot be read, by its first bytes, which neither text in UTF-8 nor framed messages have."""
 
 
 def read_file(
@@ -450,7 +486,7 @@ def line_layout(
             if compression is not None or suffix in READERS:
                 return None
             head: bytes = stream.read(SNIFFED_BYTES)
-    except OSError as error:
+    except (OSError, SourceError) as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
     if _is_csv(head, known, options, suffix):
         return None
@@ -510,8 +546,10 @@ def is_quiet(file: ListedFile) -> bool:
 
 def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
     """(suffix for the kind of file, compression) from the first bytes, since names may be wrong."""
-    head: bytes = stream.read(4)
+    head: bytes = stream.read(8)
     stream.seek(0)
+    if other := next((what for magic, what in _MAGIC_OTHERS.items() if head.startswith(magic)), None):
+        raise SourceError(f"it {other}")
     compression = next((c for magic, c in _MAGIC_COMPRESSIONS.items() if head.startswith(magic)), None)
     return next((s for magic, s in _MAGIC_SUFFIXES.items() if head.startswith(magic)), suffix), compression
 

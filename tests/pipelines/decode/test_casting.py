@@ -1,5 +1,6 @@
 """Casts of numbers to decimals: the same number, or a value that is told to be none."""
 
+from datetime import date
 from decimal import Decimal
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode.casting import cast_each
+from pipelines.decode.casting import cast_each, from_text
 
 NUMBERS = st.builds(
     "{}{}{}{}".format,
@@ -83,3 +84,11 @@ def test_null_is_a_value_of_every_type(held: pa.DataType, wanted: pa.DataType) -
         values, bad = cast_each(pa.nulls(count, held), wanted)
         assert (values.type, values.null_count) == (wanted, count)
         assert not bad.any()
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00", "-11:30", " UTC"])
+@pytest.mark.parametrize("time", ["", "T23:30:00", " 23:30:00.5"])
+def test_a_zone_leaves_a_date_as_it_is(zone: str, time: str) -> None:
+    days, bad = from_text(pa.array([f"2020-02-29{time}{zone}", "2020-02-30Z", "2020-02-29 BC", None]), pa.date32())
+    assert days.to_pylist() == [date(2020, 2, 29), None, None, None]
+    assert bad.tolist() == [False, True, True, False]

@@ -1,15 +1,21 @@
 """What lies in a landing folder and is no file of events: refused by its name, never waited for."""
 
+import gzip
+import lzma
 import os
 import socket
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.decode.avro import SchemaFolder
 from pipelines.errors import ConfigError, SourceError
 from pipelines.sources.file_listing import ListedFile, open_file
+from pipelines.sources.file_options import FileOptions
 from tests.pipelines.sources.folder_reader import Reader, lines
+from tests.support.bombs import write_avro
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -84,3 +90,47 @@ def test_a_fifo_among_schemas_is_named_and_not_waited_for(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "7.avsc")
     with pytest.raises(ConfigError, match=r"7\.avsc is not a plain file"):
         SchemaFolder(tmp_path).document(7)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (lzma.compress(lines(1, 2).encode()), "compressed with xz"),
+        (b"PK\x03\x04" + bytes(40), "a ZIP archive"),
+        (b"ARROW1\0\0" + bytes(40), "an Arrow file"),
+        (b"\xff\x06\x00\x00sNaPpY" + bytes(40), "compressed with snappy"),
+        (lines(1, 2).encode("utf-16"), "convert it to UTF-8"),
+        (b"\xfe\xff" + lines(1, 2).encode("utf-16-be"), "convert it to UTF-8"),
+    ],
+)
+def test_files_of_another_kind_are_refused_by_what_they_are(tmp_path: Path, data: bytes, said: str) -> None:
+    reader = Reader(tmp_path)
+    reader.write("1.jsonl", data)
+    with pytest.raises(SourceError, match=rf"cannot read .*1\.jsonl: it is .*{said}"):
+        reader.run()
+
+
+def test_columns_and_members_that_a_parquet_file_has_twice_are_named(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    one = pa.array([1])
+    for array, name in ((one, "'id'"), (pa.StructArray.from_arrays([one, one], ["a", "a"]), "'id' with 'a'")):
+        names = ["op", "id", "id" if array is one else "x"]
+        pq.write_table(pa.Table.from_arrays([pa.array(["I"]), array, one], names=names), tmp_path / "1.parquet")
+        with pytest.raises(SourceError, match=rf"1\.parquet: the Parquet file has {name} twice"):
+            reader.run()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro"])
+def test_compressed_files_of_columns_are_read_within_the_limit(tmp_path: Path, kind: str) -> None:
+    reader = Reader(tmp_path)
+    if kind == "parquet":
+        pq.write_table(pa.table({"op": ["c"], "id": [1]}), tmp_path / "1")
+    else:
+        write_avro(tmp_path / "1", 1, "null", text="x")
+    reader.write(f"1.{kind}.gz", gzip.compress((tmp_path / "1").read_bytes()))
+    (tmp_path / "1").unlink()
+    assert len(reader.run()) == 1
+    options = FileOptions(batch_bytes=2**16)
+    reader.write(f"2.{kind}.gz", gzip.compress(bytes(options.max_event_bytes + 1), 1))
+    with pytest.raises(SourceError, match=rf"2\.{kind}\.gz: .*decompressed, the file has more than \d+ bytes"):
+        reader.run(batch_bytes=options.batch_bytes)
