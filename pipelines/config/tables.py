@@ -13,6 +13,7 @@ from pipelines.config.values import (
     Group,
     Labels,
     Names,
+    NamesInOrder,
     Owners,
     Seconds,
     Section,
@@ -245,7 +246,7 @@ class TableConfig(AssetConfig):
     source_table: str | None = None
     include_tables: Names = ()
     exclude_tables: Names = ()
-    order_by: Literal["position"] | tuple[str, ...] = "position"
+    order_by: Literal["position"] | NamesInOrder = "position"
     types: dict[str, TypeName] = Field(default_factory=dict)
     partition_by: Names = ()
     include: Names = ()

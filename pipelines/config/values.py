@@ -7,9 +7,18 @@ import re
 from collections.abc import Mapping
 from datetime import date
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 _DURATION_UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -174,6 +183,29 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
+    for number, name in enumerate(value):
+        if name in value[:number]:
+            raise placed(f"{name!r} occurs twice", number)
+    return value
+
+
+def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("must be a list of names: [a, b]")
+    return value
+
+
+def _is_number(annotation: Any) -> bool:
+    """Whether a field takes numbers, and neither truth values nor words that YAML reads as such."""
+    inside = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _is_number(inside[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_is_number(part) for part in inside if part is not NoneType)
+    return annotation in (int, float)
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
@@ -188,13 +220,22 @@ TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), Af
 Owners = Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(_one_or_many)]
 Labels = Annotated[dict[str, str], BeforeValidator(_label_texts), AfterValidator(_labels)]
 Group = Annotated[str, AfterValidator(_group)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), AfterValidator(_distinct)]
+NamesInOrder = Annotated[tuple[str, ...], AfterValidator(_not_empty), AfterValidator(_distinct)]
 
 
 class Section(BaseModel):
     """Base class of all sections: unknown keys are errors, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads `yes` and `on` as true, which is no number, although Python takes it for 1."""
+        if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
 
 
 def placed(message: str, *place: str | int) -> PydanticCustomError:

@@ -250,7 +250,7 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     description = str(first.get("description"))
     if description.startswith("Required keyword"):
         description = "something is missing after this"
-    elif description.startswith("Invalid expression"):
+    elif description.startswith(("Invalid expression", "Expected")):  # the second kind shows objects of the parser
         description = "this was not expected here"
     elif description.startswith("Expecting"):
         description = f"a {description.removeprefix('Expecting ')} is missing after this"

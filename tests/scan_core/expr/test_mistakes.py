@@ -24,6 +24,7 @@ from tests.support.random_predicates import SCHEMA
         ("i >", "something is missing after this", ">"),
         ("i = 1 and (b", "a ) is missing after this", "b"),
         ("i !> 3", "this was not expected here", "!"),
+        ("i = 1; drop table", "this was not expected here", "table"),
         ("lenght(s) = 3", "lenght() is not supported in a filter; did you mean length", "lenght(s"),
         ("regexp_extract(s, 'a', 0) = 'a'", "regexp_extract() is not supported", "regexp_extract(s, 'a', 0"),
         ("sum(i) > 3", "sum() is not supported in a filter", "sum(i"),
