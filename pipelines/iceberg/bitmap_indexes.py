@@ -29,7 +29,7 @@ from pipelines.config.tables import DEFAULT_MAX_VALUES
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.commit import retry_conflicts
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.iceberg.metadata_swap import SUFFIX, metadata_log, next_version, supports, swap_location
+from pipelines.iceberg.metadata_swap import metadata_file, metadata_log, next_version, supports, swap_location
 from pipelines.iceberg.storage import Storage
 from scan_core import (
     DataFile,
@@ -72,6 +72,7 @@ from scan_core.bitmaps import (
     statistics_paths,
 )
 from scan_core.io import FileIOConfig, exists, parse_location, read_bytes
+from scan_core.metadata import read_document
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -128,10 +129,13 @@ class CatalogTarget:
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Swap the catalog's pointer, or ask the catalog."""
         if supports(self._table):
-            stored = orjson.loads(self.storage.read(base.metadata_path))
-            document = with_statistics(stored, entry, base.metadata_path, superseded)
-            path = f"{self.folder}/{next_version(base.metadata_path):05d}-{uuid.uuid4()}{SUFFIX}"
-            self.storage.write(path, orjson.dumps(document))
+            document = with_statistics(
+                read_document(base.metadata_path, base.io), entry, base.metadata_path, superseded
+            )
+            stem = f"{next_version(base.metadata_path):05d}-{uuid.uuid4()}"
+            name, content = metadata_file(stem, document, orjson.dumps(document))
+            path = f"{self.folder}/{name}"
+            self.storage.write(path, content)
             if not swap_location(self._table.catalog, self._table.name(), base.metadata_path, path):
                 self.storage.remove([path])
                 raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}")
@@ -191,11 +195,13 @@ class PathTarget:
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Create the next version of the metadata, which fails if another writer has created it."""
         base_path = Path(parse_location(base.metadata_path).path)
-        document = with_statistics(orjson.loads(base_path.read_bytes()), entry, base.metadata_path, superseded)
+        document = with_statistics(read_document(base.metadata_path, base.io), entry, base.metadata_path, superseded)
         version = next_version(base.metadata_path)
-        path = base_path.with_name(f"v{version}{SUFFIX}")
+        # Other writers must find that this version exists, so it has the name that they give it.
+        name, content = metadata_file(f"v{version}", document, orjson.dumps(document))
+        path = base_path.with_name(name)
         scratch = base_path.with_name(f"{uuid.uuid4()}.tmp")
-        scratch.write_bytes(orjson.dumps(document))
+        scratch.write_bytes(content)
         try:
             os.link(scratch, path)
         except FileExistsError as error:

@@ -9,6 +9,7 @@ and the next starts from the beginning.
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
@@ -124,7 +125,7 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
         options: limits for reading key columns.
 
     Raises:
-        SourceError: the format version is another one.
+        SourceError: the format version is another one, or a data file is listed twice.
         CommitConflictError: other writers kept changing the files that were converted.
         CommitUnknownError: it is unknown whether the commit happened.
         MalformedTableError: a data or delete file breaks its specification.
@@ -201,12 +202,14 @@ class _Resolved:
         leaving: names of the delete files that are replaced.
         added: the new files by path of their data file.
         older: names of the position deletes that touch each of these data files.
+        has_vectors: the new files are deletion vectors, as the table had format version 3.
     """
 
     state: _State
     leaving: dict[FileName, DeleteFile]
     added: Mapping[str, WrittenFile]
     older: Mapping[str, frozenset[FileName]] = field(default_factory=dict)
+    has_vectors: bool = False
 
     def holds_for(self, now: _State) -> bool:
         """Whether the commit may be made upon another snapshot (SEMANTICS 31 and 32).
@@ -255,10 +258,12 @@ class _Conversion:
         self._table.refresh()
         state = _State.of(open_table(self._table), self._options)
         delta = RowDelta(self._table)
-        if self._resolved is not None and not self._resolved.holds_for(state):
+        has_vectors = self._table.format_version > 2
+        found = self._resolved
+        if found is not None and (found.has_vectors != has_vectors or not found.holds_for(state)):
             self.discard()
         if self._resolved is None:
-            self._resolved = self._resolve(state, delta)
+            self._resolved = self._resolve(state, delta, has_vectors=has_vectors)
         resolved = self._resolved
         if not resolved.leaving:
             snapshot = state.plan.snapshot
@@ -291,7 +296,7 @@ class _Conversion:
             added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in added),
             data_files=len(resolved.state.plan.tasks),
             resolved_files=len(resolved.older),
-            has_vectors=self._table.format_version > 2,
+            has_vectors=resolved.has_vectors,
             seconds=self._seconds,
         )
 
@@ -309,14 +314,32 @@ class _Conversion:
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def _resolve(self, state: _State, delta: RowDelta) -> _Resolved:
-        has_vectors = self._table.format_version > 2
+    def _resolve(self, state: _State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
+        check_listed_once(self._name, state.plan)
         leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
         touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in deletes_of(task))]
         older = {task.data_file.path: _positions_of(task) for task in touched}
         added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
         leaving |= _superseded(touched, added)
-        return _Resolved(state, leaving, added, older)
+        return _Resolved(state, leaving, added, older, has_vectors)
+
+
+def check_listed_once(name: str, plan: ScanPlan) -> None:
+    """Refuse a table that lists a data file several times, as some engines do that add existing files to it.
+
+    All its rows are there as often, but an equality delete removes only those of older listings, and a position names them all.
+
+    Raises:
+        SourceError: a data file is listed twice.
+    """
+    paths = list(plan.index.tasks.data_files.paths())
+    if len(set(paths)) == len(paths):
+        return
+    path, times = Counter(paths).most_common(1)[0]
+    raise SourceError(
+        f"{name} lists the data file {path} {times} times, so the positions of its rows do not tell them apart; remove the "
+        "file from the table with the engine that added it, and add it once"
+    )
 
 
 def _is_converted(file: DeleteFile, *, has_vectors: bool) -> bool:
@@ -441,6 +464,7 @@ def as_vectors(
     table = _with_changes(open_table(delta.table), delta)
     uncommitted = [_uncommitted(file, table.metadata) for file in keys]
     plan = table.scan().with_options(options).select().plan(uncommitted)
+    check_listed_once(".".join(delta.table.name()), plan)
     new = {_name(file) for file in uncommitted}
     touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
     vectors = _written(touched, plan.context, delta, has_vectors=True)

@@ -4,6 +4,7 @@ It edits the JSON of the metadata, so the cost hardly grows with the number of s
 faster, nothing is changed; retries are in `commit.py`.
 """
 
+import gzip
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ import orjson
 
 from pipelines.iceberg.storage import Storage
 from scan_core.bitmaps import FILE_SUFFIX
+from scan_core.metadata import decompress_document
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -75,6 +77,7 @@ def _row(catalog: "SqlCatalog", identifier: tuple[str, ...]) -> tuple[Any, ...]:
 PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 DEFAULT_PREVIOUS_VERSIONS = 100
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
+COMPRESSION = "write.metadata.compression-codec"
 SUFFIX = ".metadata.json"
 CACHED_DOCUMENTS = 64
 """Documents kept in memory: a process writes two tables per mirror, and a thousand snapshots are a megabyte."""
@@ -100,8 +103,7 @@ _lock = threading.Lock()
 
 def supports(table: "Table") -> bool:
     """Whether `swap_snapshot` can commit to this table."""
-    location = str(table.metadata_location)
-    return can_swap(table.catalog) and location.endswith(SUFFIX) and not location.endswith(".gz" + SUFFIX)
+    return can_swap(table.catalog)
 
 
 def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
@@ -143,14 +145,23 @@ def swap_without(
 def _swap(table: "Table", before: _Document, after: _Document, storage: Storage, folder: str) -> str | None:
     """Make a document the table's metadata; return its file, or None if another writer committed first."""
     base = str(table.metadata_location)
-    location = f"{folder}/{next_version(base):05d}-{uuid.uuid4()}{SUFFIX}"
-    storage.write(location, after.text())
+    name, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", after.rest, after.text())
+    location = f"{folder}/{name}"
+    storage.write(location, content)
     if not swap_location(table.catalog, table.name(), base, location):
         storage.remove([location])
         return None
     _remember(location, after, base)
     _remove_old_metadata(before, after, storage)
     return location
+
+
+def metadata_file(stem: str, document: Mapping[str, Any], text: bytes) -> tuple[str, bytes]:
+    """Name and content of a metadata file, compressed if the properties of its table say so."""
+    codec = (document.get("properties") or {}).get(COMPRESSION, "none")
+    if str(codec).lower() != "gzip":
+        return f"{stem}{SUFFIX}", text
+    return f"{stem}.gz{SUFFIX}", gzip.compress(text)
 
 
 def metadata_json(metadata: "TableMetadata") -> bytes:
@@ -186,7 +197,7 @@ def _document(location: str, storage: Storage) -> _Document:
         if known is not None:
             _documents.move_to_end(location)
             return known
-    return _parsed(storage.read(location))
+    return _parsed(decompress_document(storage.read(location), location))
 
 
 def _parsed(text: bytes) -> _Document:

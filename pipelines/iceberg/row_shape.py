@@ -17,6 +17,7 @@ from scan_core import (
     ListType,
     MapType,
     NestedField,
+    PartitionField,
     PartitionSpec,
     PrimitiveType,
     Schema,
@@ -281,9 +282,9 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
     if not spec.fields:
         yield PartitionedRows((), "", rows)
         return
-    is_one = rows.num_rows > 0 and all(_has_one_time(rows, schema, f.source_id, f.transform) for f in spec.fields)
+    is_one = rows.num_rows > 0 and all(_has_one_time(rows, schema, f) for f in spec.fields)
     sample = rows.slice(0, 1) if is_one else rows
-    columns = [_partition_column(sample, schema, f.source_id, f.transform) for f in spec.fields]
+    columns = [_partition_column(sample, schema, f) for f in spec.fields]
     codes = _group(columns)
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0])
@@ -303,24 +304,42 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
 _OF_TIME = frozenset({"year", "month", "day", "hour"})
 
 
-def _has_one_time(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> bool:
+def _has_one_time(rows: pa.Table, schema: Schema, field: PartitionField) -> bool:
     """Whether all rows have the same year, month, day or hour, as the first and the last time show."""
-    kind, column = parse_transform(transform), rows.column(schema.field(source_id).name)
-    if kind.kind not in _OF_TIME or column.null_count:
+    kind = parse_transform(field.transform)
+    if kind.kind not in _OF_TIME:
+        return False
+    column, source_type = _source(rows, schema, field)
+    if column.null_count:
         return False
     ends = pc.min_max(column)
-    edges = kind.apply(
-        pa.concat_arrays([pa.array([ends[n]], column.type) for n in ("min", "max")]), schema.field(source_id).type
-    )
+    edges = kind.apply(pa.concat_arrays([pa.array([ends[n]], column.type) for n in ("min", "max")]), source_type)
     return bool(edges[0] == edges[1])
 
 
-def _partition_column(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> pa.Array:
-    name = schema.field(source_id).name
-    column = single_array(rows.column(name))
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    return parse_transform(transform).apply(column, schema.field(source_id).type)
+def _partition_column(rows: pa.Table, schema: Schema, field: PartitionField) -> pa.Array:
+    kind = parse_transform(field.transform)
+    if kind.kind == "void":  # its column may have been dropped
+        return pa.nulls(rows.num_rows)
+    column, source_type = _source(rows, schema, field)
+    array = single_array(column)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return kind.apply(array, source_type)
+
+
+def _source(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[pa.ChunkedArray, Type]:
+    """The values that a partition field is made of, which may be members of structs, and their type."""
+    if field.source_id not in schema.field_ids:
+        raise SchemaConflictError(
+            f"rows cannot be partitioned by {field.name!r}, as its column was dropped; remove this field from the "
+            "table's partition spec with another engine"
+        )
+    top, *members = schema.path(field.source_id)
+    column = rows.column(top.name)
+    for inner in members:
+        column = member(column, inner.name)
+    return column, (members or [top])[-1].type
 
 
 def _group(columns: list[pa.Array]) -> npt.NDArray[np.int64]:

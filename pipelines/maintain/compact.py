@@ -28,7 +28,7 @@ from pipelines.config.tables import (
 from pipelines.errors import CommitUnknownError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.conversion import convert
+from pipelines.iceberg.conversion import check_listed_once, convert
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import open_current, refresh
@@ -655,14 +655,20 @@ def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: boo
 
     They must be live, and no position delete may have come for them. New equality deletes apply to the new files as well,
     because these are not newer than the snapshot that was read; but if the files move to another partition spec, not those
-    of single partitions.
+    of single partitions, and never those by columns that were dropped before, which the new files lack.
     """
+    columns = frozenset(read.plan.context.projection.field_ids)
     before, after = read.tasks_of(paths), now.tasks_of(paths)
     for path in paths:
         if path not in after or not _same_file(before[path].data_file, after[path].data_file):
             return False
         known = {_name(file) for file in _position_deletes(before[path])}
         if any(_name(file) not in known for file in _position_deletes(after[path])):
+            return False
+        newer = (
+            f for g in after[path].equality_deletes for f in g.files if f.data_sequence_number > read.sequence_number
+        )
+        if any(not columns.issuperset(file.equality_ids) for file in newer):
             return False
     return not moves or not any(
         file.content is DeleteContent.EQUALITY
@@ -713,6 +719,7 @@ class State:
 
     snapshot_id: int
     sequence_number: int
+    format_version: int
     plan: ScanPlan
     deletes: Sequence[DeleteFile]
     num_manifests: int
@@ -727,7 +734,8 @@ class State:
         listed = [m for m in manifests if m.content != DATA_MANIFEST]
         found = read_delete_manifests(listed, opened.metadata, plan.context.io)
         deletes = [file for files in found for file in files]
-        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, plan, deletes, len(manifests))
+        version = opened.metadata.format_version
+        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, version, plan, deletes, len(manifests))
 
     def tasks_of(self, paths: Collection[str]) -> dict[str, FileScanTask]:
         """The data files with these paths that are live."""
@@ -769,6 +777,7 @@ class _Run:
             state = State.of(opened, self.options)
         if state is None:
             return frozenset()
+        check_listed_once(self.report.table, state.plan)
         delta = RowDelta(self.table)
         columns = pa.Table.from_batches([], schema=parquet_schema(delta.schema))
         check_order(columns, self.settings.order.columns, delta.schema)
@@ -944,6 +953,8 @@ class _Run:
             now = State.of(open_current(self.table), self.options)
             known = now is not None and read.snapshot_id in {s.snapshot_id for s in ancestors(self.table)}
             if now is None or not known:  # rolled back, or the snapshots in between have expired
+                return [], 0
+            if now.format_version != read.format_version:  # the new files lack the ids that rows may have got meanwhile
                 return [], 0
             intact = [g for g in groups if is_intact(g.paths, read, now, moves=g.moves)]
             replaced = frozenset(path for group in intact for path in group.paths)

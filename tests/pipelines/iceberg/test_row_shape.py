@@ -163,3 +163,23 @@ def test_rows_of_one_time_are_a_partition_as_if_each_was_looked_at(
     assert [(p.values, p.folder, p.rows["at"].to_pylist()) for p in found] == [
         (p.values, p.folder, p.rows["at"].to_pylist()) for p in wanted
     ]
+
+
+def test_rows_are_partitioned_by_members_of_structs_and_not_by_void_fields_of_dropped_columns() -> None:
+    rows = pa.table({"s": pa.array([{"a": 1}, None, {"a": None}, {"a": 1}, {"a": 2}], pa.struct([("a", pa.int64())]))})
+    fields = (PartitionField(1000, 2, "s.a", "identity"), PartitionField(1001, 9, "gone", "void"))
+    found = [
+        (part.values, part.folder, part.rows["s"].to_pylist())
+        for part in split_by_partition(rows, NESTED, PartitionSpec(1, fields))
+    ]
+    assert found == [
+        ((1, None), "s.a=1/gone=null", [{"a": 1}, {"a": 1}]),
+        ((None, None), "s.a=null/gone=null", [None, {"a": None}]),
+        ((2, None), "s.a=2/gone=null", [{"a": 2}]),
+    ]
+
+
+def test_rows_are_not_partitioned_by_a_dropped_column() -> None:
+    spec = PartitionSpec(1, (PartitionField(1000, 9, "day", "day"),))
+    with pytest.raises(SchemaConflictError, match="rows cannot be partitioned by 'day', as its column was dropped"):
+        list(split_by_partition(pa.table({"s": [None]}), NESTED, spec))

@@ -1,17 +1,26 @@
 """Faults that others report of tables with deletes that are compacted and converted: none of them happens here."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import scan_core
+from pipelines.errors import SourceError
+from pipelines.iceberg import conversion
+from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.conversion import convert
+from pipelines.iceberg.conversion import as_vectors, convert
+from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.loaded_table import upgrade
+from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.maintain.compact import CompactSettings, compact
+from scan_core import ScanOptions
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
-from tests.pipelines.maintain.test_compact import COLUMNS, EVERYTHING, append, between, files_of, upsert
+from tests.pipelines.maintain.test_compact import COLUMNS, EVERYTHING, append, between, files_of, rows, upsert
 from tests.pipelines.project import Project, event, product
 
 MODES: dict[str, dict[str, Any]] = {
@@ -132,3 +141,110 @@ def test_a_vector_for_a_file_that_a_compaction_replaced(
     assert found[12] == "new"
     engine = scan_core.open_table(project.table("shop.products")).scan().to_table()
     assert dict(zip(engine["id"].to_pylist(), engine["name"].to_pylist(), strict=True)) == found
+
+
+def test_rows_that_get_ids_while_a_compaction_runs_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files were written for format version 2, without ids; another writer upgrades the table and commits."""
+    catalog = catalog_in(tmp_path)
+    new_table(catalog, COLUMNS)
+    append(catalog, [1, 2])
+    append(catalog, [3])
+    found: list[Any] = []
+
+    def look() -> None:
+        scan = scan_core.open_table(reloaded(catalog)).scan()
+        found.append(scan.select("id", *(f.name for f in scan_core.ROW_LINEAGE)).to_table().sort_by("id").to_pylist())
+
+    def meanwhile() -> None:
+        upgrade(reloaded(catalog), 3)
+        append(catalog, [4])
+        look()
+
+    between(monkeypatch, meanwhile)
+    report = compact(reloaded(catalog), EVERYTHING)
+    look()
+    assert found[0] == found[1]
+    assert (report.replanned, report.given_up, report.files_after) == (2, 0, 1)
+
+
+def test_a_table_that_is_upgraded_during_a_conversion_gets_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of format version 3 get no new position-delete files (rule 31)."""
+    catalog = catalog_in(tmp_path)
+    new_table(catalog, COLUMNS)
+    append(catalog, [1, 2])
+    upsert(catalog, [], deleted=[2])
+    written = conversion._written
+
+    def then(*args: Any, **options: Any) -> Any:
+        made = written(*args, **options)
+        if reloaded(catalog).format_version == 2:
+            upgrade(reloaded(catalog), 3)
+            append(catalog, [9])
+        return made
+
+    monkeypatch.setattr(conversion, "_written", then)
+    report = convert(reloaded(catalog))
+    assert report.has_vectors
+    assert [e["file_format"] for e in reloaded(catalog).inspect.delete_files().to_pylist()] == ["PUFFIN"]
+    assert ids_of(catalog) == [1, 9]
+    # the older one holds the keys, for the snapshots before
+    assert sorted(path.suffix for path in tmp_path.rglob("*-deletes*")) == [".parquet", ".puffin"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_by_a_dropped_column_that_overtakes_a_compaction_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A writer that began before the column was dropped still deletes by it, while the new files are without it."""
+    catalog = catalog_in(tmp_path)
+    table = new_table(catalog, {"id": "long", "n": "long"})
+    if version == 3:
+        upgrade(table, 3)
+    delta = RowDelta(reloaded(catalog))
+    files = write_rows(pa.table({"id": [1, 2, 3], "n": [1, 2, 3]}), delta.target, delta.default_spec)
+    delta.commit(files, {})
+    before = delta.schema
+    delta = RowDelta(reloaded(catalog))
+    delta.evolve(before.select([1]))
+    delta.commit([], {})
+
+    def meanwhile() -> None:
+        delta = RowDelta(reloaded(catalog))
+        target = replace(delta.target, schema=before)
+        delta.commit(write_deletes(pa.table({"n": [2]}), target, delta.default_spec, [2]), {})
+
+    between(monkeypatch, meanwhile)
+    report = compact(reloaded(catalog), EVERYTHING)
+    assert ids_of(catalog) == [1, 3]
+    assert (report.replanned, report.dead_rows_removed, files_of(catalog)[1]) == (1, 1, [])
+
+
+def resolved_by_a_commit(table: Any) -> None:
+    """A commit of ingest with `deletes: vectors`."""
+    delta = RowDelta(table)
+    keys = write_deletes(pa.table({"id": [1]}), delta.target, delta.default_spec, [1])
+    as_vectors(delta, keys, ScanOptions())
+
+
+@pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING), resolved_by_a_commit])
+def test_a_data_file_that_is_listed_twice_is_refused(tmp_path: Path, act: Callable[[Any], Any]) -> None:
+    """Engines that add existing files to a table do it again when asked again: a delete in between removes half of a key's rows."""
+    catalog = catalog_in(tmp_path)
+    upgrade(new_table(catalog, COLUMNS), 3)
+    delta = RowDelta(reloaded(catalog))
+    files = write_rows(rows([1, 2, 3]), delta.target, delta.default_spec)
+    delta.commit(files, {})
+    upsert(catalog, [], deleted=[2])
+    RowDelta(reloaded(catalog)).commit(files, {})
+    upsert(catalog, [], deleted=[3])
+
+    def ids() -> list[int]:
+        return sorted(scan_core.open_table(reloaded(catalog)).scan().to_table()["id"].to_pylist())
+
+    assert ids() == [1, 1, 2]
+    with pytest.raises(SourceError, match=r"shop\.t lists the data file .*parquet 2 times"):
+        act(reloaded(catalog))
+    index_dead_rows(CatalogTarget(reloaded(catalog)))
+    assert ids() == [1, 1, 2]
