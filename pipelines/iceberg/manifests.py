@@ -152,6 +152,12 @@ def _avro_type(kind: PrimitiveType, field: PartitionField) -> Any:
                 "logicalType": "timestamp-micros",
                 "adjust-to-utc": kind.name == "timestamptz",
             }
+        case PrimitiveType("timestamp_ns" | "timestamptz_ns"):
+            return {
+                "type": "long",
+                "logicalType": "timestamp-nanos",
+                "adjust-to-utc": kind.name == "timestamptz_ns",
+            }
         case PrimitiveType("fixed", (length,)):
             return {"type": "fixed", "name": f"fixed_{field.field_id}", "size": length}
         case PrimitiveType("uuid"):
