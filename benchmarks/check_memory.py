@@ -1,7 +1,8 @@
-"""What memory does a check of a mirror against its reference need? It must not grow with the table.
+"""What memory does a check against the reference need? It must not grow with the table.
 
-Run: `python -m benchmarks.check_memory [ROWS in millions]...`. For each number of rows, a mirror is filled, a tenth of its rows
-changes, a fiftieth goes; then a process of its own, which may take 1 GiB, compares all of it with its files and its change log.
+Run: `python -m benchmarks.check_memory [--published] [ROWS in millions]...`. For each number of rows, a mirror is filled, a tenth
+of its rows changes, a fiftieth goes; then a process of its own, which may take 1 GiB, compares all of it with its files and its
+change log. With `--published`, it compares a published table that has all rows of the mirror instead.
 """
 
 import argparse
@@ -17,17 +18,28 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.decoded_changes import changes_of
 from benchmarks.results import Ratio, record
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name, parse
 from pipelines.decode.batches import ChangeBatch
-from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_rows
 from pipelines.mirrors.mirror import Mirror
+from pipelines.publish.state import STATE, current_state
+from scan_core import open_table
 
 NAME = "shop.orders"
-TABLES = "tables: {shop.orders: {source: {type: files, path: none}, key: [id]}}"
+PUBLISHED = "shop.notes"
+TABLES = """tables: {shop.orders: {source: {type: files, path: none}, key: [id]}}
+published:
+  shop.notes:
+    sql: select id, customer_id, amount / 7 as part, note from shop.orders
+"""
 BATCH_ROWS = 500_000
 LIMIT_BYTES = 1024**3
 CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique")
@@ -74,34 +86,59 @@ def fill(folder: str, num_rows: int) -> None:
         list(mirror.catch_up(log, log.append(batch, str(next(positions))), reject=lambda _: None))
 
 
-def check(folder: str) -> None:
+def publish(folder: str) -> None:
+    """Write a published table with the rows of its SQL, as a run of Spark would."""
+    config = config_in(folder)
+    catalog = open_catalog(config)
+    scan = open_table(find_table(catalog, NAME)).scan()
+    state = current_state(config, config.published[PUBLISHED], {NAME: scan}).as_json()
+    target: RowDelta | None = None
+    files = []
+    for batch in scan.to_batches():
+        rows = pa.Table.from_batches([batch])
+        part = pc.divide(rows["amount"].cast(pa.float64()), 7.0)
+        rows = rows.set_column(2, "part", part)
+        if target is None:
+            target = RowDelta(create_table(catalog, PUBLISHED, iceberg_fields(rows.schema)))
+        files += write_rows(rows, target.target, target.default_spec)
+    assert target is not None
+    target.commit(files, {STATE: state})
+
+
+def check(folder: str, *, is_published: bool) -> None:
     """Run the checks of rows, and print what they took, as JSON."""
     from checks.mirror_checks import run_checks
+    from checks.published_equality import published_equals_duckdb
 
     resource.setrlimit(resource.RLIMIT_DATA, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
     started, cpu = time.perf_counter(), time.process_time()
-    results = list(run_checks(config_in(folder), NAME, CHECKS))
+    config = config_in(folder)
+    results = [published_equals_duckdb(config, PUBLISHED)] if is_published else list(run_checks(config, NAME, CHECKS))
     taken = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    assert all(result.passed for result in results), results
+    assert all(result.passed and not result.details for result in results), results
     compared = {name: count for result in results for name, count in result.compared.items()}
     print(json.dumps({"peak": int(peak.split()[1]) * 1024, "compared": compared, **taken}))
 
 
-def measure(millions: float) -> int:
+def measure(millions: float, *, is_published: bool) -> int:
     """Print the peak of a check of so many rows, in bytes."""
+    what = "published rows" if is_published else "rows"
     with tempfile.TemporaryDirectory() as folder:
         fill(folder, round(millions * 1e6))
         command = [sys.executable, "-m", "benchmarks.check_memory", "--check", folder]
+        if is_published:
+            publish(folder)
+            command.append("--published")
         ended = subprocess.run(command, check=True, capture_output=True, text=True)
     said = json.loads(ended.stdout.splitlines()[-1])
     print(
-        f"{millions:g} M rows: peak {said['peak'] / 2**20:,.0f} MiB, {said['seconds']:.0f} s, CPU {said['cpu']:.0f} s"
+        f"{millions:g} M {what}: peak {said['peak'] / 2**20:,.0f} MiB, {said['seconds']:.0f} s, CPU {said['cpu']:.0f} s"
     )
     print(f"    {said['compared']}", flush=True)
     record(
         Ratio(
-            f"check of {millions:g} M rows",
+            f"check of {millions:g} M {what}",
             "peak memory",
             "1 GiB",
             said["peak"] / LIMIT_BYTES,
@@ -116,10 +153,11 @@ def measure(millions: float) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("millions", nargs="*", type=float, default=[1, 5, 10], help="rows in millions; default: 1 5 10")
+    parser.add_argument("--published", action="store_true", help="compare a published table")
     parser.add_argument("--check", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.check:
-        check(given.check)
+        check(given.check, is_published=given.published)
     else:
         for number in given.millions:
-            measure(number)
+            measure(number, is_published=given.published)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -196,42 +197,57 @@ TOLERANCE = 1e-9
 """Relative to the larger value, or absolute for values below 1. Decimals may differ by their last digit, because engines round a half up or down."""
 
 
-def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tuple[pa.Table, pa.Table, int, int]:
-    """Rows that only one side has: up to 20 of each side, and their numbers.
+def surplus_rows(
+    connection: duckdb.DuckDBPyConnection, left: str, right: str, schema: pa.Schema, close: Collection[str]
+) -> tuple[pa.Table, pa.Table, int, int]:
+    """Rows that only one side has: up to 20 of each side, and their numbers. DuckDB spills what does not fit into memory.
 
     Args:
-        left: a table.
-        right: a table with the same columns and types.
+        connection: the database that has the rows.
+        left: a relation in SQL, with the columns c0, c1, ... in the same types as `right`.
+        right: another one.
+        schema: names and types of the columns.
         close: numeric columns that need not be equal to the last digit; rows are matched by all other columns.
     """
-    names = [f"c{i}" for i in range(left.num_columns)]
-    is_close = [name in close for name in left.column_names]
-    exact = [n for n, c in zip(names, is_close, strict=True) if not c]
-    measured = [n for n, c in zip(names, is_close, strict=True) if c]
-    kinds = dict(zip(names, left.schema.types, strict=True))
-    with open_connection() as connection:
-        for side, rows in (("l", left), ("r", right)):
-            connection.register(f"{side}_given", canonical(rows).rename_columns(names))
-            parts = f"PARTITION BY {', '.join(exact)}" if exact else ""
-            order = f"ORDER BY {', '.join([*(_rounded(n) for n in measured), *measured])}" if measured else ""
-            connection.execute(
-                f"CREATE TEMP TABLE {side} AS SELECT *, row_number() OVER ({parts} {order}) AS n FROM {side}_given"
-            )
-        on = " AND ".join(["l.n = r.n", *(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in exact)])
-        differs = " OR ".join(f"NOT ({_is_close(n, kinds[n])})" for n in measured) or "false"
-        columns = ", ".join(f"{side}.{n} AS {side}{n}" for side in "lr" for n in (*names, "n"))
+    names = [f"c{i}" for i in range(len(schema))]
+    kinds = dict(zip(names, schema.types, strict=True))
+    measured = [name for name, field in zip(names, schema, strict=True) if field.name in close]
+    exact = [name for name in names if name not in measured]
+    every = ", ".join(names)
+    # most groups of rows are equal to the last digit: only the others are sorted to find which rows belong together
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE differing AS SELECT DISTINCT {', '.join(exact) or 'true'} FROM ("
+        f"SELECT {every} FROM (SELECT {every}, 1 AS weight FROM {left} UNION ALL SELECT {every}, -1 FROM {right}) "
+        f"GROUP BY {every} HAVING sum(weight) <> 0)"
+    )
+    ((num_differing,),) = connection.execute("SELECT count(*) FROM differing").fetchall()
+    if not num_differing:
+        return schema.empty_table(), schema.empty_table(), 0, 0
+    same_group = " AND ".join(f"g.{n} IS NOT DISTINCT FROM d.{n}" for n in exact) or "true"
+    parts = f"PARTITION BY {', '.join(exact)}" if exact else ""
+    order = f"ORDER BY {', '.join([*(_rounded(n) for n in measured), *measured])}" if measured else ""
+    for side, rows in (("l", left), ("r", right)):
         connection.execute(
-            f"CREATE TEMP TABLE surplus AS SELECT {columns} FROM l FULL JOIN r ON {on} "
-            f"WHERE l.n IS NULL OR r.n IS NULL OR {differs}"
+            f"CREATE OR REPLACE TEMP TABLE {side} AS SELECT {every}, row_number() OVER ({parts} {order}) AS n "
+            f"FROM {rows} AS g SEMI JOIN differing AS d ON {same_group}"
         )
-        found = []
-        for side in "lr":
-            shown = ", ".join(f"{side}{n}" for n in names)
-            rows = connection.sql(
-                f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}"
-            ).to_arrow_table()
-            found.append(rows.rename_columns(left.column_names))
-        ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()
+    on = " AND ".join(["l.n = r.n", *(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in exact)])
+    differs = " OR ".join(f"NOT ({_is_close(n, kinds[n])})" for n in measured) or "false"
+    columns = ", ".join(f"{side}.{n} AS {side}{n}" for side in "lr" for n in (*names, "n"))
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE surplus AS SELECT {columns} FROM l FULL JOIN r ON {on} "
+        f"WHERE l.n IS NULL OR r.n IS NULL OR {differs}"
+    )
+    found = []
+    for side in "lr":
+        shown = ", ".join(f"{side}{n}" for n in names)
+        rows = connection.sql(
+            f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}"
+        ).to_arrow_table()
+        found.append(rows.rename_columns(schema.names))
+    ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()
+    for table in ("differing", "l", "r", "surplus"):
+        connection.execute(f"DROP TABLE {table}")
     return found[0], found[1], int(more), int(fewer)
 
 

@@ -31,6 +31,7 @@ from pipelines.cli.terminal import counted
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
@@ -205,10 +206,14 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
         options=config.scan_options,
-        # a catalog may lend rights with each table
-        properties={n: v for n, v in {**config.catalog.properties, **mirror.io.properties}.items() if "." in n},
+        properties=store_properties(config, mirror),
         memory_bytes=settings.checks.memory_bytes,
     )
+
+
+def store_properties(config: Config, table: ReadableTable) -> dict[str, str]:
+    """How the object store that has a table is opened; a catalog may lend rights with each table."""
+    return {n: v for n, v in {**config.catalog.properties, **table.io.properties}.items() if "." in n}
 
 
 def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool = False) -> Iterator[CheckResult]:

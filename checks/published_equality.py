@@ -1,14 +1,13 @@
 """Published tables against DuckDB: the same SQL over the change log must give the same rows."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from functools import cached_property
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -17,12 +16,14 @@ from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_r
 from checks.configured import published_results, staged_results
 from checks.equality import in_type
 from checks.manifest_facts import compare_manifests
-from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results
+from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results, store_properties
 from checks.reference import sql_columns
-from checks.reference.expected_rows import fold_log, live_rows
-from checks.reference.sql_columns import open_connection
+from checks.reference.expected_rows import store_live_rows
+from checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
+from checks.row_checks import folded_rows
+from checks.subject import Subject
 from pipelines.config.project import Config
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.publish_partition import NULL_KEY, PublishedPartition, values_of_key
 from pipelines.config.published import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
@@ -31,6 +32,7 @@ from pipelines.publish.query import PublishedQuery, arguments, published_entry, 
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from scan_core import (
     FilesAhead,
+    NestedField,
     PrimitiveType,
     Scan,
     ScanMetrics,
@@ -286,7 +288,7 @@ def staged_scan(staged: StagedRows, options: ScanOptions | None) -> Scan:
     return open_table(staged.staged.table, options=options).scan().as_of_snapshot(staged.staged.committed.snapshot_id)
 
 
-def staged_table(staged: StagedRows, options: ScanOptions | None) -> pa.Table:
+def staged_batches(staged: StagedRows, options: ScanOptions | None) -> Iterator[pa.RecordBatch]:
     """The rows of this run alone; where it made single keys, all rows of their partitions."""
     scan = staged_scan(staged, options)
     schema, plan = scan.arrow_schema, scan.plan()
@@ -294,8 +296,7 @@ def staged_table(staged: StagedRows, options: ScanOptions | None) -> pa.Table:
     if staged.by_key:
         values = staged.values
         own = replace(plan, tasks=[t for t in plan.tasks if values is None or t.data_file.partition[0] in values])
-    batches = [public_batch(batch, schema) for batch in scan.run(own, read_split)]
-    return pa.Table.from_batches(batches, schema=schema)
+    return (public_batch(batch, schema) for batch in scan.run(own, read_split))
 
 
 def _own(plan: ScanPlan, staged: StagedRows) -> ScanPlan:
@@ -330,40 +331,59 @@ def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> p
 
 
 NAME = "published_equals_duckdb"
-MAX_BYTES = 2 * 1024**3
-"""Maximum size of the mirrors' data files that are compared, because all of their rows are in memory at once."""
+_WITHOUT_ZONE = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMP_NS WITH TIME ZONE": "TIMESTAMP_NS"}
+"""Types of DuckDB for times in UTC as Spark computes with them, by the types that they are stored in."""
+_DATABASE_SHARE = 2
+"""Part of the memory that DuckDB may use, which spills what is more."""
+_SCAN_SHARE = 8
+"""Part of the memory that a scan of the published table may use."""
+_FILE_SHARE = 16
+"""With files of more than this part of the memory, the rows are kept in a database file, which takes a ninth of the disk
+that spilled rows take, but longer to make."""
 
 
-def published_equals_duckdb(config: Config, name: str, *, max_bytes: int = MAX_BYTES) -> CheckResult:
+def published_equals_duckdb(config: Config, name: str, partitions: Collection[str] | None = None) -> CheckResult:
     """The rows of a published table, as a multiset, equal those that DuckDB computes; sums of floats need only be close.
 
     Args:
         config: the project.
         name: an entry of `published`.
-        max_bytes: maximum size of the mirrors' data files; larger ones are not compared.
+        partitions: compare only these, by their keys; None for all.
 
     Raises:
-        ConfigError: an unknown name, or SQL that cannot run.
+        ConfigError: an unknown name, SQL that cannot run, or a key that no partition can have.
     """
     published_query(config, name)  # SQL that cannot run is an error even before the table exists
     try:
         table, provenance = _published_table(config, name)
+        scan = table.scan()
+        plan = scan.plan()
+        partition = published_entry(config, name).partitioning
+        if partitions is not None and partition is not None:
+            kind = scan.schema.find(partition.column).type
+            partitions = {partition.canonical(key, kind) for key in partitions}
+            tasks = [t for t in plan.tasks if partition.key_of(t.data_file.partition[0], kind) in partitions]
+            plan = replace(plan, tasks=tasks)
+        only = None if partitions is None or partition is None else frozenset(partitions)
+        batches = (public_batch(batch, scan.arrow_schema) for batch in scan.run(plan, read_split))
+        rows = _Rows(scan.schema, scan.arrow_schema, batches, sum(t.data_file.file_size_bytes for t in plan.tasks))
         unknown = "no snapshot records the sources of the rows"
-        comparison = _Comparison(config, name, max_bytes, table.schema, table.scan().to_table(), provenance, unknown)
-        return _compare_parts(comparison, list(comparison.parts()))
+        return _compare(config, name, rows, provenance, why_without_origin=unknown, only=only)
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
 
 
-def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, max_bytes: int = MAX_BYTES) -> CheckResult:
+def staged_rows_equal_duckdb(config: Config, staged: StagedRows) -> CheckResult:
     """Compare exactly the rows that a run has staged; see `published_equals_duckdb`."""
     origin = Origin(staged.query, staged.sources)
     made = Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
     try:
         _published_table(config, staged.name)
-        schema, rows = staged_scan(staged, config.scan_options).schema, staged_table(staged, config.scan_options)
-        comparison = _Comparison(config, staged.name, max_bytes, schema, rows, made, "no partition was made")
-        return _compare_parts(comparison, list(comparison.parts()))
+        options = _scan_options(config, staged.name)
+        scan = staged_scan(staged, options)
+        num_bytes = sum(file.file_size_bytes for file in staged.staged.files)
+        rows = _Rows(scan.schema, scan.arrow_schema, staged_batches(staged, options), num_bytes)
+        return _compare(config, staged.name, rows, made, why_without_origin="no partition was made")
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
 
@@ -376,26 +396,65 @@ def _published_table(config: Config, name: str) -> tuple[Table, Provenance]:
     table = find_table(open_catalog(config), name) if has_catalog(config) else None
     if table is None:
         raise NotComparableError(f"{name} does not exist yet")
-    return open_table(table, options=config.scan_options), provenance_of(table)
+    return open_table(table, options=_scan_options(config, name)), provenance_of(table)
 
 
-def _compare_parts(comparison: "_Comparison", parts: Sequence["_Part"]) -> CheckResult:
-    rows = sum(part.actual.num_rows for part in parts)
-    compared = {"rows published": rows, "rows by DuckDB": sum(part.expected.num_rows for part in parts)}
-    if left_out := comparison.rows.num_rows - rows:
-        compared["rows not compared"] = left_out
-    wrong, notes, offending = [], [], []
-    for part in parts:
-        text = part.partitions.text()
-        more, fewer, num_more, num_fewer = surplus_rows(part.actual, part.expected, part.close)
-        if not num_more and not num_fewer:
-            continue
-        if comparison.is_undetermined(part):
-            notes.append(f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order")
-            continue
-        wrong += [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
-        wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
-        offending += [*sample(more), *sample(fewer)]
+def _scan_options(config: Config, name: str) -> ScanOptions:
+    """The options of scans of a published table whose rows are compared."""
+    limit = published_entry(config, name).checks.memory_bytes // _SCAN_SHARE
+    options = config.scan_options
+    return replace(options, memory_limit_bytes=min(limit, options.memory_limit_bytes))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a published table, or those that a run has staged; `num_bytes` is the size of their files."""
+
+    schema: Schema
+    arrow: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    num_bytes: int
+
+
+def _compare(
+    config: Config,
+    name: str,
+    rows: _Rows,
+    provenance: Provenance,
+    *,
+    why_without_origin: str,
+    only: frozenset[str] | None = None,
+) -> CheckResult:
+    """Compare rows with those that DuckDB computes for their partitions, `only` these if given."""
+    memory_bytes = published_entry(config, name).checks.memory_bytes
+    parts = _origins(config, name, provenance, why_without_origin, only)
+    if not rows.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in rows.schema.fields):
+        raise NotComparableError("the result has nested columns")
+    scans = [_source_scans(config, name, origin) for origin, _ in parts]
+    num_bytes = rows.num_bytes + max(
+        sum(task.data_file.file_size_bytes for scan in found.values() for task in scan.plan().tasks) for found in scans
+    )
+    with limited_memory(memory_bytes // _DATABASE_SHARE), ExitStack() as stack:
+        is_large = num_bytes * _FILE_SHARE > memory_bytes
+        database = stack.enter_context(private_database(in_file=is_large))
+        comparison = _Comparison(config, name, rows.schema, rows.arrow, database)
+        try:
+            comparison.store(rows.batches)
+            compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
+            wrong, notes, offending = list[str](), list[str](), list[Mapping[str, Any]]()
+            for (origin, partitions), sources in zip(parts, scans, strict=True):
+                found = comparison.compare(origin, partitions, sources)
+                compared["rows published"] += found.num_actual
+                compared["rows by DuckDB"] += found.num_expected
+                wrong, notes, offending = [*wrong, *found.wrong], [*notes, *found.notes], [*offending, *found.rows]
+        except duckdb.OutOfMemoryException as error:
+            raise NotComparableError(
+                f"DuckDB needs more than half of checks: {{memory_bytes: {memory_bytes}}} of {name}; raise it"
+            ) from error
+        if left_out := comparison.num_rows - compared["rows published"]:
+            compared["rows not compared"] = left_out
+    if only is not None:
+        notes.append(f"compared only {_Only(only).text()}")
     return CheckResult(NAME, not wrong, compared, offending[:MAX_OFFENDING_KEYS], [*wrong, *notes])
 
 
@@ -406,11 +465,7 @@ class _Only:
     keys: frozenset[str]
 
     def text(self) -> str:
-        return f"partitions {_shortened(self.keys)}"
-
-    def rows(self, row_keys: pa.Array) -> pa.Array:
-        """For each row, by the key of its partition, whether it belongs to these partitions."""
-        return pc.is_in(row_keys, pa.array(sorted(self.keys), pa.string()))
+        return f"partition{'s' if len(self.keys) > 1 else ''} {_shortened(self.keys)}"
 
 
 @dataclass(frozen=True)
@@ -422,168 +477,254 @@ class _AllBut:
     def text(self) -> str:
         return f"all partitions but {_shortened(self.keys)}" if self.keys else "the table"
 
-    def rows(self, row_keys: pa.Array) -> pa.Array:
-        return pc.invert(_Only(self.keys).rows(row_keys))
-
 
 def _shortened(keys: frozenset[str]) -> str:
     return ", ".join(sorted(keys)[:5]) + (", ..." if len(keys) > 5 else "")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Rows that were made from the same snapshots by the same SQL."""
-
-    origin: Origin
-    partitions: _Only | _AllBut
-    actual: pa.Table
-    expected: pa.Table
-    close: frozenset[str]
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """The rows of a published table, or those that a run has staged, with their origins."""
-
-    config: Config
-    name: str
-    max_bytes: int
-    schema: Schema
-    rows: pa.Table
-    provenance: Provenance
-    why_without_origin: str
-
-    @cached_property
-    def query(self) -> PublishedQuery:
-        return published_query(self.config, self.name)
-
-    @cached_property
-    def entry(self) -> PublishedConfig:
-        return published_entry(self.config, self.name)
-
-    @cached_property
-    def row_keys(self) -> pa.Array | None:
-        """The partition key of each row; None for a table without partitions."""
-        return self._keys_of(self.rows)
-
-    def _keys_of(self, rows: pa.Table) -> pa.Array | None:
-        partition = self.entry.partitioning
-        return None if partition is None else keys_of_rows(rows, partition, self.schema.find(partition.column).type)
-
-    def parts(self) -> Iterator[_Part]:
-        """The table in parts of one origin each, with the rows that DuckDB computes for them."""
-        if not self.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in self.schema.fields):
-            raise NotComparableError("the result has nested columns")
-        by_origin: dict[tuple[Any, ...], tuple[Origin, set[str]]] = {}
-        for key, origin in self.provenance.made.items():
+def _origins(
+    config: Config, name: str, provenance: Provenance, why_without_origin: str, only: frozenset[str] | None
+) -> list[tuple[Origin, _Only | _AllBut]]:
+    """The partitions that were made from the same snapshots by the present SQL."""
+    by_origin: dict[tuple[Any, ...], tuple[Origin, set[str]]] = {}
+    for key, origin in provenance.made.items():
+        if only is None or key in only:
             same = (origin.query, *sorted(origin.snapshots.items()))
             by_origin.setdefault(same, (origin, set()))[1].add(key)
-        todo: list[tuple[Origin, _Only | _AllBut]] = [(origin, _Only(frozenset(k))) for origin, k in by_origin.values()]
-        if self.provenance.rest is not None:
-            todo.append((self.provenance.rest, _AllBut(frozenset(self.provenance.made))))
-        current = [(o, partitions) for o, partitions in todo if o.query == query_hash(self.config, self.entry)]
-        if not current:
-            changed = "the rows were made with other SQL or settings than those of the config"
-            raise NotComparableError(changed if todo else self.why_without_origin)
-        for origin, partitions in current:
-            expected, close = self._expected(origin, partitions)
-            actual = self.rows.select(expected.column_names)
-            if self.row_keys is not None:
-                actual = actual.filter(partitions.rows(self.row_keys))
-            yield _Part(origin, partitions, actual, expected, close)
+    found: list[tuple[Origin, _Only | _AllBut]] = [(origin, _Only(frozenset(k))) for origin, k in by_origin.values()]
+    if provenance.rest is not None:
+        made = frozenset(provenance.made)
+        if only is None:
+            found.append((provenance.rest, _AllBut(made)))
+        elif rest := only - made:
+            found.append((provenance.rest, _Only(rest)))
+    current = [
+        (o, partitions) for o, partitions in found if o.query == query_hash(config, published_entry(config, name))
+    ]
+    if not current:
+        changed = "the rows were made with other SQL or settings than those of the config"
+        raise NotComparableError(changed if found else why_without_origin)
+    return current
 
-    def is_undetermined(self, part: _Part) -> bool:
-        """Whether DuckDB itself computes other rows when the mirrors' rows are in another order."""
-        again, _ = self._expected(part.origin, part.partitions, is_reversed=True)
-        return any(surplus_rows(part.expected, again, part.close)[2:])
 
-    def _expected(
-        self, origin: Origin, partitions: _Only | _AllBut, *, is_reversed: bool = False
-    ) -> tuple[pa.Table, frozenset[str]]:
-        schemas, rows = self._sources(origin)
-        tree = self.query.in_full(schemas)
+def _source_scans(config: Config, name: str, origin: Origin) -> dict[str, Scan]:
+    """Scans of the mirrors at the snapshots that were read."""
+    catalog = open_catalog(config)
+    scans = {}
+    for table in published_query(config, name).tables:
+        mirror = find_table(catalog, table)
+        if mirror is None:
+            raise NotComparableError(f"{table} no longer exists")
+        opened = open_table(mirror, options=config.scan_options)
+        wanted = origin.snapshots.get(table)
+        if wanted is not None and wanted not in opened.metadata.snapshots:
+            raise NotComparableError(f"snapshot {wanted} of {table} has expired")
+        is_current = wanted == opened.metadata.current_snapshot_id
+        scans[table] = opened.scan() if wanted is None or is_current else opened.scan().as_of(wanted)
+    return scans
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a comparison of some partitions has found."""
+
+    num_actual: int
+    num_expected: int
+    wrong: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+
+
+class _Comparison:
+    """A published table and the mirrors' rows in a database of DuckDB, which spills what does not fit into memory."""
+
+    def __init__(self, config: Config, name: str, schema: Schema, arrow: pa.Schema, database: PrivateDatabase) -> None:
+        self._config = config
+        self._name = name
+        self._schema = schema
+        self._arrow = arrow
+        self._database = database
+        self._connection = database.connection
+        self._entry: PublishedConfig = published_entry(config, name)
+        self._query: PublishedQuery = published_query(config, name)
+        self._stored: dict[str, tuple[str, object]] = {}
+        self._num_stored = 0
+        self.num_rows = 0
+
+    def store(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Keep the rows of the published table, in columns c0, c1, ... of its schema."""
+        kinds = ", ".join(f"c{i} {sql_columns.sql_type(str(f.type))}" for i, f in enumerate(self._schema.fields))
+        self._connection.execute(f"CREATE TABLE {self._database.name('published')} ({kinds})")
+        self.num_rows = self._database.append("published", batches)
+
+    def compare(self, origin: Origin, partitions: _Only | _AllBut, scans: Mapping[str, Scan]) -> _Found:
+        """Compare the rows of some partitions with those that DuckDB computes from the mirrors' snapshots."""
+        self._store_sources(origin, scans)
+        schemas = {table: scan.schema for table, scan in scans.items()}
+        fields, close = self._compute("expected", schemas, partitions)
+        columns = ", ".join(f"c{self._schema.fields.index(field)} AS c{i}" for i, field in enumerate(fields))
+        actual = f"(SELECT {columns} FROM {self._within(self._database.name('published'), self._column, partitions)})"
+        schema = pa.schema([self._arrow.field(field.name) for field in fields])
+        expected = self._database.name("expected")
+        more, fewer, num_more, num_fewer = surplus_rows(self._connection, actual, expected, schema, close)
+        num_actual, num_expected = (
+            self._connection.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0] for rows in (actual, expected)
+        )
+        if not num_more and not num_fewer:
+            return _Found(num_actual, num_expected)
+        text = partitions.text()
+        # whether DuckDB itself computes other rows when the mirrors' rows are in another order
+        self._compute("again", schemas, partitions, is_reversed=True)
+        if any(surplus_rows(self._connection, expected, self._database.name("again"), schema, close)[2:]):
+            return _Found(
+                num_actual,
+                num_expected,
+                (),
+                [f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order"],
+            )
+        wrong = [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
+        wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
+        return _Found(num_actual, num_expected, wrong, (), [*sample(more), *sample(fewer)])
+
+    @property
+    def _column(self) -> int:
+        """Number of the column by which the table is partitioned; -1 without partitions."""
+        partition = self._entry.partitioning
+        return -1 if partition is None else self._schema.names.index(self._schema.find(partition.column).name)
+
+    def _place(self, column: int) -> str:
+        """SQL for the partition of a row: a value, or the beginning of a range of time."""
+        partition, field = self._entry.partitioning, self._schema.fields[self._column]
+        if partition is None or partition.transform == "identity":
+            return f"c{column}"
+        return f"CAST(date_trunc('{partition.unit}', c{column}) AS {sql_columns.sql_type(str(field.type))})"
+
+    def _within(self, rows: str, column: int, partitions: _Only | _AllBut) -> str:
+        """SQL for the rows of some partitions, in a FROM clause."""
+        partition = self._entry.partitioning
+        if partition is None or not (isinstance(partitions, _Only) or partitions.keys):
+            return rows
+        kind = self._schema.fields[self._column].type
+        places = [_place_of(partition, key, kind) for key in sorted(partitions.keys)]
+        self._connection.register("places", pa.table({"place": pa.concat_arrays(places)}))
+        self._connection.execute("CREATE OR REPLACE TEMP TABLE wanted AS SELECT * FROM places")
+        self._connection.unregister("places")
+        how = "SEMI" if isinstance(partitions, _Only) else "ANTI"
+        return f"{rows} AS g {how} JOIN wanted AS w ON {self._place(column)} IS NOT DISTINCT FROM w.place"
+
+    def _existing(self) -> set[str]:
+        """The keys of the partitions that have rows."""
+        partition = self._entry.partitioning
+        if partition is None:
+            return set()
+        field = self._arrow.field(self._column)
+        found = self._connection.sql(
+            f"SELECT DISTINCT {self._place(self._column)} FROM {self._database.name('published')}"
+        ).to_arrow_table()
+        rows = pa.table({partition.column: found.column(0).cast(field.type)})
+        return set(keys_of_rows(rows, partition, self._schema.fields[self._column].type).to_pylist())
+
+    def _compute(
+        self, name: str, schemas: Mapping[str, Schema], partitions: _Only | _AllBut, *, is_reversed: bool = False
+    ) -> tuple[list[NestedField], frozenset[str]]:
+        """Store the rows of the SQL; return their columns, and the names of those that are floats in DuckDB."""
+        tree = self._query.in_full(schemas)
         if tree is None:
             raise NotComparableError("the SQL is not understood well enough")
-        runs: list[str | None] = [None]
-        if self.entry.partitioning is not None and self.query.depends_on_partition:
-            existing = set(pc.unique(self.row_keys).to_pylist())
-            runs = sorted(partitions.keys if isinstance(partitions, _Only) else existing - partitions.keys)
-        parts, close = [], frozenset[str]()
-        with open_connection() as connection:
-            for table, view in self.query.view_names.items():
-                backwards = pa.array(np.arange(rows[table].num_rows)[::-1])
-                connection.register(view, rows[table].take(backwards) if is_reversed else rows[table])
-            for key in runs:
-                made, loose = self._run(connection, duckdb_sql(tree, arguments(self.query, self.entry, key)))
-                close |= loose
-                if (keys := self._keys_of(made)) is not None:
-                    # a run for one partition publishes only the rows of this partition
-                    made = made.filter((partitions if key is None else _Only(frozenset({key}))).rows(keys))
-                parts.append(made)
-        if not parts:
+        runs: Sequence[str | None] = [None]
+        if self._entry.partitioning is not None and self._query.depends_on_partition:
+            runs = sorted(partitions.keys if isinstance(partitions, _Only) else self._existing() - partitions.keys)
+        for table, view in self._query.view_names.items():
+            stored = self._database.name(self._stored[table][0])
+            order = " ORDER BY rowid DESC" if is_reversed else ""
+            columns = ", ".join(
+                f"CAST({column} AS {_WITHOUT_ZONE[kind]}) AS {column}" if kind in _WITHOUT_ZONE else column
+                for name, kind, *_ in self._connection.execute(f"DESCRIBE {stored}").fetchall()
+                for column in (sql_columns.quoted(name),)
+            )
+            self._connection.execute(
+                f"CREATE OR REPLACE TEMP VIEW {sql_columns.quoted(view)} AS SELECT {columns} FROM {stored}{order}"
+            )
+        target = self._database.name(name)
+        self._connection.execute(f"DROP TABLE IF EXISTS {target}")
+        fields, close = list[NestedField](), frozenset[str]()
+        for number, key in enumerate(runs):
+            # a run for one partition publishes only the rows of this partition
+            within = partitions if key is None else _Only(frozenset({key}))
+            sql = duckdb_sql(tree, arguments(self._query, self._entry, key))
+            begin = f"INSERT INTO {target}" if number else f"CREATE TABLE {target} AS"
+            fields, loose = self._run(begin, sql, within)
+            close |= loose
+        if not runs:
             raise NotComparableError("the table has no partitions")
-        return pa.concat_tables(parts), close
+        return fields, close
 
-    def _run(self, connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[pa.Table, frozenset[str]]:
-        """The rows in the types of the table, and the columns that are floats in DuckDB."""
+    def _run(self, begin: str, sql: str, partitions: _Only | _AllBut) -> tuple[list[NestedField], frozenset[str]]:
+        """Add the rows of one query in the types of the table."""
         try:
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS {sql}")
-            found = connection.execute("DESCRIBE made").fetchall()
+            found = self._connection.execute(f"DESCRIBE {sql}").fetchall()
             by_name = {row[0].lower(): (row[0], row[1]) for row in found}
-            fields = [f for f in self.schema.fields if f.name.lower() in by_name]
+            fields = [f for f in self._schema.fields if f.name.lower() in by_name]
             if len(fields) < len(found):
                 raise NotComparableError("the table does not have all columns of the SQL")
             cast = ", ".join(
                 f"CAST({sql_columns.quoted(by_name[f.name.lower()][0])} AS {sql_columns.sql_type(str(f.type))}) AS c{i}"
                 for i, f in enumerate(fields)
             )
-            rows = connection.sql(f"SELECT {cast} FROM made").to_arrow_table()
+            column = fields.index(self._schema.fields[self._column]) if self._column >= 0 else -1
+            rows = self._within(f"(SELECT {cast} FROM ({sql}))", column, partitions)
+            self._connection.execute(f"{begin} SELECT * FROM {rows}")
+        except duckdb.OutOfMemoryException:
+            raise
         except duckdb.Error as error:
             raise NotComparableError(f"DuckDB refuses the SQL: {str(error).splitlines()[0]}") from error
-        loose = {f.name for f in fields if by_name[f.name.lower()][1] in {"DOUBLE", "FLOAT"}}
-        columns = [rows.column(i).cast(arrow_type(f.type)) for i, f in enumerate(fields)]
-        return pa.table(columns, names=[f.name for f in fields]), frozenset(loose)
+        return fields, frozenset(f.name for f in fields if by_name[f.name.lower()][1] in {"DOUBLE", "FLOAT"})
 
-    def _sources(self, origin: Origin) -> tuple[dict[str, Schema], dict[str, pa.Table]]:
-        """Schemas and live rows of the mirrors at the snapshots that were read; times without a zone are in UTC."""
-        catalog = open_catalog(self.config)
-        scans = {}
-        for table in self.query.tables:
-            mirror = find_table(catalog, table)
-            if mirror is None:
-                raise NotComparableError(f"{table} no longer exists")
-            opened = open_table(mirror, options=self.config.scan_options)
-            wanted = origin.snapshots.get(table)
-            if wanted is not None and wanted not in opened.metadata.snapshots:
-                raise NotComparableError(f"snapshot {wanted} of {table} has expired")
-            is_current = wanted == opened.metadata.current_snapshot_id
-            scans[table] = opened.scan() if wanted is None or is_current else opened.scan().as_of(wanted)
+    def _store_sources(self, origin: Origin, scans: Mapping[str, Scan]) -> None:
+        """Keep the live rows of the mirrors at the snapshots that were read; times without a zone are in UTC."""
         schemas = {table: scan.schema for table, scan in scans.items()}
-        size = sum(task.data_file.file_size_bytes for scan in scans.values() for task in scan.plan().tasks)
-        if size > self.max_bytes:
-            raise NotComparableError(f"the mirrors have {size:,} bytes, more than {self.max_bytes:,}")
-        rows = {}
-        for table, columns in self.query.columns(schemas).items():
+        for table, columns in self._query.columns(schemas).items():
             wanted = origin.snapshots.get(table)
-            opened = scans[table].table
-            alive = self._rows_by_log(scans[table], table, columns)
-            if alive is None:
-                past = None if wanted == opened.metadata.current_snapshot_id else wanted
-                alive = live_rows(opened.metadata_path, snapshot_id=past, columns=columns)
-            alive = alive.slice(0, 0) if wanted is None else alive
-            naive = [pa.timestamp(f.type.unit) if pa.types.is_timestamp(f.type) else f.type for f in alive.schema]
-            rows[table] = alive.cast(pa.schema(list(zip(alive.column_names, naive, strict=True))))
-        return schemas, rows
+            if self._stored.get(table, (None, self))[1] == wanted:
+                continue
+            if table in self._stored:
+                self._connection.execute(f"DROP TABLE {self._database.name(self._stored[table][0])}")
+            self._num_stored += 1
+            self._stored[table] = (f"mirror_{self._num_stored}", wanted)
+            self._store_source(self._stored[table][0], table, columns, wanted, scans[table])
 
-    def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> pa.Table | None:
+    def _store_source(self, name: str, table: str, columns: Sequence[str], wanted: int | None, scan: Scan) -> None:
+        kept, opened = self._database.name(name), scan.table
+        by_log = None if wanted is None else self._rows_by_log(scan, table, columns)
+        if by_log is None:
+            past = None if wanted == opened.metadata.current_snapshot_id else wanted
+            mirror = find_table(open_catalog(self._config), table)
+            properties = {} if mirror is None else store_properties(self._config, mirror)
+            store_live_rows(
+                self._connection,
+                kept,
+                opened.metadata_path,
+                snapshot_id=past,
+                columns=columns,
+                filesystem=Subject(opened.metadata_path, (), properties=properties).filesystem,
+            )
+            if wanted is None:
+                self._connection.execute(f"DELETE FROM {kept}")
+        else:
+            self._connection.register("no_rows", scan.select(*columns).arrow_schema.empty_table())
+            self._connection.execute(f"CREATE TABLE {kept} AS SELECT * FROM no_rows")
+            self._connection.unregister("no_rows")
+            self._database.append(name, by_log)
+
+    def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> Iterator[pa.Table] | None:
         """The rows that the log of a mirror requires at a snapshot; None if its files are known to have them.
 
         Also None for a table without a log, which only has files.
         """
         snapshot = scan.snapshot
-        if snapshot is None or is_known_green(self.config, table, snapshot.snapshot_id):
+        if snapshot is None or is_known_green(self._config, table, snapshot.snapshot_id):
             return None
-        subject = mirror_subject(self.config, table)
+        subject = mirror_subject(self._config, table)
         if subject is None or subject.change_log is None:
             return None
         ordinal = subject.applied_ordinal(snapshot.snapshot_id)
@@ -594,14 +735,30 @@ class _Comparison:
             why_not = "it does not record which changes of its log it contains"
         if why_not is not None:
             raise NotComparableError(f"{table} has not passed its checks, and {why_not}")
-        rows = fold_log(subject.change_log, subject.key, up_to_ordinal=ordinal, adopted=subject.adopted).rows
-        found = [
-            in_type(rows.column(f.name), f.type)
-            if f.name in rows.column_names
-            else pa.nulls(rows.num_rows, f.type)  # dropped by the source
-            for f in scan.select(*columns).arrow_schema
-        ]
-        return pa.table(found, names=list(columns))
+        memory_bytes = self._entry.checks.memory_bytes
+        required = replace(subject, up_to_ordinal=ordinal, memory_bytes=min(memory_bytes, subject.memory_bytes))
+        schema = scan.select(*columns).arrow_schema
+
+        def rows() -> Iterator[pa.Table]:
+            for part in folded_rows(required):
+                found = [
+                    in_type(part.column(f.name), f.type)
+                    if f.name in part.column_names
+                    else pa.nulls(part.num_rows, f.type)  # dropped by the source
+                    for f in schema
+                ]
+                yield pa.table(found, names=list(columns))
+
+        return rows()
+
+
+def _place_of(partition: PublishedPartition, key: str, kind: Type) -> pa.Array:
+    """The value, or the beginning of the range of time, that a key of a partition stands for."""
+    if not partition.is_time or key == NULL_KEY:
+        return pa.nulls(1, arrow_type(kind)) if key == NULL_KEY else values_of_key(key, kind)
+    start = partition.period(key).start
+    target = arrow_type(kind)
+    return pa.array([start.date() if pa.types.is_date(target) else start], target)
 
 
 class ProjectAuditor:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from checks.comparison import CheckResult, canonical, canonical_type
 from checks.equality import ROW_CHECKS, Found, are_among, row_bytes
 from checks.reference.expected_rows import (
     AdoptedRows,
+    Folded,
     LoggedChanges,
     adopted_batches,
     fold_log,
@@ -152,7 +152,7 @@ class _Spill:
 
 def _buckets(subject: Subject) -> Iterator[Subject]:
     """Subjects like a mirror, each with the rows of some of its keys."""
-    count = math.ceil(_num_bytes(subject) * _BUCKET_SHARE / subject.memory_bytes)
+    count = _num_buckets(subject)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nevermore-check-")))
         buffer_bytes = subject.memory_bytes // _BUCKET_SHARE
@@ -168,15 +168,7 @@ def _buckets(subject: Subject) -> Iterator[Subject]:
         keys = _spilled(spill("keys"), subject.keys_of(scan).to_batches() if subject.key else (), division.of_rows)
         in_files = live_batches(subject.table, relocate=subject.relocate, filesystem=subject.filesystem)
         files = _spilled(spill("files"), in_files, division.of_rows)
-        adopted, logged = None, None
-        if by_log:
-            if subject.adopted is not None:
-                begin = adopted_batches(subject.adopted, relocate=subject.relocate, filesystem=subject.filesystem)
-                adopted = _spilled(spill("adopted"), begin, division.of_rows, as_read=True)
-            logged = spill("log")
-            for changes in division.changes():
-                logged.add(*changes)
-            logged.finish()
+        folded = _folded_by_bucket(subject, division, spill) if by_log else None
         schema = scan.arrow_schema
         for number in range(division.num_buckets):
             bucket = replace(subject)
@@ -185,8 +177,8 @@ def _buckets(subject: Subject) -> Iterator[Subject]:
             if subject.key:
                 key_schema = pa.schema([schema.field(name) for name in subject.key])
                 bucket.__dict__["engine_keys"] = _or_none(keys.rows(number), key_schema)
-            if logged is not None:
-                bucket.__dict__["folded"] = _folded(subject, logged.rows(number), adopted and adopted.rows(number))
+            if folded is not None:
+                bucket.__dict__["folded"] = folded(number)
             yield bucket
             pa.default_memory_pool().release_unused()
 
@@ -195,19 +187,51 @@ def _or_none(rows: pa.Table | None, schema: pa.Schema) -> pa.Table:
     return schema.empty_table() if rows is None else rows
 
 
-def _folded(subject: Subject, changes: pa.Table | None, adopted: pa.Table | None) -> Any:
-    begin = subject.adopted
-    if begin is not None and adopted is not None:
-        begin = replace(begin, rows=adopted)
-    return fold_log(
-        str(subject.change_log),
-        subject.key,
-        up_to_ordinal=subject.required_ordinal,
-        adopted=begin,
-        changes=changes,
-        relocate=subject.relocate,
-        filesystem=subject.filesystem,
-    )
+def folded_rows(subject: Subject) -> Iterator[pa.Table]:
+    """The rows that the log of a mirror requires, all at once or, if they are many, in buckets of their keys."""
+    if not _is_large(subject):
+        yield subject.folded.rows
+        return
+    with tempfile.TemporaryDirectory(prefix="nevermore-check-") as folder:
+        division = _Division.of(subject, _num_buckets(subject))
+        buffer_bytes = subject.memory_bytes // _BUCKET_SHARE
+        folded = _folded_by_bucket(subject, division, lambda name: _Spill(Path(folder) / name, buffer_bytes))
+        for number in range(division.num_buckets):
+            yield folded(number).rows
+
+
+def _num_buckets(subject: Subject) -> int:
+    return math.ceil(_num_bytes(subject) * _BUCKET_SHARE / subject.memory_bytes)
+
+
+def _folded_by_bucket(
+    subject: Subject, division: "_Division", spill: Callable[[str], _Spill]
+) -> Callable[[int], Folded]:
+    """Write the changes of the log, and the adopted rows, by bucket; return what folds a bucket."""
+    adopted = None
+    if subject.adopted is not None:
+        begin = adopted_batches(subject.adopted, relocate=subject.relocate, filesystem=subject.filesystem)
+        adopted = _spilled(spill("adopted"), begin, division.of_rows, as_read=True)
+    logged = spill("log")
+    for changes in division.changes():
+        logged.add(*changes)
+    logged.finish()
+
+    def folded(bucket: int) -> Folded:
+        begin, rows = subject.adopted, adopted and adopted.rows(bucket)
+        if begin is not None and rows is not None:
+            begin = replace(begin, rows=rows)
+        return fold_log(
+            str(subject.change_log),
+            subject.key,
+            up_to_ordinal=subject.required_ordinal,
+            adopted=begin,
+            changes=logged.rows(bucket),
+            relocate=subject.relocate,
+            filesystem=subject.filesystem,
+        )
+
+    return folded
 
 
 def _spilled(

@@ -362,6 +362,7 @@ __all__ = [
     "live_rows",
     "log_batches",
     "ordinals",
+    "store_live_rows",
 ]
 
 BATCH_ROWS = 50_000
@@ -418,7 +419,7 @@ def live_rows(
         RefusedError: the table breaks a rule of its specification.
     """
     with open_connection() as connection:
-        found, target = _live_relation(
+        query, target = _live_rows_query(
             connection,
             location,
             snapshot_id=snapshot_id,
@@ -427,9 +428,9 @@ def live_rows(
             relocate=relocate,
             filesystem=filesystem,
         )
-        if found is None:
+        if query is None:
             return pa.Table.from_batches([], schema=target)
-        return _in_types(found.to_arrow_table(), target)
+        return _in_types(connection.sql(query).to_arrow_table(), target)
 
 
 def live_batches(
@@ -437,12 +438,43 @@ def live_batches(
 ) -> Iterator[pa.Table]:
     """The live rows of the current snapshot, some at a time; see `live_rows`."""
     with open_connection() as connection:
-        found, target = _live_relation(connection, location, relocate=relocate, filesystem=filesystem)
-        for batch in () if found is None else found.to_arrow_reader(BATCH_ROWS):
+        query, target = _live_rows_query(connection, location, relocate=relocate, filesystem=filesystem)
+        for batch in () if query is None else connection.sql(query).to_arrow_reader(BATCH_ROWS):
             yield _in_types(pa.Table.from_batches([batch]), target)
 
 
-def _live_relation(
+def store_live_rows(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    location: str | Path,
+    *,
+    snapshot_id: int | None,
+    columns: Sequence[str],
+    filesystem: fs.FileSystem | None = None,
+) -> None:
+    """Create a table of DuckDB with the live rows of a snapshot; see `live_rows`. Nothing of them passes through Python.
+
+    Args:
+        connection: the database that gets the table.
+        name: name of the table in SQL.
+        location: a metadata file or a table's directory.
+        snapshot_id: this snapshot in its own schema; the current one in the current schema if None.
+        columns: columns of the schema.
+        filesystem: of the object store that has the files.
+    """
+    query, target = _live_rows_query(
+        connection, location, snapshot_id=snapshot_id, columns=columns, relocate=None, filesystem=filesystem
+    )
+    if query is None:
+        connection.register("no_rows", target.empty_table())
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM no_rows")
+        connection.unregister("no_rows")
+    else:
+        named = ", ".join(f"r{i} AS {sql_columns.quoted(column)}" for i, column in enumerate(columns)) or "r0"
+        connection.execute(f"CREATE TABLE {name} AS SELECT {named} FROM ({query})")
+
+
+def _live_rows_query(
     connection: duckdb.DuckDBPyConnection,
     location: str | Path,
     *,
@@ -451,8 +483,8 @@ def _live_relation(
     columns: Sequence[str] | None = None,
     relocate: Mapping[str, str] | None,
     filesystem: fs.FileSystem | None,
-) -> tuple[duckdb.DuckDBPyRelation | None, pa.Schema]:
-    """The live rows as a relation, None if there are no files, and their schema."""
+) -> tuple[str | None, pa.Schema]:
+    """SQL over `connection` for the live rows as r0, r1, ..., None if there are no files, and their schema."""
     table = read_table_facts(location, relocate, filesystem)
     snapshot, schema = table.snapshot(snapshot_id, ref)
     fields = list(schema["fields"])
@@ -467,7 +499,7 @@ def _live_relation(
         return None, target
     sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
     selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
-    return connection.sql(f"SELECT {selected} FROM ({query})"), target
+    return f"SELECT {selected} FROM ({query})", target
 
 
 def live_query(

@@ -5,12 +5,13 @@ Columns are matched by field id at every depth (rule 16).
 
 import atexit
 import decimal
+import itertools
 import re
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import RLock
@@ -94,6 +95,59 @@ def open_connection() -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET arrow_lossless_conversion = true")
     return connection
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateDatabase:
+    """A database of its own for rows that take more than one query, all of whose tables go with it.
+
+    Attributes:
+        connection: has the database attached.
+        catalog: its name in SQL.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    catalog: str
+
+    def name(self, table: str) -> str:
+        """A table of the database in SQL."""
+        return f"{self.catalog}.{table}"
+
+    def append(self, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+        """Add rows to a table, some at a time; return their number."""
+        count = 0
+        self.connection.begin()
+        try:
+            for batch in batches:
+                count += batch.num_rows
+                rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+                self.connection.register("appended", rows)
+                self.connection.execute(f"INSERT INTO {self.name(table)} SELECT * FROM appended")
+                self.connection.unregister("appended")
+        except BaseException:
+            self.connection.rollback()
+            raise
+        self.connection.commit()
+        return count
+
+
+@contextmanager
+def private_database(*, in_file: bool) -> Iterator[PrivateDatabase]:
+    """A new database, in memory or, compressed, in a file of a private folder."""
+    catalog = f"private_{next(_numbers)}"
+    with ExitStack() as stack:
+        place = ":memory:"
+        if in_file:
+            place = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='nevermore-check-'))}/rows.duckdb"
+        connection = stack.enter_context(open_connection())
+        connection.execute(f"ATTACH {string_literal(place)} AS {catalog}")
+        try:
+            yield PrivateDatabase(connection, catalog)
+        finally:
+            connection.execute(f"DETACH {catalog}")
+
+
+_numbers = itertools.count()
 
 
 _TYPES = {

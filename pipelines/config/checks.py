@@ -315,6 +315,7 @@ class PublishedChecksConfig(Section):
         from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
+        memory_bytes: memory for the comparison with the reference, beside that of an idle process; what does not fit is kept on disk meanwhile.
     """
 
     expectations: tuple[ExpectationConfig, ...] = ()
@@ -322,6 +323,7 @@ class PublishedChecksConfig(Section):
     from_schema: Severity | None = None
     freshness: FreshnessConfig | None = None
     frame_bytes: Bytes = DEFAULT_FRAME_BYTES
+    memory_bytes: Annotated[Bytes, Field(ge=MIN_MEMORY_BYTES)] = DEFAULT_MEMORY_BYTES
 
     @property
     def schema_severity(self) -> Literal["block", "warn", "off"]:
@@ -356,8 +358,8 @@ class ChecksConfig(PublishedChecksConfig):
         from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
-        every: how often `nevermore run` checks the mirror after new events, in a separate process; `off` disables this.
         memory_bytes: memory for the comparison with the reference, beside that of an idle process; larger tables are compared in buckets of their keys, which are kept on disk meanwhile.
+        every: how often `nevermore run` checks the mirror after new events, in a separate process; `off` disables this.
         volume: how far the changes of a day may be from those of the days before: `{days: 14, factor: 4, severity: warn}`.
         schema_matches: whether columns and types of the mirror are those of its change log: `block`, `warn` or `off`.
         quarantine_is_small: the share of events that may be in quarantine: `{max_share: 0.01, severity: warn}`.
@@ -365,7 +367,6 @@ class ChecksConfig(PublishedChecksConfig):
     """
 
     every: SecondsOrOff = DEFAULT_EVERY_SECONDS
-    memory_bytes: Annotated[Bytes, Field(ge=MIN_MEMORY_BYTES)] = DEFAULT_MEMORY_BYTES
     volume: VolumeConfig | None = None
     schema_matches: Severity = "warn"
     quarantine_is_small: QuarantineConfig | None = None

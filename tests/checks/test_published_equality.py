@@ -1,23 +1,33 @@
 """A published table against DuckDB: right ones pass, one fault each fails, and what cannot be compared says why."""
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
+import sqlglot
 
-from checks.comparison import surplus_rows
+from checks import published_equality, row_checks
+from checks.comparison import compare, surplus_rows
+from checks.mirror_checks import mirror_subject
 from checks.published_equality import published_equals_duckdb
+from checks.reference.expected_rows import live_rows
+from checks.reference.sql_columns import open_connection
+from checks.row_checks import folded_rows
 from pipelines.config.project import Config, parse
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
+from pipelines.ingest.feed_run import run_once
 from pipelines.publish.mirror_reads import snapshots_read
 from pipelines.publish.state import PARTITIONS, QUERY, SOURCE, STATE, current_state, partitions_json, query_hash
 from scan_core import open_table
+from tests.support.shop_project import ShopProject
 
 NAME = "shop.daily"
 SQL = """
@@ -147,9 +157,6 @@ def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Con
     publish(config, PUBLISHED[:1])
     assert "other SQL" in reason(sql=SQL + " having count(*) > 7")
     assert "mode: append" in reason(mode="append")
-    limited = published_equals_duckdb(config, NAME, max_bytes=1)
-    assert limited.passed
-    assert "more than 1" in limited.details[0]
     unknown = make_config(tmp_path, sql=SQL.replace("c.city", "soundex(c.city) as city").replace("1, 2", "1, c.city"))
     publish(unknown, PUBLISHED[:1])
     assert "soundex() may have another meaning" in " ".join(published_equals_duckdb(unknown, NAME).details)
@@ -166,13 +173,100 @@ def test_ties_are_no_fault(tmp_path: Path) -> None:
         assert published_equals_duckdb(config, NAME).passed
 
 
+UNITS = {
+    "day": ("p", "cast(at as date)", "2026-01-01"),
+    "month": ("month(p)", "cast(at as date)", "2026-01"),
+    "year": ("year(p)", "at", "2026"),
+    "hour": ("hour(p)", "at", "2026-01-01T23"),
+    "null": ("value(p)", "customer_id", "null"),
+    "decimal": ("value(p)", "cast(id as decimal(9, 2))", "3.00"),
+    "text": ("value(p)", "cast(id as string)", "3"),
+}
+"""By kind of partition: its declaration, its SQL, and the key of one that has rows."""
+
+
+@pytest.mark.parametrize(("unit", "is_large"), [("hour", True), *((unit, False) for unit in UNITS)])
+def test_the_rows_of_single_partitions_are_compared_alone(
+    unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    if is_large:
+        monkeypatch.setattr(published_equality, "_FILE_SHARE", 2**40)
+    partition, expression, key = UNITS[unit]
+    sql = f"select {expression} as p, count(*) as n from shop.orders group by 1"
+    config = make_config(tmp_path, sql, partition=partition)
+    fill_mirrors(config)
+    rows = expected_rows_of(config, sql)
+    transform = unit if unit in {"month", "year", "hour"} else "identity"
+    write(config, NAME, rows, state_of(config), partition_by=[(transform, "p")])
+    whole = published_equals_duckdb(config, NAME)
+    assert (whole.passed, whole.details, whole.compared["rows published"]) == (True, [], rows.num_rows)
+    alone = published_equals_duckdb(config, NAME, [key])
+    text = f"compared only partition {key}"
+    assert (alone.passed, alone.details) == (True, [text])
+    assert 0 < alone.compared["rows published"] <= rows.num_rows
+    # a wrong row in another partition is no concern of this one, and one in it is
+    wrong = rows.set_column(1, "n", pa.array([n + 1 for n in rows["n"].to_pylist()]))
+    write(config, NAME, wrong, state_of(config))
+    found = published_equals_duckdb(config, NAME, [key])
+    assert not found.passed
+    assert found.compared == alone.compared
+    assert published_equals_duckdb(config, NAME).compared["rows published"] == rows.num_rows
+
+
+def expected_rows_of(config: Config, sql: str) -> pa.Table:
+    """The rows of SQL over the mirror, in types that a published table has."""
+    table = find_table(open_catalog(config), "shop.orders")
+    with open_connection() as connection:
+        rows = live_rows(table.metadata_location)
+        connection.register("orders", rows.set_column(3, "at", rows["at"].cast(pa.timestamp("us"))))
+        made = connection.sql(
+            sqlglot.transpile(sql.replace("shop.orders", "orders"), "spark", "duckdb", identify=True)[0]
+        ).to_arrow_table()
+    return made.set_column(1, "n", made["n"].cast(pa.int64()))
+
+
+def test_rows_that_a_log_requires_are_folded_in_buckets_where_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    run_once(project.config)
+    subject = mirror_subject(project.config, "shop.orders")
+    assert subject is not None
+    (whole,) = folded_rows(subject)
+    monkeypatch.setattr(row_checks, "_WHOLE_SHARE", 2**40)
+    monkeypatch.setattr(row_checks, "_num_buckets", lambda _: 3)
+    parts = list(folded_rows(replace(subject)))
+    assert len(parts) == 3
+    assert compare(pa.concat_tables(parts), whole).equal
+
+
+def test_a_comparison_that_needs_more_memory_says_so(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(config, PUBLISHED)
+
+    def too_much(*_: Any) -> None:
+        raise duckdb.OutOfMemoryException("failed to allocate")
+
+    monkeypatch.setattr(published_equality, "surplus_rows", too_much)
+    found = published_equals_duckdb(config, NAME)
+    assert found.passed
+    assert "raise it" in found.details[0]
+
+
+def surplus(left: pa.Table, right: pa.Table, close: set[str]) -> tuple[pa.Table, pa.Table, int, int]:
+    with open_connection() as connection:
+        for name, rows in (("left_rows", left), ("right_rows", right)):
+            connection.register(name, rows.rename_columns([f"c{i}" for i in range(rows.num_columns)]))
+        return surplus_rows(connection, "left_rows", "right_rows", left.schema, close)
+
+
 def test_rows_pair_up_by_what_is_exact_and_then_by_what_is_close() -> None:
     left = pa.table({"k": [1, 1, None, 2], "v": [1.0, 2.0, float("nan"), None]})
     right = pa.table({"k": [2, 1, 1, None], "v": [None, 2.0 + 1e-12, 1.0, float("nan")]})
-    assert surplus_rows(left, right, {"v"})[2:] == (0, 0)
-    assert surplus_rows(left, right, set())[2:] == (1, 1)
+    assert surplus(left, right, {"v"})[2:] == (0, 0)
+    assert surplus(left, right, set())[2:] == (1, 1)
     other = pa.table({"k": [2, 1, 1, None], "v": [None, 2.1, 1.0, 0.0]})
-    more, fewer, *counts = surplus_rows(left, other, {"v"})
+    more, fewer, *counts = surplus(left, other, {"v"})
     assert counts == [2, 2]
     assert fewer.to_pylist() == [{"k": 1, "v": 2.1}, {"k": None, "v": 0.0}]
     assert more["k"].to_pylist() == [1, None]
@@ -182,6 +276,6 @@ def test_means_of_decimals_may_differ_by_their_last_digit() -> None:
     def decimals(text: str) -> pa.Table:
         return pa.table({"v": pa.array([Decimal(text)], pa.decimal128(14, 6))})
 
-    assert surplus_rows(decimals("0.062813"), decimals("0.062812"), {"v"})[2:] == (0, 0)
-    assert surplus_rows(decimals("0.062813"), decimals("0.062811"), {"v"})[2:] == (1, 1)
-    assert surplus_rows(decimals("0.062813"), decimals("0.062812"), set())[2:] == (1, 1)
+    assert surplus(decimals("0.062813"), decimals("0.062812"), {"v"})[2:] == (0, 0)
+    assert surplus(decimals("0.062813"), decimals("0.062811"), {"v"})[2:] == (1, 1)
+    assert surplus(decimals("0.062813"), decimals("0.062812"), set())[2:] == (1, 1)
