@@ -4,7 +4,6 @@ Catalyst drops the branches that a condition excludes; the dead rows of the othe
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from pyspark.sql import types as st
 from scan_core.expr.literals import literal_text
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
-from scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, register, remember, why_not_native_plan
+from scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, read_natively, register, remember
 from scan_core.spark.native import (
     KEY,
     KEY_BY_PATH,
@@ -39,8 +38,10 @@ from scan_core.spark.native import (
     read_files,
     readings_of,
     remembered_dead_rows,
+    selects_rows,
     sized_keys,
     spellings,
+    why_not_columns,
 )
 from scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require_scan, require_session
 from scan_core.spark.reports import TaskReports, fetching
@@ -89,10 +90,14 @@ def partitioned_dataframe(
         parts = _parts(plan)
     if len(parts) < 2:
         return dataframe(spark, scan, reader, limits=limits)
-    context = replace(plan.context, predicate=None)
+    context = read_natively(scan, plan)
+    if selects_rows(context) and reader == "native":
+        return dataframe(spark, scan, reader, limits=limits)
     parallelism = parallelism_of(spark)
     reports = TaskReports.in_folder(None, fetching(spark, parallelism))
-    reason = "it was not asked for" if reader == "python" else why_not_native_plan(scan, plan)
+    reason = "it was not asked for" if reader == "python" else why_not_columns(context)
+    if selects_rows(context):
+        reason = "the scan has a predicate, which its tasks apply"
     found: tuple[NativeFile, ...] | str = reason or files_without_bits(
         spark, plan.tasks, context, limits=limits or NativeLimits(), parallelism=parallelism
     )

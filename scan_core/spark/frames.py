@@ -30,6 +30,7 @@ from scan_core.spark.native import (
     inspect_files,
     native_dataframe,
     readings_of,
+    selects_rows,
     why_not_columns,
 )
 from scan_core.spark.reader_choice import (
@@ -45,6 +46,7 @@ from scan_core.spark.reader_choice import (
 from scan_core.spark.reports import TaskReports, fetching
 from scan_core.spark.source import FORMAT, NevermoreDataSource, SourceOptions
 from scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
     from scan_core.scan import Scan
@@ -131,8 +133,9 @@ def dataframe(
         spark: a session, classic or Connect.
         scan: what to read.
         reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans of Parquet files that Spark
-            can open, without predicate or with one that all rows fulfil, as statistics of the files tell; "python" through our tasks; "auto" is native where that is possible, unless
-            prefilters leave so few rows that looking all of them up in Python is cheaper.
+            can open; rows that predicate, semi joins and sample leave out are then found here and now, as deleted rows are.
+            "python" through our tasks. "auto" is native where that is possible, unless conditions or prefilters leave so few
+            rows that handing them over from Python is cheaper.
         filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
             What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
             session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
@@ -169,12 +172,11 @@ def dataframe(
     parallelism = parallelism_of(spark)
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
+    context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
     found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
     if reader == "auto":
-        found = why_python_pays(scan, plan, runs_python=runs_python, is_filtered_again=is_filtered_again)
-    found = found or _native(
-        spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics, is_filtered_again=is_filtered_again
-    )
+        found = why_python_pays(scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again)
+    found = found or _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -190,8 +192,9 @@ def dataframe(
             frame = spark.createDataFrame(rows, schema)
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
-        frame = native_dataframe(spark, found.files, plan.context, schema, limits)
-        reports.write_plan(plan.metrics + given_to_spark(plan.tasks, found.files, metrics), num_splits=0)
+        frame = native_dataframe(spark, found.files, context, schema, limits)
+        given = given_to_spark(plan.tasks, found.files, metrics, is_selective=selects_rows(context))
+        reports.write_plan(plan.metrics + given, num_splits=0)
     for condition in left:
         frame = frame.filter(condition)
     if scan.row_limit is not None:
@@ -248,7 +251,9 @@ def register(spark: SparkSession) -> None:
 def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
     """Why Spark's own reader would not give the rows of a scan; None if it would."""
     limits, parallelism = limits or NativeLimits(), parallelism_of(spark)
-    found = _native(spark, scan, scan.plan(), limits=limits, parallelism=parallelism, metrics=ScanMetrics())
+    plan = scan.plan()
+    context = read_natively(scan, plan)
+    found = _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=ScanMetrics())
     return found if isinstance(found, str) else None
 
 
@@ -272,9 +277,10 @@ def expected_choice(
         driver_bytes: as for `dataframe`.
     """
     reason: str | None = "it was not asked for"
+    context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
     if reader != "python":
-        reason = why_python_pays(scan, plan, runs_python=runs_python, is_filtered_again=is_filtered_again)
-    reason = reason or why_not_native_plan(scan, plan, is_filtered_again=is_filtered_again)
+        reason = why_python_pays(scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again)
+    reason = reason or why_not_columns(context)
     for task in plan.tasks[: NativeLimits().driver_files] if reason is None else ():
         if isinstance(found := how_to_read(task, plan.context), str):
             reason = found
@@ -285,12 +291,11 @@ def expected_choice(
     return ReaderChoice(reader, "driver" if is_here else "python", reason)
 
 
-def why_not_native_plan(scan: "Scan", plan: ScanPlan, *, is_filtered_again: bool = False) -> str | None:
-    """Why Spark's reader would not return the right rows, whatever the files are."""
-    context = plan.context
+def read_natively(scan: "Scan", plan: ScanPlan, *, is_filtered_again: bool = False) -> ScanContext:
+    """What Spark's reader has to apply: no predicate that all rows fulfil or that the query applies."""
     if is_filtered_again or filter_holds_everywhere(scan, plan):
-        context = replace(context, predicate=None)
-    return why_not_columns(context)
+        return replace(plan.context, predicate=None)
+    return plan.context
 
 
 def choice_of(frame: DataFrame) -> ReaderChoice:
@@ -320,18 +325,16 @@ def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -
 
 def _native(
     spark: SparkSession,
-    scan: "Scan",
     plan: ScanPlan,
+    context: ScanContext,
     *,
     limits: NativeLimits,
     parallelism: int,
     metrics: ScanMetrics,
-    is_filtered_again: bool = False,
 ) -> NativeFiles | str:
     """The facts that Spark's reader needs about the files, or why it cannot read them."""
-    if (reason := why_not_native_plan(scan, plan, is_filtered_again=is_filtered_again)) is not None:
+    if (reason := why_not_columns(context)) is not None:
         return reason
-    context = replace(plan.context, predicate=None)
     found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)
     if not isinstance(found, str) and (number := len(readings_of(found.files))) > MAX_READINGS:
         return f"the files have to be read in {number} different ways, more than {MAX_READINGS}"

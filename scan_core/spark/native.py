@@ -10,10 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import partial, reduce
 from urllib.parse import unquote
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +35,11 @@ from scan_core.io.location import FileIOConfig, Location, relocate
 from scan_core.joins.late_keys import LateKeys
 from scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
 from scan_core.model.snapshot import DeleteFile, FileFormat
-from scan_core.read.metadata_columns import METADATA_IDS
+from scan_core.read.metadata_columns import METADATA_IDS, POS
 from scan_core.read.projection import Constant, FileProjection
-from scan_core.read.split_reader import resolve_deletes
+from scan_core.read.split_reader import read_split, resolve_deletes
 from scan_core.run import run_splits
 from scan_core.spark.source import keep_archives_of_spark, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type
@@ -95,6 +97,27 @@ _NONE_DEAD = DeadRows(0, 0, np.zeros(0, np.int32), np.zeros((0, _CHUNK_WORDS), n
 def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
     """The deleted rows of a whole file, independent of the scan's columns and predicate."""
     return pack(np.concatenate([np.zeros(0, np.bool_), *resolve_deletes(task, context, metrics)]))
+
+
+def selects_rows(context: ScanContext) -> bool:
+    """Whether rows that no delete removes may be missing in the scan: it has a predicate, semi joins or a sample."""
+    has_joins = any(filter_.is_exact for filter_ in context.runtime_filters)
+    return has_joins or context.predicate is not None or context.sample is not None
+
+
+def rows_left_out(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
+    """The rows of a whole file that are not in the scan, because they are deleted or because it does not select them.
+
+    Only the columns of deletes, predicate and runtime filters are read.
+    """
+    if not selects_rows(context):
+        return dead_rows(task, context, metrics)
+    only_positions = replace(context, projection=Schema(context.projection.schema_id, (POS,)), parts={})
+    with closing(open_file(task.data_file.path, task.data_file.format, context.io)) as reader:
+        is_left_out = np.ones(reader.num_rows, np.bool_)
+    for batch in read_split(Split(only_positions, (task,)), metrics):
+        is_left_out[batch.column(0).to_numpy()] = False
+    return pack(is_left_out)
 
 
 def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
@@ -214,7 +237,7 @@ def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
 
 _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
 """Arrow types that Parquet stores unchanged."""
-_LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "decimal", "binary", "fixed"})
+_LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "decimal", "binary", "fixed", "uuid"})
 _EPOCH = date(1970, 1, 1)
 _DAYS = ((date.min - _EPOCH).days, (date.max - _EPOCH).days)
 _MICROSECONDS = 24 * 3600 * 10**6
@@ -233,8 +256,10 @@ def _has_literal(value: pa.Scalar, kind: Type) -> bool:
             return False
 
 
-def _literal(value: pa.Scalar) -> Column:
+def _literal(value: pa.Scalar, kind: Type) -> Column:
     """A constant in Spark, whatever the time zone of its session is."""
+    if kind == PrimitiveType("uuid"):
+        return f.lit(str(UUID(bytes=value.as_py())))
     if pt.is_timestamp(value.type):
         text = str(np.datetime64(value.value, "us")).replace("T", " ")
         return f.expr(f"timestamp_ntz '{text}'" if value.type.tz is None else f"timestamp_ltz '{text}+00:00'")
@@ -279,14 +304,8 @@ class FileReading:
 
 def why_not_columns(context: ScanContext) -> str | None:
     """The reason why Spark cannot read any file of the scan; None if it depends on the file."""
-    if context.predicate is not None:
-        return "the scan has a predicate, which only scan_core evaluates exactly"
-    if any(x.is_exact or isinstance(x.keys, LateKeys) for x in context.runtime_filters):
-        return "the scan has runtime filters that only scan_core applies"
-    if context.sample is not None:
-        return "the scan is a sample"
-    whole = context.projection
-    with_uuids = {whole.path(i)[0].field_id for i in whole.field_ids if str(whole.field(i).type) == "uuid"}
+    if any(isinstance(filter_.keys, LateKeys) for filter_ in context.runtime_filters):
+        return "the scan has runtime filters whose keys are found while it runs"
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"
@@ -296,8 +315,6 @@ def why_not_columns(context: ScanContext) -> str | None:
             return f"column {column.name!r} is a part of a list or map"
         if not all(isinstance(field.type, StructType) for field in _path_of(column, context)[:-1]):
             return f"column {column.name!r} is within a list or map"
-        if column.field_id in with_uuids:
-            return f"column {column.name!r} holds UUIDs, which are text in Spark"
     return None
 
 
@@ -530,10 +547,11 @@ def inspect_files(
     schemes = spark_schemes(spark, tasks, context.io)
     if isinstance(schemes, str):
         return schemes
-    if (reason := _why_not_bits(tasks, limits)) is not None:
+    is_selective = selects_rows(context)
+    if (reason := _why_not_bits(tasks, limits, is_selective=is_selective)) is not None:
         return reason
-    touched = [index for index, task in enumerate(tasks) if task.has_deletes]
-    known = {index: remembered_dead_rows(tasks[index], context) for index in touched}
+    touched = [index for index, task in enumerate(tasks) if task.has_deletes or is_selective]
+    known = {index: None if is_selective else remembered_dead_rows(tasks[index], context) for index in touched}
     missing = [index for index in touched if known[index] is None]
     by_job = len(tasks) > limits.driver_files or sum(tasks[i].length for i in missing) > limits.driver_bytes
     if by_job:
@@ -547,12 +565,13 @@ def inspect_files(
         known |= {index: facts[index][2] for index in touched}
     elif missing:
         splits = [Split(context, (tasks[index],)) for index in missing]
-        computed = run_splits(splits, _dead_rows_of, metrics, parallelism=context.options.parallelism)
+        computed = run_splits(splits, _rows_left_out, metrics, parallelism=context.options.parallelism)
         known |= dict(zip(missing, computed, strict=True))
     for index in missing:
         if (dead := known[index]) is None:
             raise MalformedTableError(f"{tasks[index].data_file.path}: no task reported which of its rows are deleted")
-        keep(tasks[index], context, dead)
+        if not is_selective:
+            keep(tasks[index], context, dead)
     readings = [reading for _, reading, _ in facts if isinstance(reading, FileReading)]
     paths = [spark_path(task.data_file.path, context.io, schemes) for task in tasks]
     files = tuple(
@@ -562,11 +581,11 @@ def inspect_files(
     return NativeFiles(files, "job" if by_job else "driver" if missing else "cache")
 
 
-def _why_not_bits(tasks: Sequence[FileScanTask], limits: NativeLimits) -> str | None:
-    most = sum(task.data_file.record_count for task in tasks if task.has_deletes) // 8
+def _why_not_bits(tasks: Sequence[FileScanTask], limits: NativeLimits, *, is_selective: bool = False) -> str | None:
+    most = sum(task.data_file.record_count for task in tasks if task.has_deletes or is_selective) // 8
     if most <= limits.bits_bytes:
         return None
-    return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
+    return f"the bits of rows that are left out may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
 
 
 def files_without_bits(
@@ -580,7 +599,9 @@ def files_without_bits(
     return found if isinstance(found, str) else found.files
 
 
-def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics) -> ScanMetrics:
+def given_to_spark(
+    tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics, *, is_selective: bool
+) -> ScanMetrics:
     """Upper bound of what Spark reads; it may skip columns, row groups and pages that a query does not need.
 
     If both kinds of deletes apply to a file, its dead rows are counted as removed by equality deletes.
@@ -589,23 +610,26 @@ def given_to_spark(tasks: Sequence[FileScanTask], files: Sequence[NativeFile], l
         tasks: tasks of the plan.
         files: one per task, in the same order.
         looked_up: metrics of finding the dead rows, of which bytes and delete files are added.
+        is_selective: whether the scan selects rows; then `looked_up` tells why rows are left out.
     """
     live = sum(task.data_file.record_count - file.dead.num_dead for task, file in zip(tasks, files, strict=True))
-    by_keys = sum(f.dead.num_dead for t, f in zip(tasks, files, strict=True) if t.equality_deletes)
-    return replace(
+    found = replace(
         looked_up,
         data_files_read=len(files),
         rows_in_files=sum(task.data_file.record_count for task in tasks),
-        rows_removed_by_equality_deletes=by_keys,
-        rows_removed_by_position_deletes=sum(file.dead.num_dead for file in files) - by_keys,
         rows_out=live,
         bytes_read=looked_up.bytes_read + sum(file.size_bytes for file in files),
     )
+    if is_selective:
+        return found
+    by_keys = sum(f.dead.num_dead for t, f in zip(tasks, files, strict=True) if t.equality_deletes)
+    by_position = sum(file.dead.num_dead for file in files) - by_keys
+    return replace(found, rows_removed_by_equality_deletes=by_keys, rows_removed_by_position_deletes=by_position)
 
 
-def _dead_rows_of(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
+def _rows_left_out(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
     (task,) = split.tasks
-    yield dead_rows(task, split.context, metrics)
+    yield rows_left_out(task, split.context, metrics)
 
 
 _Facts = tuple[int, FileReading | str, DeadRows | None]
@@ -644,12 +668,12 @@ def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics | None) -> _Facts:
-    """Size and way of reading; dead rows too if metrics are given and Spark can read the file."""
+    """Size and way of reading; the rows to leave out too if metrics are given and Spark can read the file."""
     size = file_size(task.data_file.path, context.io)
     reading = how_to_read(task, context)
-    if metrics is None or isinstance(reading, str) or not task.has_deletes:
+    if metrics is None or isinstance(reading, str) or not (task.has_deletes or selects_rows(context)):
         return size, reading, None
-    return size, reading, dead_rows(task, context, metrics)
+    return size, reading, rows_left_out(task, context, metrics)
 
 
 def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: int) -> list[Split]:
@@ -857,19 +881,24 @@ def _num_listed(frame: DataFrame) -> int:
 def in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The result's columns, renamed, cast and ordered, including columns that the files lack."""
     paths = [_path_of(column, context) for column in context.projection.fields]
-    if not reading.stored and not reading.constants and all(len(path) == 1 for path in paths):
+    is_as_stored = (
+        not reading.stored and not reading.constants and not any(map(_holds_uuids, context.projection.fields))
+    )
+    if is_as_stored and all(len(path) == 1 for path in paths):
         return rows
     constants = dict(reading.constants)
-    names = {column.field_id: column.name for column in reading.stored}
+    stored = {column.field_id: column for column in reading.stored}
+    names = {field_id: column.name for field_id, column in stored.items()}
     columns = []
     for (top, *members), wanted in zip(paths, schema, strict=True):
         last = members[-1] if members else top
         if last.field_id in constants:
-            value = _literal(constants[last.field_id])
+            value = _literal(constants[last.field_id], last.type)
         else:
             value = f.col(quoted_name(names.get(top.field_id, top.name)))
             for member in members:
                 value = value.getField(names.get(member.field_id, member.name))
+            value = _with_uuid_text(value, last, stored)
         columns.append(value.cast(wanted.dataType).alias(wanted.name))
     return rows.select(*columns)
 
@@ -889,5 +918,46 @@ def _file_type(kind: Type, stored: Mapping[int, StoredColumn]) -> st.DataType:
             return st.ArrayType(_file_field(element, stored).dataType, True)
         case MapType(key, value):
             return st.MapType(*(_file_field(part, stored).dataType for part in (key, value)), True)
+        case PrimitiveType("uuid"):
+            return st.BinaryType()
         case PrimitiveType():
             return spark_type(kind, "")
+
+
+def _holds_uuids(field: NestedField) -> bool:
+    match field.type:
+        case StructType(members):
+            return any(map(_holds_uuids, members))
+        case ListType(element):
+            return _holds_uuids(element)
+        case MapType(key, value):
+            return _holds_uuids(key) or _holds_uuids(value)
+        case PrimitiveType(name):
+            return name == "uuid"
+
+
+def _with_uuid_text(value: Column, field: NestedField, stored: Mapping[int, StoredColumn]) -> Column:
+    """The value with the text of UUIDs instead of their bytes, at any depth."""
+    if not _holds_uuids(field):
+        return value
+    match field.type:
+        case StructType(members):
+            names = [stored[m.field_id].name if m.field_id in stored else m.name for m in members]
+            parts = [
+                _with_uuid_text(value.getField(name), member, stored).alias(member.name)
+                for name, member in zip(names, members, strict=True)
+            ]
+            return f.when(value.isNotNull(), f.struct(*parts))
+        case ListType(element):
+            return f.transform(value, lambda each: _with_uuid_text(each, element, stored))
+        case MapType(key, item):
+            keys = f.transform_keys(value, lambda each, _: _with_uuid_text(each, key, stored))
+            return f.transform_values(keys, lambda _, each: _with_uuid_text(each, item, stored))
+        case PrimitiveType():
+            digits = f.lower(f.hex(value))
+            first, *others = (f.substring(digits, first, length) for first, length in _UUID_DIGITS)
+            return f.concat(first, *(part for group in others for part in (f.lit("-"), group)))
+
+
+_UUID_DIGITS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+"""First digit and number of digits of each group in the text of a UUID."""

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
+from scan_core.expr.normalize import may_fail
 from scan_core.joins.key_set import KeySet
 from scan_core.joins.request import ROW_COST
 from scan_core.model.errors import OptionError
@@ -21,6 +22,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import FileFormat
 from scan_core.plan.file_pruner import FilePruner, file_statistics
 from scan_core.read.split_reader import count_split
+from scan_core.spark.native import selects_rows
 from scan_core.spark.types import quoted_name
 from scan_core.split.tasks import Split
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from scan_core.joins.request import RuntimeFilter
     from scan_core.plan.planner import ScanPlan
     from scan_core.scan import Scan
+    from scan_core.split.tasks import ScanContext
 
 
 Reader = Literal["auto", "python", "native"]
@@ -81,13 +84,19 @@ _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, dat
 
 
 def why_python_pays(
-    scan: "Scan", plan: "ScanPlan", *, runs_python: bool = False, is_filtered_again: bool = False
+    scan: "Scan",
+    plan: "ScanPlan",
+    context: "ScanContext",
+    *,
+    runs_python: bool = False,
+    is_filtered_again: bool = False,
 ) -> str | None:
     """Why a scan is expected to be cheaper in the python reader; None if it is not, or if that is unknown.
 
     Args:
         scan: the scan.
         plan: its plan.
+        context: what Spark's reader would have to apply.
         runs_python: whether the query runs tasks in Python in any case: starting them then costs nothing, and the files
             must be large enough to pay for opening them natively. Otherwise only prefilters are considered.
         is_filtered_again: whether the query has the conditions of the scan itself. Then Spark's reader can read the scan,
@@ -102,6 +111,8 @@ def why_python_pays(
         share = share_that_fulfils(plan)
         if share * CROSSING_COST + ROW_COST < NATIVE_COST:
             return f"{100 * share:.3g} % of the rows are expected to fulfil the conditions"
+    if selects_rows(context):
+        return _why_bits_do_not_pay(plan, context, total, start=0 if runs_python else PYTHON_START)
     if not shares and not runs_python:
         return None
     if runs_python and total * (CROSSING_COST - NATIVE_COST) < len(plan.tasks) * NATIVE_FILE_COST:
@@ -114,6 +125,28 @@ def why_python_pays(
     if left * CROSSING_COST + total * ROW_COST + start >= read * NATIVE_COST:
         return None
     return f"of {read:.0f} rows that Spark would read, {left:.0f} are expected to have a key"
+
+
+def _why_bits_do_not_pay(plan: "ScanPlan", context: "ScanContext", total: int, *, start: float) -> str | None:
+    """Why handing over the selected rows is expected to be cheaper than finding them here and having Spark read all.
+
+    Either way scan_core looks at all rows; what differs is which of them are handed over, and who reads the other columns.
+    """
+    if context.sample is not None:
+        return "the scan is a sample"
+    if total < _MIN_SAMPLED_FROM:
+        return f"the scan selects rows, and has few ({total})"
+    if context.predicate is not None and any(map(may_fail, context.predicate.conjuncts)):
+        return "the scan's predicate can fail on a row, which is a matter of the query"
+    filters = context.runtime_filters
+    if any(filter_.is_exact and filter_.decision.share is None for filter_ in filters):
+        return "it is not known how many rows the scan's semi joins leave"
+    share = min((x.decision.share for x in filters if x.decision.share is not None), default=1.0)
+    if context.predicate is not None:
+        share *= share_that_fulfils(plan)
+    if share * total * CROSSING_COST + start < total * NATIVE_COST:
+        return f"{100 * share:.3g} % of the rows are expected to be selected"
+    return None
 
 
 _MIN_SAMPLED_FROM = 200_000

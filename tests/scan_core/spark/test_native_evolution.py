@@ -3,6 +3,8 @@
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
@@ -165,7 +167,7 @@ def test_columns_that_reading_natively_needs_for_itself_are_read_by_tasks(
 _DEFAULTS = {
     "timestamptz": ["2026-02-01T12:34:56.789012+00:00", "0001-01-01T00:00:00+00:00"],
     "timestamp": ["1969-12-31T23:59:59.999999", "9999-12-31T23:59:59"],
-    "binary": ["00ff27"], "fixed[2]": ["27ff"], "date": ["0001-01-01"],
+    "binary": ["00ff27"], "fixed[2]": ["27ff"], "date": ["0001-01-01"], "uuid": ["0123ABCD-0000-0000-0000-00000000ffff"],
 }  # fmt: skip
 
 
@@ -192,8 +194,40 @@ def test_times_and_bytes_that_older_files_lack_are_constants_in_any_time_zone(
             assert native == python
             assert len(native) == 2
             assert native[0][-2:] == ("00FF27", "27FF")
+            assert native[0][-3] == "0123abcd-0000-0000-0000-00000000ffff"
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.parametrize("is_renamed", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_uuids_are_text_at_any_depth(spark: SparkSession, tmp_path: Path, *, is_renamed: bool) -> None:
+    member = {"id": 11, "name": "x", "type": "uuid", "required": False}
+    kinds: dict[str, Any] = {
+        "u": "uuid",
+        "s": {"type": "struct", "fields": [member, {"id": 12, "name": "n", "type": "int", "required": False}]},
+        "l": {"type": "list", "element-id": 13, "element": "uuid", "element-required": False},
+        "m": {"type": "map", "key-id": 14, "key": "uuid", "value-id": 15, "value": "uuid", "value-required": False},
+    }
+    columns = [Column(1, "id", "int"), *(Column(n, name, kind) for n, (name, kind) in enumerate(kinds.items(), 2))]
+    one, two = bytes(range(16)), b"\xff" * 16
+    builder = TableBuilder(tmp_path / "t", columns)
+    rows = {
+        "id": [1, 2, 3, 4], "u": [one, None, two, one], "s": [{"x": two, "n": 1}, None, {"x": None, "n": 3}, None],
+        "l": [[one, None, two], [], None, None], "m": [{one: None, two: one}, {}, None, None],
+    }  # fmt: skip
+    builder.commit(builder.data(rows))
+    builder.commit(builder.equality_delete({"u": [two]}, ids=[2]))
+    if is_renamed:
+        kinds["s"]["fields"][0] = {**member, "name": "y"}
+        builder.evolve(columns[0], Column(2, "v", "uuid"), Column(3, "s", kinds["s"]), *columns[3:])
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    for wanted in (scan, scan.select("id", "s.y" if is_renamed else "s.x")):
+        native, python = (dataframe(spark, wanted, reader=reader) for reader in ("native", "python"))
+        assert native.schema == python.schema
+        assert sorted(map(str, native.collect())) == sorted(map(str, python.collect()))
+        assert native.count() == 3
+    name = "v" if is_renamed else "u"
+    assert dataframe(spark, scan, reader="native").where(f"{name} = '{UUID(bytes=one)}'").count() == 2
 
 
 @pytest.mark.parametrize(

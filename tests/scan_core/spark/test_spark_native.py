@@ -1,5 +1,6 @@
 """Spark's own Parquet reader with our deletes: equal to the scan, and loud where it would not be."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
-from scan_core.spark import native
+from scan_core.spark import native, reader_choice
 from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.dead_row_index import index_built
@@ -137,7 +138,6 @@ def test_partition_folders_give_no_columns_and_empty_tables_no_rows(spark: Spark
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda scan: scan.where("id > 5"), "the scan has a predicate"),
         (lambda scan: scan.select("id", "_file"), "metadata column '_file'"),
     ],
 )
@@ -231,22 +231,74 @@ def test_a_column_that_older_files_lack_is_null_in_the_native_reader_too(
     [
         ("id >= 0", None),
         ("id is not null and name = 'x' and id between 0 and 2199", None),
-        ("id > 0", "the scan has a predicate"),
-        ("id < 2199", "the scan has a predicate"),
-        ("name <> 'y' and id % 2 >= 0 and id <> 5", "the scan has a predicate"),
+        ("id > 0", "the scan selects rows, and has few (600)"),
+        ("id < 2199", "the scan selects rows, and has few (600)"),
+        ("name <> 'y' and id % 2 >= 0 and id <> 5", "the scan selects rows, and has few (600)"),
     ],
 )
 def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
     spark: SparkSession, builder: TableBuilder, condition: str, why_not: str | None
 ) -> None:
     scan = scan_core.open_table(builder.metadata_path).scan().where(condition)
-    reason = why_not_native(spark, scan)
-    assert reason is None if why_not is None else str(reason).startswith(why_not)
     frame = dataframe(spark, scan)
-    assert choice_of(frame).strategy == ("python" if why_not else "native")
+    assert choice_of(frame).why_not_native == why_not
     assert _ids(frame) == sorted(scan.to_table()["id"].to_pylist())
     blind = scan.with_options(scan_core.ScanOptions.of(prune_files=False))
-    assert why_not_native(spark, blind) is not None
+    assert choice_of(dataframe(spark, blind)).strategy == "python"
+
+
+@_BOTH
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda scan: scan.where("id % 2 = 1").semi_join("id", [1, 2, 1009, 5]).select("name", "id"),
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in (
+                lambda scan: scan.where("id between 2 and 1100 and name is not null"),
+                lambda scan: scan.semi_join("id", [1, 2, 1007, 1008, 2000, 5]),
+                lambda scan: scan.sample(0.5, seed=3),
+                lambda scan: scan.where("id > 9999 or name = 'z'"),
+            )
+        ),
+    ],
+    ids=["both", "predicate", "semi join", "sample", "nothing"],
+)
+def test_rows_that_a_scan_leaves_out_are_bits_like_deleted_rows(
+    spark: SparkSession, builder: TableBuilder, change: Any, limits: NativeLimits
+) -> None:
+    scan = change(scan_core.open_table(builder.metadata_path).scan())
+    expected = sorted(scan.to_table()["id"].to_pylist())
+    assert len(expected) < 530
+    for each in (limits, replace(limits, driver_files=0)):
+        frame = dataframe(spark, scan, reader="native", limits=each)
+        assert _ids(frame) == expected
+        assert reports_of(frame).total().rows_out == len(expected)
+    assert dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native").count() == 530
+
+
+def test_reader_auto_has_rows_selected_by_bits_where_most_of_many_are_left(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = TableBuilder(tmp_path / "t", _COLUMNS)
+    names = ["y" if number % 10 == 0 else "x" for number in range(5000)]
+    builder.commit(builder.data({"id": list(range(5000)), "name": names}))
+    monkeypatch.setattr(reader_choice, "_MIN_SAMPLED_FROM", 100)
+    monkeypatch.setattr(reader_choice, "PYTHON_START", 0)
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    chosen = {}
+    for condition in ("name = 'x'", "name = 'y'", "cast(name as int) > 5"):
+        frame = dataframe(spark, scan.where(condition))
+        chosen[condition] = str(choice_of(frame))
+        if "cast" not in condition:
+            assert frame.count() == scan.where(condition).count()
+    assert [*chosen.values()] == [
+        "native reader, dead rows found by driver",
+        "python reader: 10 % of the rows are expected to be selected",
+        "python reader: the scan's predicate can fail on a row, which is a matter of the query",
+    ]
+    assert choice_of(dataframe(spark, scan.semi_join("id", [*range(4900)]))).strategy == "native"
+    assert choice_of(dataframe(spark, scan.semi_join("id", [1, 2]))).strategy == "python"
 
 
 def test_rows_of_null_are_no_rows_that_fulfil_a_filter(spark: SparkSession, builder: TableBuilder) -> None:
