@@ -197,9 +197,9 @@ def test_reader_is_chosen_by_the_share_of_rows_that_fulfil_the_conditions(
             assert read.reader.startswith(
                 "native" if reader == "native" or (reader == "auto" and is_native) else "python"
             )
-    # conditions of a scan that is given are not in the query
+    # conditions of a scan that is given are not in the query: its rows are bits
     frame = sql(ansi_spark, "select count(*) as n from t where part < 95", {"t": scan.where("part < 90")})
     assert frame.collect()[0].n == scan.where("part < 90").count()
-    assert reads_of_sql(frame)["t"].reader.startswith("python")
+    assert reads_of_sql(frame)["t"].reader.startswith("native")
     limited = sql(ansi_spark, "select count(*) as n from t where part < 95", {"t": scan.limit(1000)})
     assert limited.collect()[0].n <= 1000
