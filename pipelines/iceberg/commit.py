@@ -32,6 +32,7 @@ from pipelines.iceberg.manifests import (
 )
 from pipelines.iceberg.metadata_swap import supports, swap_changed, swap_snapshot
 from pipelines.iceberg.positions import ancestors
+from pipelines.iceberg.row_shape import partition_key
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
 from scan_core import PartitionSpec, Schema
@@ -194,12 +195,13 @@ class _File(NamedTuple):
 
 
 def _added_file(file: WrittenFile) -> _File:
-    return _File(file.content, file.record_count, file.file_size_bytes, (file.spec_id, *file.partition))
+    partition = (file.spec_id, *partition_key(file.partition))
+    return _File(file.content, file.record_count, file.file_size_bytes, partition)
 
 
 def _removed_file(spec_id: int, entry: ManifestEntry) -> _File:
     file = entry.data_file
-    partition = (spec_id, *file["partition"].values())
+    partition = (spec_id, *partition_key(file["partition"].values()))
     return _File(FileContent(file["content"]), file["record_count"], file["file_size_in_bytes"], partition)
 
 
@@ -287,12 +289,12 @@ def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
 
 def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Selection:
     """Select the files of some partitions, given by the values that manifests hold."""
-    wanted = frozenset(partitions)
+    wanted = frozenset(map(partition_key, partitions))
 
     def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
         if spec.spec_id != spec_id:
             return False
-        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
+        return partition_key(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
 
     return selects
 

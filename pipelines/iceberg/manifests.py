@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import IntEnum
 from functools import cache, lru_cache
 from itertools import pairwise
-from math import ceil
+from math import ceil, copysign
 from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -521,9 +521,14 @@ def _summary(values: list[Any], kind: Type) -> Record:
     return {
         "contains_null": len(present) < len(values),
         "contains_nan": len(ordered) < len(present),
-        "lower_bound": single_value(min(ordered), kind) if ordered else None,
-        "upper_bound": single_value(max(ordered), kind) if ordered else None,
+        "lower_bound": single_value(min(ordered, key=_with_sign), kind) if ordered else None,
+        "upper_bound": single_value(max(ordered, key=_with_sign), kind) if ordered else None,
     }
+
+
+def _with_sign(value: Any) -> Any:
+    """Orders -0.0 before 0.0, as readers do that compare bounds."""
+    return (value, copysign(1.0, value)) if isinstance(value, float) else value
 
 
 FAN_IN = 8

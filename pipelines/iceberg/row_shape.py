@@ -1,6 +1,6 @@
 """Converts rows to the columns, types and field ids of a table, sorts them and splits them by partition."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context
 from functools import reduce
@@ -24,6 +24,7 @@ from scan_core import (
     StructType,
     Type,
     arrow_type,
+    normalise_value,
     parse_transform,
 )
 
@@ -263,6 +264,16 @@ class PartitionedRows:
     values: tuple[Any, ...]
     folder: str
     rows: pa.Table
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Tells partitions apart: Python takes -0.0 and 0.0 for equal, and no NaN for another one."""
+        return partition_key(self.values)
+
+
+def partition_key(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values of a partition with floats as their bits, which are equal if the partitions are (rule 5)."""
+    return tuple(normalise_value(value, PrimitiveType("unknown")) for value in values)
 
 
 def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[PrimitiveType, ...]:

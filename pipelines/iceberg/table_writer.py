@@ -35,6 +35,7 @@ from pipelines.iceberg.row_shape import (
     check_order,
     conform,
     in_order,
+    partition_key,
     split_by_partition,
 )
 from pipelines.iceberg.storage import Storage, writing
@@ -383,8 +384,8 @@ class RollingWriter:
             yield pa.concat_tables(held)
 
     def _add(self, part: PartitionedRows) -> None:
-        file = self._open.pop(part.values, None) or self._begin(part)
-        self._open[part.values] = file  # the most recently used last
+        file = self._open.pop(part.key, None) or self._begin(part)
+        self._open[part.key] = file  # the most recently used last
         with writing(file.path):
             file.output.write(part.rows, self._layout.row_group_rows)
         file.nans.update(nan_counts(part.rows, self._target.schema))
@@ -412,7 +413,7 @@ class RollingWriter:
         return _OpenFile(path, part.values, output)
 
     def _finish(self, file: _OpenFile) -> None:
-        del self._open[file.partition]
+        del self._open[partition_key(file.partition)]
         with writing(file.path):
             footer, size = file.output.finish()
         self.files.append(

@@ -36,7 +36,7 @@ from tests.interop.test_java_writes import JAVA_PYTHON, Writer
 from tests.pipelines.project import Project
 from tests.support.rendering import rendered
 
-SEEDS = range(1000, 1000 + int(os.environ.get("NEVERMORE_INTEROP_MAINTAINED", "10")))
+SEEDS = range(1000, 1000 + int(os.environ.get("NEVERMORE_INTEROP_MAINTAINED", "4")))
 pytestmark = pytest.mark.skipif(JAVA_PYTHON is None, reason="make interop sets up the second environment")
 NAME = "lake.t"
 POINTS = ["after-files", "after-manifests", "after-commit"]

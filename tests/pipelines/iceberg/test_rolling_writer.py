@@ -139,3 +139,15 @@ def test_only_files_of_the_run_that_nobody_reported_are_removed(tmp_path: Path) 
     removed = remove_leftovers(Storage(), [str(tmp_path), f"{tmp_path}/none"], "run", {f"{tmp_path}/run-1.parquet"})
     assert removed == 1
     assert {p.name for p in tmp_path.iterdir()} == {"run-1.parquet", "other-1.parquet", "runner-1.parquet"}
+
+
+def test_partitions_of_floats_are_told_apart_by_their_bits_however_many_batches_there_are(tmp_path: Path) -> None:
+    """Rule 5: -0.0 and 0.0 are two partitions, to which scoped deletes apply, and all NaN are one."""
+    spec = PartitionSpec(1, (PartitionField(1000, 2, "x", "identity"),))
+    with RollingWriter(target(tmp_path), spec, layout(row_group_rows=1), "run") as writer:
+        writer.write(pa.RecordBatch.from_pydict({"x": [value]}) for value in [0.0, -0.0, math.nan, None] * 3)
+    found = {str(f.partition[0]): pq.ParquetFile(f.path).read()["x"].to_pylist() for f in writer.files}
+    assert len(writer.files) == 4
+    assert {name: list(map(str, values)) for name, values in found.items()} == {
+        name: [name] * 3 for name in ("0.0", "-0.0", "nan", "None")
+    }
