@@ -148,6 +148,13 @@ def _rights(server: Server) -> Iterator[Finding]:
         )
         yield Finding("right to replicate", "failed", what)
 
+    for (function,) in server.query(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype "
+        "AND NOT has_function_privilege(oid, 'EXECUTE')"
+    ):
+        what = f"{user} may not mark the end of a round in the log: GRANT EXECUTE ON FUNCTION {function} TO {user}"
+        yield Finding("right to write messages", "failed", what)
+
 
 def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
     name = server.source.publication

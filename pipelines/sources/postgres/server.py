@@ -21,17 +21,14 @@ MIN_VERSION = 14
 """Ranges of row addresses are read without a scan of the whole table from this version on."""
 SESSION = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex -c timezone=UTC "
-    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog"
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog -c synchronous_commit=local"
 )
-"""Settings on which the text of values depends."""
+"""Settings on which the text of values depends; a commit waits for the server's own disk, not for its standbys."""
 REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=0 -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 """The server must not ask for answers: a commit may take longer than it waits, and psycopg2 would acknowledge what it thinks is idle."""
 CONNECT_SECONDS = 15
 RELEASE_SECONDS = 10.0
 """How long a server may take to notice that a connection was closed."""
-FLUSH_SECONDS = 0.7
-"""The log is written at most three times `wal_writer_delay`, by default 200 ms, after a commit."""
-
 _require_driver = partial(require_package, "psycopg2", "a source of type postgres", "nevermore-iceberg[postgres]")
 
 
@@ -247,18 +244,21 @@ class Server:
         return next((lsn_of(words[1]) for words in lines if len(words) > 1 and words[0] == str(timeline)), 0)
 
     def written(self) -> int:
-        """Log position after all that is committed now.
+        """Log position after all that is committed now; the server sends what is before it without delay.
 
-        Only what is safe on disk is sent. With `synchronous_commit = off` a commit gets there a little later, so this waits for
-        it; log of transactions that are still running may never get there.
+        Only log on disk is sent, up to the last record that is there as a whole. Log of commits with `synchronous_commit = off`
+        and of open transactions gets there later, and in pages, so that its end on disk is in the middle of a record, for up to 15
+        seconds. A transaction of our own, which has nothing but a message, ends this: its commit takes all log before it along.
+
+        Raises:
+            SourceError: no right to write the message.
         """
-        inserted = self.inserted
-        ends = time.monotonic() + FLUSH_SECONDS
-        while (flushed := lsn_of(self.value("SELECT pg_current_wal_flush_lsn()::text"))) < inserted:
-            if time.monotonic() > ends:
-                break
-            time.sleep(0.01)
-        return flushed
+        inserted, on_disk = self.query("SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text")[0]
+        return lsn_of(
+            inserted
+            if inserted == on_disk
+            else self.value("SELECT pg_logical_emit_message(true, 'nevermore', '')::text")
+        )
 
     def check(self) -> None:
         """Refuse a server whose changes cannot be read.
