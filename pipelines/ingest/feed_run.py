@@ -364,7 +364,7 @@ class LiveRound:
         for table in self._started:
             source_table = reading.decided.claims.get(table.name)
             if source_table in source_tables:
-                if table.position is None or _survives(table, self._live.check_table, source_table, table.position):
+                if _survives(table, self._check, source_table, table):
                     running.append(table)
             else:
                 wanted = feed.tables[table.name].source_table or table.name
@@ -376,6 +376,15 @@ class LiveRound:
                     ),
                 )
         return running
+
+    def _check(self, source_table: str, table: TableIngest) -> None:
+        if table.position is None:
+            return
+        try:
+            self._live.check_table(source_table, table.position)
+        except LoadOutdatedError as outdated:
+            _log.warning("%s", outdated)
+            table.remove_all(outdated.position)
 
     def _loads(self, reading: "Reading", table: TableIngest) -> bool:
         """Load what existed before the stream; whether the table can go on to the stream."""

@@ -159,6 +159,7 @@ class LiveSource(Protocol):
 
         Raises:
             SourceError: it is another table than the one that was read, or was not recorded for some time.
+            LoadOutdatedError: its rows changed without an event, so its load must begin again.
         """
         ...
 

@@ -186,6 +186,14 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
                 f"table {table}", "failed", f"it may not be read: GRANT SELECT ON {table} TO the user of the config"
             )
             continue
+        hidden = server.value(
+            "SELECT row_security_active(format('%%I.%%I', %s::text, %s::text))", sent[table].schema, sent[table].table
+        )
+        if hidden:
+            user = server.value("SELECT current_user")
+            what = f"policies hide rows of it from {user}: as a superuser, ALTER ROLE {user} BYPASSRLS"
+            yield Finding(f"table {table}", "failed", what)
+            continue
         described, identity = server.describe(sent[table]), server.identity(sent[table])
         if identity == "n" or (identity == "d" and not described.key):
             why = "REPLICA IDENTITY NOTHING" if identity == "n" else "no primary key"

@@ -139,6 +139,119 @@ class Load:
         return cls(chunks, document["column"], lsn_of(document["until"]), key)
 
 
+class UnsentError(Exception):
+    """Rows of a table changed without being sent; `is_another_type` if the mirror may not hold what they are now."""
+
+    def __init__(self, message: str, *, is_another_type: bool = False) -> None:
+        super().__init__(message)
+        self.is_another_type = is_another_type
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column; of one that is dropped or not sent, only the name is known, if it was sent before.
+
+    Attributes:
+        name: what identifies its name.
+        has_values: whether it may have been added with values for existing rows.
+        type: number of its type, and modifier.
+        described_by: transaction that described it.
+    """
+
+    name: str
+    has_values: bool = False
+    type: str = ""
+    described_by: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "_Column":
+        if text.startswith("-"):
+            return cls(text[1:])
+        kind, _, described_by = text[7:].partition(":")
+        return cls(text[:6], text[6] == "+", kind, described_by)
+
+    @property
+    def is_sent(self) -> bool:
+        return self.type != ""
+
+    def __str__(self) -> str:
+        if not self.is_sent:
+            return f"-{self.name}"
+        return f"{self.name}{'+' if self.has_values else '='}{self.type}:{self.described_by}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the catalog says about the storage of a table. Some commands change rows without sending them, and are seen only here.
+
+    Attributes:
+        file: number of the file of the rows; another one after a command that wrote all of them anew.
+        columns: columns by their number, dropped ones included.
+        parts: partitions, each with the number of its file, and whether it was a table of its own before.
+    """
+
+    file: str
+    columns: tuple[_Column, ...]
+    parts: Mapping[str, bool]
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Parse `file;columns;parts`."""
+        file, columns, parts = text.split(";")
+        attached = {part.rstrip("a"): part.endswith("a") for part in parts.split()}
+        return cls(file, tuple(map(_Column.parse, columns.split())), attached)
+
+    def __str__(self) -> str:
+        parts = " ".join(f"{part}{'a' if was_table else ''}" for part, was_table in self.parts.items())
+        return f"{self.file};{' '.join(map(str, self.columns))};{parts}"
+
+    def after(self, before: "Shape") -> "Shape":
+        """This shape, with the names that dropped columns had."""
+        old = (*before.columns, *self.columns[len(before.columns) :])
+        columns = (now if now.is_sent else _Column(was.name) for was, now in zip(old, self.columns, strict=False))
+        return replace(self, columns=tuple(columns))
+
+    def check(self, now: "Shape") -> None:
+        """Compare with a later shape.
+
+        Raises:
+            UnsentError: rows may have changed from one to the other without being sent.
+        """
+        both = [(a, b) for a, b in zip(self.columns, now.columns, strict=False) if a.is_sent and b.is_sent]
+        added = [column for column in now.columns[len(self.columns) :] if column.is_sent]
+        gone = {column.name for column in now.after(self).columns if not column.is_sent and column.name}
+        is_rewritten = self.file != now.file
+        is_lost = not self.parts.keys() <= now.parts.keys()
+        if (is_rewritten or is_lost) and not all(_is_widened(a.type, b.type) for a, b in both):
+            raise UnsentError("a column has another type", is_another_type=True)
+        if any(a.name != b.name for a, b in both) or any(column.name in gone for column in added):
+            raise UnsentError("a column has another name, or that of a dropped one")
+        if any(column.has_values for column in added):
+            raise UnsentError("a column was added with a value for existing rows")
+        if is_rewritten and (added or any(a != b for a, b in both)):
+            raise UnsentError("a change of its columns wrote all rows anew")
+        if is_lost:
+            raise UnsentError("a partition was dropped, detached, truncated or rewritten")
+        if any(was_table and part not in self.parts for part, was_table in now.parts.items()):
+            raise UnsentError("a partition was attached")
+
+
+_WIDER = {"21": {"23", "20"}, "23": {"20"}, "700": {"701"}}
+"""Types by number, and those that hold all of their values: integers, floats."""
+_TEXTS = {"25", "1042", "1043"}
+
+
+def _is_widened(before: str, after: str) -> bool:
+    """Whether a column of a later type (number and modifier) holds all values of an earlier one."""
+    (old, old_modifier), (new, new_modifier) = before.split("."), after.split(".")
+    if old == new == "1700" and "-1" not in (old_modifier, new_modifier):  # numeric: precision and scale
+        (old_digits, old_scale), (new_digits, new_scale) = (
+            divmod(int(m) - 4, 65_536) for m in (old_modifier, new_modifier)
+        )
+        return new_scale == old_scale and new_digits >= old_digits
+    return before == after or new in _WIDER.get(old, ()) or {old, new} <= _TEXTS
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresPosition:
     """A position.
@@ -152,6 +265,7 @@ class PostgresPosition:
         member: what identifies the table and its membership in the publication; None if it is not known.
         timeline: history of the cluster that the position is of; 0 if it is not known. A standby that becomes the primary begins
             another one, in which the same positions may mean other changes.
+        shape: text of the `Shape` that the table had when the round began; empty if it is not known.
     """
 
     system: str
@@ -161,6 +275,7 @@ class PostgresPosition:
     claims: Mapping[str, str] = field(default_factory=dict)
     member: str | None = None
     timeline: int = 0
+    shape: str = ""
 
     @property
     def words(self) -> str:
@@ -170,10 +285,13 @@ class PostgresPosition:
             return text
         return f"{text}; being loaded, {len(self.load.chunks):,} chunk{'s' * (len(self.load.chunks) != 1)} so far"
 
-    def reaching(self, lsn: int, claims: Mapping[str, str], timeline: int = 0) -> "PostgresPosition":
+    def reaching(self, lsn: int, claims: Mapping[str, str], timeline: int = 0, shape: str = "") -> "PostgresPosition":
         """The position after reading the log up to `lsn`."""
         load = None if self.load is not None and self.load.is_complete and lsn >= self.load.until else self.load
-        return replace(self, lsn=max(lsn, self.lsn), load=load, claims=claims, timeline=timeline or self.timeline)
+        timeline, shape = timeline or self.timeline, shape or self.shape
+        if self.shape and shape != self.shape:
+            shape = str(Shape.parse(shape).after(Shape.parse(self.shape)))
+        return replace(self, lsn=max(lsn, self.lsn), load=load, claims=claims, timeline=timeline, shape=shape)
 
     def to_json(self) -> str:
         """The position as JSON text."""
@@ -187,6 +305,7 @@ class PostgresPosition:
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({} if self.member is None else {"member": self.member}),
             **({"timeline": self.timeline} if self.timeline else {}),
+            **({"shape": self.shape} if self.shape else {}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -207,6 +326,7 @@ class PostgresPosition:
                 claims=dict(document.get("claims", {})),
                 member=document.get("member"),
                 timeline=document.get("timeline", 0),
+                shape=document.get("shape", ""),
             )
 
         return parse_position(text, "postgres", "PostgreSQL", VERSION, read)

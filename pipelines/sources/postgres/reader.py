@@ -21,8 +21,9 @@ from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTable, described, relation_message
 from pipelines.jsonscan.spans import from_binary
+from pipelines.sources.live import LoadOutdatedError
 from pipelines.sources.postgres.load import TableLoad, without_loaded
-from pipelines.sources.postgres.position import Load, PostgresPosition, lsn_text
+from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_text
 from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
 from scan_core.io import spill_folder, user_folder
 
@@ -74,6 +75,7 @@ class PostgresBatch:
         load: state of the load after the batch, for rows of a load.
         member: see `PublishedTable`, for rows of a load.
         server: is asked about keys while a load is recent; None for rows of a load.
+        shapes: shapes of the tables when the round began, by `member`.
     """
 
     raw: RawEvents
@@ -87,14 +89,18 @@ class PostgresBatch:
     load: Load | None = None
     member: str | None = None
     server: Server | None = None
+    shapes: Mapping[str, str] = field(default_factory=dict)
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
         if self.load is not None or before is None:
+            shape = self.shapes.get(self.member or "", "")
             return PostgresPosition(
-                self.system, self.slot, self.lsn, self.load, decided.claims, self.member, self.timeline
+                self.system, self.slot, self.lsn, self.load, decided.claims, self.member, self.timeline, shape
             ).to_json()
-        return PostgresPosition.from_json(before).reaching(self.lsn, decided.claims, self.timeline).to_json()
+        position = PostgresPosition.from_json(before)
+        shape = self.shapes.get(position.member or "", "")
+        return position.reaching(self.lsn, decided.claims, self.timeline, shape).to_json()
 
     def is_due(self, before: str | None) -> bool:
         """See `LiveBatch`."""
@@ -312,6 +318,7 @@ class PostgresReader:
         self._current: dict[int, int] = {}
         self._publication: Publication | None = None
         self._name_of: dict[int, str] = {}
+        self._shapes: dict[str, str] = {}
         self._system = ""
         self._timeline = 0
         self._start = 0
@@ -325,6 +332,7 @@ class PostgresReader:
         """See `LiveSource`."""
         self._publication = self._server.require_publication()
         self._name_of = {table.oid: table.name for table in self._publication.tables}
+        self._shapes = {table.member: table.shape for table in self._publication.tables}
         return tuple(table.name for table in self._publication.tables)
 
     def begin(self, positions: Mapping[str, str | None]) -> None:
@@ -406,6 +414,17 @@ class PostgresReader:
                 "time",
                 known.lsn,
             )
+        if not known.shape:
+            return
+        try:
+            Shape.parse(known.shape).check(Shape.parse(published.shape))
+        except UnsentError as unsent:
+            why = f"{source_table}: {unsent}, and PostgreSQL does not send what becomes of existing rows"
+            if unsent.is_another_type:
+                text = f"{why}. Load the table again: nevermore resync TABLE --from-source"
+                raise SourceError(text) from None
+            again = replace(known, load=Load(), shape=published.shape).to_json()
+            raise LoadOutdatedError(f"{why}, so the table is loaded again", again) from None
 
     def is_loaded(self, position: str | None) -> bool:
         """See `LiveSource`."""
@@ -434,6 +453,7 @@ class PostgresReader:
                 self.source.slot,
                 load=part.load,
                 member=published.member,
+                shapes={published.member: published.shape},
             )
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[PostgresBatch]:
@@ -635,4 +655,5 @@ class PostgresReader:
             self.source.slot,
             transactions,
             server=self._server,
+            shapes=self._shapes,
         )

@@ -21,14 +21,26 @@ MIN_VERSION = 14
 """Ranges of row addresses are read without a scan of the whole table from this version on."""
 SESSION = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex -c timezone=UTC "
-    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog -c synchronous_commit=local"
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog -c synchronous_commit=local "
+    "-c row_security=off"
 )
-"""Settings on which the text of values depends; a commit waits for the server's own disk, not for its standbys."""
+"""Settings on which the text of values depends; rows that a policy hides are an error; a commit waits for the server's own disk, not for its standbys."""
 REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=0 -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 """The server must not ask for answers: a commit may take longer than it waits, and psycopg2 would acknowledge what it thinks is idle."""
 CONNECT_SECONDS = 15
 RELEASE_SECONDS = 10.0
 """How long a server may take to notice that a connection was closed."""
+_SHAPE = (
+    "concat(c.relfilenode, ';', (SELECT string_agg(CASE WHEN a.attisdropped OR NOT ({sent}) THEN '-' ELSE concat(left(md5(a.attname), 6), "
+    "CASE WHEN a.atthasmissing OR a.atthasdef OR a.attidentity <> '' THEN '+' ELSE '=' END, a.atttypid, '.', a.atttypmod, ':', a.xmin) "
+    "END, ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ';', "
+    # The descriptions of its own columns, such as ctid, stay as they are when a table becomes a partition.
+    "(SELECT string_agg(concat(r.oid, '.', r.relfilenode, CASE WHEN i.xmin <> a.xmin THEN 'a' END), ' ' ORDER BY r.oid) "
+    "FROM pg_partition_tree(c.oid) m JOIN pg_class r ON r.oid = m.relid JOIN pg_inherits i ON i.inhrelid = r.oid "
+    "JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = -1 WHERE m.level > 0))"
+)
+"""The text of a `Shape` in SQL."""
+
 _require_driver = partial(require_package, "psycopg2", "a source of type postgres", "nevermore-iceberg[postgres]")
 
 
@@ -137,6 +149,7 @@ class PublishedTable:
         condition: of the only rows that are sent; None for all.
         member: identifiers of the table, the publication, and the entry by which it is in it. They change if the table is
             created again, or if it was out of the publication, when its changes were not sent.
+        shape: text of its `Shape`.
     """
 
     name: str
@@ -145,6 +158,7 @@ class PublishedTable:
     columns: tuple[str, ...] | None
     condition: str | None
     member: str
+    shape: str
 
     @property
     def oid(self) -> int:
@@ -375,13 +389,14 @@ class Server:
         names = ("insert", "update", "delete", "truncate")
         operations = frozenset(name for name, is_sent in zip(names, found[0], strict=True) if is_sent)
         restrictions = "attnames::text[], rowfilter" if self.version >= 15 else "NULL, NULL"
+        sent = "a.attname = ANY (t.attnames)" if self.version >= 15 else "a.attgenerated = ''"
         of_schema = (
             "SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"
         )
         of_table = "SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid"
         entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
         rows = self.query(
-            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}) "
+            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {_SHAPE.format(sent=sent)} "
             "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "
             "JOIN pg_namespace n ON n.nspname = t.schemaname "
             "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "
@@ -390,9 +405,9 @@ class Server:
         )
         tables = (
             PublishedTable(
-                f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), where, member
+                f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), where, member, shape
             )
-            for schema, table, columns, where, member in rows
+            for schema, table, columns, where, member, shape in rows
         )
         return Publication(operations, tuple(tables))
 
@@ -442,7 +457,7 @@ class Server:
         rows = self.query(
             "SELECT i.indisreplident, array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i "
             "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) "
-            "WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisreplident "
+            "WHERE i.indrelid = %s AND i.indimmediate AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisreplident "
             "ORDER BY i.indisreplident DESC",
             oid,
         )
@@ -461,7 +476,7 @@ class Server:
             "WHERE c.oid = a.attcollation) END, "
             "t.typtype = 'e' OR (t.typnamespace = 'pg_catalog'::regnamespace AND t.typcategory NOT IN ('A', 'R', 'C', 'P', 'X') "
             "AND t.oid NOT IN ('real'::regtype, 'double precision'::regtype)) "
-            "FROM (SELECT * FROM pg_index WHERE indrelid = %s AND (indisprimary OR indisreplident) "
+            "FROM (SELECT * FROM pg_index WHERE indrelid = %s AND indimmediate AND (indisprimary OR indisreplident) "
             "ORDER BY indisreplident DESC LIMIT 1) i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY k(attnum, place) "
             "JOIN pg_attribute a ON a.attrelid = %s AND a.attnum = k.attnum JOIN pg_type b ON b.oid = a.atttypid "
             "JOIN pg_type t ON t.oid = CASE b.typtype WHEN 'd' THEN b.typbasetype ELSE b.oid END ORDER BY k.place",

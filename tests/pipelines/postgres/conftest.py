@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -62,11 +63,15 @@ class Shop:
         assert not errors, errors
         return report
 
-    def rows(self, config: Config, name: str, snapshot: int | None = None) -> list[tuple[Any, ...]]:
-        """Rows of a mirror, sorted by their first column."""
+    def mirror(self, config: Config, name: str, snapshot: int | None = None) -> pa.Table:
+        """A mirror."""
         table = open_current(open_catalog(config).load_table(f"shop.{name}"))
         scan = table.scan() if snapshot is None else table.scan().as_of_snapshot(snapshot)
-        rows = scan.to_table().to_pylist()
+        return scan.to_table()
+
+    def rows(self, config: Config, name: str, snapshot: int | None = None) -> list[tuple[Any, ...]]:
+        """Rows of a mirror, sorted by their first column."""
+        rows = self.mirror(config, name, snapshot).to_pylist()
         return sorted((tuple(row.values()) for row in rows), key=lambda row: str(row[0]).zfill(20))
 
     def reasons(self, config: Config, name: str) -> list[str]:

@@ -1,0 +1,175 @@
+"""Commands that change rows without sending them: the table is loaded again by itself, or says what to do."""
+
+from typing import Any
+
+import pytest
+
+from pipelines.ingest.feed_run import run_once
+from pipelines.sources.postgres.inspection import findings
+from pipelines.sources.postgres.position import Shape, UnsentError
+from tests.pipelines.postgres.conftest import Shop
+
+TABLE = "CREATE TABLE items (id int PRIMARY KEY, a text, b text, n int)"
+PARTITIONED = (
+    "CREATE TABLE items (id int PRIMARY KEY, a text, b text, n int) PARTITION BY RANGE (id)",
+    "CREATE TABLE low PARTITION OF items FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE high PARTITION OF items FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)",
+    "CREATE TABLE higher PARTITION OF high FOR VALUES FROM (10) TO (20)",
+)
+OTHER = "CREATE TABLE other (id int PRIMARY KEY, a text, b text, n int); INSERT INTO other VALUES (25, 'o', 'p', 5);"
+
+COMMANDS = {
+    "a default": ["ALTER TABLE items ADD c int DEFAULT 9"],
+    "a default that is gone": ["ALTER TABLE items ADD c int DEFAULT 9", "ALTER TABLE items ALTER c DROP DEFAULT"],
+    "a sequence": ["ALTER TABLE items ADD c serial", "ALTER TABLE items ALTER c DROP DEFAULT"],
+    "swapped names": [
+        "ALTER TABLE items RENAME a TO c",
+        "ALTER TABLE items RENAME b TO a",
+        "ALTER TABLE items RENAME c TO b",
+    ],
+    "the name of a dropped one": ["ALTER TABLE items DROP a", "ALTER TABLE items ADD a text"],
+    "other values of a type": ["ALTER TABLE items ALTER n TYPE int USING n * 2"],
+    "a wider type": ["ALTER TABLE items ALTER n TYPE bigint USING n * 2"],
+}
+PARTITIONS = {
+    "a dropped partition": ["DROP TABLE low"],
+    "a detached partition": ["ALTER TABLE items DETACH PARTITION low"],
+    "a truncated partition": ["TRUNCATE higher"],
+    "an attached table": [OTHER, "ALTER TABLE items ATTACH PARTITION other FOR VALUES FROM (20) TO (30)"],
+}
+
+
+def same(shop: Shop, config: Any) -> None:
+    """The mirror has the rows of the table; columns that were dropped are left out."""
+    query = "SELECT to_jsonb(items) FROM items"
+    names = {name for (row,) in shop.sql(query) for name in row}
+    table = shop.mirror(config, "items").to_pylist()
+    found = [{name: value for name, value in row.items() if name in names} for row in table]
+    assert sorted(map(str, found)) == sorted(str({name: row[name] for name in found[0]}) for (row,) in shop.sql(query))
+
+
+def loaded(shop: Shop, *statements: str) -> Any:
+    shop.sql(
+        *statements,
+        "CREATE PUBLICATION pub FOR TABLE items WITH (publish_via_partition_root = true)",
+        "INSERT INTO items SELECT i, 'a' || i, 'b' || i, i FROM generate_series(1, 19) i",
+    )
+    config = shop.config("items")
+    shop.ingest(config)
+    return config
+
+
+QUICK = ("a default", "swapped names", "a truncated partition")
+
+
+@pytest.mark.parametrize("change", ["insert", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in (*COMMANDS, *PARTITIONS)]
+)
+def test_the_table_is_loaded_again(shop: Shop, command: str, change: str) -> None:
+    config = loaded(shop, *((TABLE,) if command in COMMANDS else PARTITIONED))
+    shop.sql("INSERT INTO items VALUES (0, 'before', 'it', 7)")
+    shop.sql(*{**COMMANDS, **PARTITIONS}[command])
+    if change == "insert":
+        shop.sql(
+            "INSERT INTO items (id) VALUES (15)"
+            if "truncated" in command
+            else "UPDATE items SET a = 'after' WHERE id = 15"
+        )
+    report = shop.ingest(config)
+    assert report.tables[0].events["r"] > 5
+    same(shop, config)
+    report = shop.ingest(config)
+    assert report.tables[0].events["r"] == 0
+    same(shop, config)
+
+
+@pytest.mark.slow
+def test_a_name_of_a_column_that_was_dropped_long_ago(shop: Shop) -> None:
+    config = loaded(shop, TABLE)
+    shop.sql("ALTER TABLE items DROP a", "INSERT INTO items VALUES (100, 'b', 1)")
+    assert shop.ingest(config).tables[0].events["r"] == 0
+    shop.sql("ALTER TABLE items ADD c text", "INSERT INTO items VALUES (101, 'b', 1, 'c')")
+    assert shop.ingest(config).tables[0].events["r"] == 0
+    shop.sql("ALTER TABLE items ADD a text", "INSERT INTO items VALUES (102, 'b', 1, 'c', 'a')")
+    assert shop.ingest(config).tables[0].events["r"] > 0
+    same(shop, config)
+
+
+@pytest.mark.parametrize("kind", ["table", pytest.param("partitioned", marks=pytest.mark.slow)])
+def test_what_sends_all_it_changes_loads_nothing(shop: Shop, kind: str) -> None:
+    config = loaded(shop, *((TABLE,) if kind == "table" else PARTITIONED))
+    shop.sql("ALTER TABLE items ADD c int", "ALTER TABLE items DROP b", "ALTER TABLE items ALTER a SET STATISTICS 7")
+    shop.sql("UPDATE items SET c = 1 WHERE id = 3", "ALTER TABLE items ALTER n SET DEFAULT 7", "ANALYZE items")
+    if kind == "partitioned":
+        shop.sql("CREATE TABLE more PARTITION OF items FOR VALUES FROM (20) TO (30)")
+    shop.sql(
+        "INSERT INTO items (id, a) VALUES (25, 'new')" if kind == "partitioned" else "DELETE FROM items WHERE id = 3"
+    )
+    assert shop.ingest(config).tables[0].events["r"] == 0
+    same(shop, config)
+    shop.sql(
+        "DROP TABLE more" if kind == "partitioned" else "TRUNCATE items", "INSERT INTO items (id, a) VALUES (0, 'x')"
+    )
+    report = shop.ingest(config)
+    assert (report.tables[0].events["r"] > 0) == (kind == "partitioned")
+    same(shop, config)
+
+
+def test_another_type_leaves_the_mirror_and_says_what_to_do(shop: Shop) -> None:
+    config = loaded(shop, TABLE)
+    before = shop.rows(config, "items")
+    shop.sql("ALTER TABLE items ALTER n TYPE text USING 'n' || n", "UPDATE items SET n = 'x' WHERE id = 3")
+    (table,) = run_once(config).tables
+    assert "public.items: a column has another type" in str(table.error)
+    assert "nevermore resync" in str(table.error)
+    assert shop.rows(config, "items") == before
+
+
+def test_numbers_with_more_digits_are_wider_and_others_are_not() -> None:
+    def shape(modifier: int, file: int) -> Shape:
+        return Shape.parse(f"{file};abcdef=1700.{modifier}:9;")
+
+    def modifier(digits: int, scale: int) -> int:
+        return digits * 65_536 + scale + 4
+
+    with pytest.raises(UnsentError) as found:
+        shape(modifier(10, 2), 1).check(shape(modifier(12, 2), 2))
+    assert not found.value.is_another_type
+    for other in (modifier(12, 1), modifier(8, 2), -1):
+        with pytest.raises(UnsentError) as found:
+            shape(modifier(10, 2), 1).check(shape(other, 2))
+        assert found.value.is_another_type
+
+
+def test_a_key_that_is_checked_at_the_end_of_transactions_is_none(shop: Shop) -> None:
+    shop.sql("CREATE TABLE items (id int PRIMARY KEY DEFERRABLE)", "CREATE PUBLICATION pub FOR TABLE items")
+    (table,) = run_once(shop.config("items")).tables
+    assert "public.items has no primary key" in str(table.error)
+
+
+def test_rows_that_a_policy_hides_are_an_error(shop: Shop) -> None:
+    reader = f"reader_{shop.slot}"
+    shop.sql(
+        TABLE,
+        "INSERT INTO items VALUES (1), (2)",
+        "CREATE PUBLICATION pub FOR TABLE items",
+        "ALTER TABLE items ENABLE ROW LEVEL SECURITY",
+        f"CREATE ROLE {reader} LOGIN REPLICATION",
+        f"GRANT SELECT ON items TO {reader}",
+        f"CREATE POLICY seen ON items TO {reader} USING (id > 1)",
+    )
+    try:
+        shop.dsn = shop.dsn.replace("postgres@", f"{reader}@")
+        config = shop.config("items")
+        (table,) = run_once(config).tables
+        assert 'row-level security policy for table "items"' in str(table.error)
+        (found,) = (
+            f
+            for f in findings(config.tables["shop.items"].source, lambda names: names)
+            if f.what == "table public.items"
+        )
+        assert found.status == "failed"
+        assert f"ALTER ROLE {reader} BYPASSRLS" in found.found
+    finally:
+        shop.sql(f"DROP OWNED BY {reader}", f"DROP ROLE {reader}")
