@@ -39,7 +39,7 @@ from scan_core import PartitionSpec, Schema
 
 if TYPE_CHECKING:
     from pyiceberg.table import CommitTableRequest, Table
-    from pyiceberg.table.metadata import TableMetadataV2
+    from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
     from pyiceberg.table.snapshots import Snapshot
 
 ATTEMPTS = 5
@@ -520,8 +520,22 @@ class RowDelta:
             raise
 
     def _swap_pointer(self, snapshot: dict[str, Any]) -> None:
-        if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
-            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
+        from pyiceberg.exceptions import NoSuchTableError
+
+        table = self.table
+        for _ in range(CONFLICT_ATTEMPTS):
+            if swap_snapshot(table, snapshot, self.storage, metadata_location(table)):
+                return
+            try:
+                now = table.catalog.load_table(table.name())
+            except NoSuchTableError:
+                break
+            if not _is_same_base(table.metadata, now.metadata):
+                break
+            # Another writer changed properties alone, or a tag: what a large batch has written is as right as before.
+            table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
+            snapshot["timestamp-ms"] = max(snapshot["timestamp-ms"], now.metadata.last_updated_ms + 1)
+        raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
 
     def _ask_catalog(self, snapshot: dict[str, Any], branch: str = MAIN) -> None:
         reference = {"type": "branch", "ref-name": branch, "snapshot-id": snapshot["snapshot-id"]}
@@ -538,6 +552,25 @@ class RowDelta:
                 *(update for update in self._updates if update["action"] in _AFTER_SNAPSHOT),
             ],
         )
+
+
+def _is_same_base(before: "TableMetadata", now: "TableMetadata") -> bool:
+    """Whether a snapshot that was made for a table can be added to it now: nothing that it builds upon has changed."""
+    numbers = [
+        (
+            metadata.table_uuid,
+            metadata.format_version,
+            metadata.location,
+            metadata.current_snapshot_id,
+            getattr(metadata, "last_sequence_number", 0),
+            getattr(metadata, "next_row_id", None),
+            metadata.current_schema_id,
+            metadata.default_spec_id,
+            metadata.default_sort_order_id,
+        )
+        for metadata in (before, now)
+    ]
+    return numbers[0] == numbers[1]
 
 
 def request_commit(

@@ -88,6 +88,54 @@ def test_second_of_two_writers_conflicts_and_leaves_nothing(table: Any, tmp_path
     assert [r["id"] for r in rows_of(other)] == [1, 2]
 
 
+def test_a_commit_goes_on_over_changes_of_properties_and_tags(table: Any, tmp_path: Path) -> None:
+    append(table, 1)
+    late = RowDelta(table)
+    files = write_rows(pa.table({"id": [2]}), late.target, late.default_spec)
+    other = reloaded(catalog_in(tmp_path))
+    set_property(other, "owner", "somebody")
+    other.manage_snapshots().create_tag(other.metadata.current_snapshot_id, "kept").commit()
+    late.commit(files, {})
+    now = reloaded(catalog_in(tmp_path))
+    assert now.metadata == table.metadata
+    assert now.properties["owner"] == "somebody"
+    assert "kept" in now.metadata.refs
+    assert [r["id"] for r in rows_of(now)] == [1, 2]
+    times = [s.timestamp_ms for s in now.metadata.snapshots]
+    assert times == sorted(times)
+    assert now.metadata.last_updated_ms == times[-1] > other.metadata.last_updated_ms
+
+
+@pytest.mark.parametrize("change", ["schema", "spec", "snapshot", "branch", "version", "replaced", "dropped"])
+def test_a_commit_never_goes_on_over_what_it_builds_upon(table: Any, tmp_path: Path, change: str) -> None:
+    late = RowDelta(table)
+    files = write_rows(pa.table({"id": [2]}), late.target, late.default_spec)
+    other = reloaded(catalog_in(tmp_path))
+    match change:
+        case "schema":
+            with other.update_schema() as schema:
+                schema.add_column("name", _string())
+        case "spec":
+            with other.update_spec() as spec:
+                spec.add_identity("id")
+        case "snapshot":
+            append(other, 1)
+        case "branch":
+            delta = RowDelta(other)
+            delta.stage([], {}, branch="aside")
+        case "version":
+            upgrade(other, 3)
+        case "replaced":
+            other.catalog.drop_table(other.name())
+            new_table(other.catalog, {"id": "long"})
+        case "dropped":
+            other.catalog.drop_table(other.name())
+    with pytest.raises(CommitConflictError, match="another writer changed"):
+        late.commit(files, {})
+    if change != "dropped":
+        assert len(rows_of(reloaded(catalog_in(tmp_path)))) == (change == "snapshot")
+
+
 def test_rolled_back_table_is_never_committed_upon_by_an_old_delta(table: Any) -> None:
     append(table, 1)
     stale = RowDelta(table)
