@@ -343,12 +343,15 @@ class InWindows:
 
     Attributes:
         rows: of a column that are decoded at a time.
+        is_tight: memory is given back after each column, not after each window: what the allocator keeps for itself, some
+            20 MB, is much beside the limit. Under a limit of 128 MiB this costs a tenth of the CPU time.
         apart: columns that are decoded one after the other into a file, from which their windows are read: a decoder holds
             the page that it has reached, and those of all columns together would be too much.
         streamed: columns that were read so far, among which `apart` was chosen.
     """
 
     rows: int
+    is_tight: bool
     apart: frozenset[int] = frozenset()
     streamed: frozenset[int] = frozenset()
 
@@ -467,14 +470,14 @@ class ChunkStreams:
                         column,
                         len(window) if how is None else how.rows,
                         is_frugal=how is not None
-                        and any(map(self._layout.is_repeated, self._layout.columns.leaves[column])),
+                        and self._layout.has_many_small_buffers(row_group.index, self._layout.columns.leaves[column]),
                     )
                 )
             steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
             found = check_codes(descended(stream.read(window), steps))
             if window.stop == row_group.num_rows:
                 del self._streams[column]
-            if how is not None:
+            if how is not None and how.is_tight:
                 pa.default_memory_pool().release_unused()
             return found
 

@@ -394,9 +394,8 @@ class DecodedSizes:
     def _measured(self, row_group: RowGroup, leaf: int, num_rows: int, *, is_frugal: bool = False) -> Iterator[Costs]:
         """Bytes that the values of one leaf column take in every row, by their codes."""
         source, metadata = self._source.for_arrow(), self._layout.metadata
-        reader = open_decoder(
-            source, metadata, (leaf,), buffer_bytes=BUFFER_BYTES, is_frugal=is_frugal or self._layout.is_repeated(leaf)
-        )
+        is_frugal = is_frugal or self._layout.has_many_small_buffers(row_group.index, [leaf])
+        reader = open_decoder(source, metadata, (leaf,), buffer_bytes=BUFFER_BYTES, is_frugal=is_frugal)
         found = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
             for batch in reader.iter_batches(num_rows, [row_group.index], [leaf], False):

@@ -1,7 +1,7 @@
 """The facts of a Parquet file that its footer states, cached across the splits and scans of a process."""
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -132,6 +132,8 @@ _FIRST_BYTE = 4
 _DICTIONARY_BYTES_PER_VALUE = 3
 """A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
 _MAX_TAIL_BYTES = 8 * 1024**2
+LARGE_PAGE_BYTES = 2 * 1024**2
+"""Above, Arrow's allocator takes a block from the system alone, and gives it back at once."""
 _REMEMBERED_CHUNKS = 100_000
 """Column chunks whose facts are kept: some 100 MB at most."""
 
@@ -189,6 +191,11 @@ class ParquetLayout:
     def is_repeated(self, leaf: int) -> bool:
         """Whether a row has any number of its values: it is below a list or map."""
         return self.footer.leaves[leaf].max_repetition_level > 0
+
+    def has_many_small_buffers(self, row_group: int, leaves: Iterable[int]) -> bool:
+        """Whether a decoder of these leaf columns that is to hold little memory should take it from the system."""
+        large = ((found := self.pages.get((row_group, i))) and found.largest_bytes > LARGE_PAGE_BYTES for i in leaves)
+        return any(map(self.is_repeated, leaves)) and not any(large)
 
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.
@@ -281,7 +288,8 @@ def open_decoder(
     With `buffer_bytes`, chunks are fetched this many bytes at a time, not as a whole. `verifies`: pages that have a
     checksum are compared with it. `is_frugal`: memory is given back as soon as it is free, which is slower: of the many
     buffers of lists and maps Arrow's own allocator keeps some 30 MB for itself, more than a window of rows under a tight
-    limit. (Of single large values it keeps less than the system's.)
+    limit. The C library, once a large block was freed, keeps blocks of that size between others, where they hold memory
+    that no call gives back: pages of more than `LARGE_PAGE_BYTES` are left to Arrow's allocator, which returns each block.
     """
     reader = ParquetReader(memory_pool=pa.system_memory_pool() if is_frugal else None)
     reader.open(
