@@ -388,7 +388,6 @@ class SparkReading:
                 and set(total.counts) <= {"r", "c"}
                 and self._jobs.have_own_keys(changes, ToKeyHashes(row_type, key, changes.firsts(0), buckets))
             )
-            buckets = 1 if have_own_keys else buckets
             spread = ToBuckets(row_type, key, changes.firsts(0), buckets, total.rows_to_truncate, limit)
             task = FoldBuckets(
                 target=order.target,

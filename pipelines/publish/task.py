@@ -190,9 +190,9 @@ class PublishTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows of `batches`, and yield one report of the files."""
-        from scan_core.spark import keep_archives_of_spark
+        from scan_core.spark import prepare_worker
 
-        keep_archives_of_spark()
+        prepare_worker()
         yield self.write(batches).batch()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
@@ -229,9 +229,9 @@ class CopyTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return one report for all the packed splits in `batches`."""
-        from scan_core.spark import keep_archives_of_spark
+        from scan_core.spark import prepare_worker
 
-        keep_archives_of_spark()
+        prepare_worker()
         metrics = ScanMetrics()
         task = self.publish
         with RollingWriter(task.target, task.spec, task.layout, task.run) as writer:
@@ -260,9 +260,9 @@ class ReadChanges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the changed rows of the pickled splits in `batches`."""
-        from scan_core.spark import keep_archives_of_spark
+        from scan_core.spark import prepare_worker
 
-        keep_archives_of_spark()
+        prepare_worker()
         for batch in batches:
             for packed in batch.column(0):
                 for split in pickle.loads(packed.as_py()):  # noqa: S301 - of our own driver

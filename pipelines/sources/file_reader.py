@@ -512,18 +512,26 @@ def whole_lines(file: ListedFile, start: int, stop: int, filesystem: FileSystem 
                 block = np.frombuffer(stream.read_buffer(min(_COUNTED_BYTES, file.size - at)), np.uint8)
                 if not len(block):
                     break
-                ends = np.flatnonzero(block == ord("\n")) + at + 1
-                if begin < 0 and len(ends):
-                    begin = int(ends[0])
+                is_end = block == ord("\n")
+                if begin < 0 and (first := _first(is_end)) >= 0:
+                    begin = at + first + 1
                 if begin >= 0:
-                    last = np.searchsorted(ends, stop)  # the line that reaches `stop` still belongs to this part
-                    count += int(np.count_nonzero(ends[: last + 1] > begin))
-                    if last < len(ends):
+                    # the line that reaches `stop` still belongs to this part
+                    inner = min(max(stop - 1 - at, 0), len(block))
+                    count += int(np.count_nonzero(is_end[max(begin - at, 0) : inner]))
+                    if (last := _first(is_end[inner:])) >= 0:
+                        count += at + inner + last >= begin
                         break
                 at += len(block)
     except OSError as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
     return (file.size if begin < 0 else begin), count
+
+
+def _first(mask: NDArray[np.bool_]) -> int:
+    """The first true element; -1 for none."""
+    place = int(mask.argmax()) if len(mask) else 0
+    return place if len(mask) and mask[place] else -1
 
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:

@@ -424,10 +424,14 @@ class FoldBuckets:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return a report of the files of the buckets in `batches`, which are sorted by bucket, piece and place."""
         begin_task()
+        rows = groupby(values_of(batches, "number", "data"), key=lambda row: row[0])
+        yield self.written((unpacked_table(data) for _, data in bucket) for _, bucket in rows).batch()
+
+    def written(self, buckets: Iterable[Iterable[pa.Table]]) -> Written:
+        """Write the files of buckets of changes."""
         written, deletes = Written(), list[pa.Table]()
-        rows = values_of(batches, "number", "data")
-        for _, bucket in groupby(rows, key=lambda row: row[0]):
-            with closing(ChangeRun.of((unpacked_table(data) for _, data in bucket), self.limit_bytes)) as run:
+        for bucket in buckets:
+            with closing(ChangeRun.of(bucket, self.limit_bytes)) as run:
                 written.num_changes += run.num_rows
                 for part in parts_by_key(run, self.key, self.limit_bytes, partial(squash, key=self.key)):
                     deletes.append(self._fold(part.changes, written))
@@ -435,7 +439,7 @@ class FoldBuckets:
                 self._write(deletes, written)
                 deletes = []
         self._write(deletes, written)
-        yield written.batch()
+        return written
 
     def _fold(self, changes: pa.Table, written: Written) -> pa.Table:
         """Write the rows of changes; return the keys to delete."""
@@ -459,6 +463,30 @@ class FoldBuckets:
         if keys is not None and keys.num_rows and self.delete_spec is not None:
             key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
             written.files += write_deletes(keys, self.target, self.delete_spec, key_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPieces:
+    """Folds changes with the tasks that hold their pieces; pickled to the workers. No key may be in two pieces.
+
+    Attributes:
+        row_type: columns of all rows.
+        firsts: the ordinal of the first change of each piece.
+        first: changes before this ordinal have no effect.
+        fold: how they are folded.
+    """
+
+    row_type: pa.StructType
+    firsts: Mapping[int, int]
+    first: int
+    fold: FoldBuckets
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return a report of the files of the changes in `batches`."""
+        begin_task()
+        found = numbered(batches, self.row_type, self.fold.key, self.firsts)
+        rows = (own.slice(min(own.num_rows, max(0, self.first - ordinal))) for _, ordinal, own in found)
+        yield self.fold.written([rows]).batch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +596,7 @@ def find_repeated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     for number, data in values_of(batches, "number", "data"):
         found.setdefault(number, []).append(data)
     hashes = [np.frombuffer(b"".join(parts), np.uint64) for parts in found.values()]
-    is_repeated = any(len(np.unique(part)) < len(part) for part in hashes)
+    is_repeated = any((part[1:] == part[:-1]).any() for part in map(np.sort, hashes))
     yield pa.RecordBatch.from_arrays(
         [pa.array([pickle.dumps((is_repeated, sum(map(len, hashes))))], pa.binary())], names=["data"]
     )
@@ -709,11 +737,13 @@ class IngestJobs(SparkJobs):
         Raises:
             SourceError: as `write_log`.
         """
-        buckets = changes.frame().mapInArrow(spread, ROWS)
-        buckets = buckets if have_own_keys else buckets.repartition(spread.num_buckets, "number")
-        ordered = buckets.sortWithinPartitions("number", "piece", "place")
         first = min(spread.firsts.values())
         left = changes.num_rows - max(0, spread.first - first)
+        if have_own_keys:
+            folding = FoldPieces(spread.row_type, spread.firsts, spread.first, task)
+            return self._written(changes.frame().mapInArrow(folding, REPORT), left)
+        buckets = changes.frame().mapInArrow(spread, ROWS).repartition(spread.num_buckets, "number")
+        ordered = buckets.sortWithinPartitions("number", "piece", "place")
         return self._written(ordered.mapInArrow(task, REPORT), left)
 
     def _written(self, frame: Any, num_changes: int) -> Written:

@@ -74,9 +74,9 @@ class SparkJobs:
 
 def begin_task() -> None:
     """Prepare the worker of a task."""
-    from scan_core.spark import keep_archives_of_spark
+    from scan_core.spark import prepare_worker
 
-    keep_archives_of_spark()
+    prepare_worker()
 
 
 def values_of(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from scan_core.spark.session import spark_session as spark_session
     from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
     from scan_core.spark.source import fair_split_bytes as fair_split_bytes
-    from scan_core.spark.source import keep_archives_of_spark as keep_archives_of_spark
+    from scan_core.spark.source import prepare_worker as prepare_worker
     from scan_core.spark.types import arrow_schema_of as arrow_schema_of
     from scan_core.spark.types import conform as conform
     from scan_core.spark.types import quoted_name as quoted_name
@@ -79,7 +79,7 @@ else:
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "scan_core.spark.reports": "TaskReports",
             "scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
-            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes keep_archives_of_spark",
+            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead most_read push_down",
             "scan_core.spark.queries": "explain_sql reads_of_sql sql",

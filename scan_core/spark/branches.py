@@ -45,7 +45,7 @@ from scan_core.spark.native import (
 )
 from scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require_scan, require_session
 from scan_core.spark.reports import TaskReports, fetching
-from scan_core.spark.source import keep_archives_of_spark, with_shared_indexes
+from scan_core.spark.source import prepare_worker, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_schema
 from scan_core.split.packing import pack_splits, unpack_split
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
@@ -237,7 +237,7 @@ def _find_dead_rows(
     shared: bytes, folder: str, num_files: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Find the bits of each file, in a task. A worker keeps them for the next query."""
-    keep_archives_of_spark()
+    prepare_worker()
     for batch in batches:
         for row in batch.to_pylist():
             split = unpack_split(shared, row["split"])

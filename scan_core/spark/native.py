@@ -41,7 +41,7 @@ from scan_core.read.metadata_columns import METADATA_IDS, POS
 from scan_core.read.projection import Constant, FileProjection
 from scan_core.read.split_reader import read_split, resolve_deletes
 from scan_core.run import run_splits
-from scan_core.spark.source import keep_archives_of_spark, with_shared_indexes
+from scan_core.spark.source import prepare_worker, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type
 from scan_core.split.packing import pack_splits, unpack_split
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
@@ -656,7 +656,7 @@ def _inspect_by_job(
 
 
 def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    keep_archives_of_spark()
+    prepare_worker()
     for batch in batches:
         for number, packed in zip(batch["number"].to_pylist(), batch["split"].to_pylist(), strict=True):
             split = unpack_split(shared, packed)

@@ -1,5 +1,6 @@
 """The data source `format("nevermore")`: splits are planned on the driver, each task reads one split."""
 
+import gc
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from zipimport import zipimporter
@@ -238,7 +240,7 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
 
     def reader(self, schema: st.StructType) -> "NevermoreReader":
         """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
-        keep_archives_of_spark()  # here Spark plans, in a worker that it may use again
+        prepare_worker()  # here Spark plans, in a worker that it may use again
         with _without_traceback():
             return NevermoreReader.plan(SourceOptions.parse(self.options), schema)
 
@@ -286,7 +288,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         """The rows of one split, conformed to the declared schema."""
         if not isinstance(partition, SplitPartition):
             return  # Spark makes one empty partition of an empty list
-        keep_archives_of_spark()
+        prepare_worker()
         target = arrow_schema_of(self.declared)
         split = unpack_split(self.shared, partition.split)
         split = replace(split, context=with_shared_indexes(split.context))
@@ -338,18 +340,29 @@ def _require_same_types(table: st.StructType, declared: st.StructType) -> None:
 _ARCHIVES_OF_SPARK = ("pyspark.zip", "py4j-*.zip", "spark-core_*.jar")
 
 
-def keep_archives_of_spark() -> None:
-    """From its second task on, let this worker keep what it knows of Spark's own archives; others are read again.
+def prepare_worker() -> None:
+    """Spare the next tasks of this worker what Spark does around each task; called at the start of a task.
 
-    Before each task a worker of Spark calls `importlib.invalidate_caches()`, for which Python up to 3.12 reads the directory
-    of every archive on the path at once. Those of PySpark and of Spark's jar hold thousands of names, a fifth of a second a
-    task, and never change while a worker lives.
+    - Before each task a worker calls `importlib.invalidate_caches()`, for which Python up to 3.12 reads the directory of every
+      archive on the path at once. Those of PySpark and of Spark's jar hold thousands of names, a fifth of a second a task,
+      and never change while a worker lives. Other archives are read again.
+    - After each task a worker collects garbage, for which Python visits every object of every module: a third of a second and more
+      with ours. What the modules have made is excluded.
     """
     for finder in sys.path_importer_cache.values():  # one for each package of an archive, all of which read the whole
         if isinstance(finder, zipimporter) and any(
             fnmatch(PurePath(finder.archive).name, x) for x in _ARCHIVES_OF_SPARK
         ):
             setattr(finder, "invalidate_caches", _keep)  # noqa: B010 - mypy knows that it is a method
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is not None and main.name == "pyspark.daemon":
+        _freeze_imports(len(sys.modules))
+
+
+@cache
+def _freeze_imports(_num_modules: int) -> None:
+    """Exclude all objects from garbage collection, once more only after further imports, as garbage would stay with them."""
+    gc.freeze()
 
 
 def _keep() -> None:

@@ -12,6 +12,8 @@ from pipelines.config.project import parse
 from pipelines.errors import ConfigError
 from pipelines.formats.registry import complete_events_of
 from pipelines.ingest.feeds import feeds_of
+from pipelines.sources import file_reader
+from pipelines.sources.file_listing import ListedFile
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
@@ -29,6 +31,23 @@ def test_batches_are_bounded_and_a_killed_run_goes_on_where_it_stopped(reader: R
         assert len(new) <= 4
         seen += new
     assert numbers(seen) == list(range(25))
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\nab\n\n\nc", b"aaaa\nb\nccc\n\n"])
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_lines_of_parts_are_all_lines_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, block: int
+) -> None:
+    monkeypatch.setattr(file_reader, "_COUNTED_BYTES", block)
+    (tmp_path / "a").write_bytes(text)
+    file = ListedFile("a", str(tmp_path / "a"), len(text), 0)
+    starts = [0, *(n + 1 for n, byte in enumerate(text) if byte == ord("\n"))]
+    for start in range(len(text) + 1):
+        for stop in range(start + 1, len(text) + 1):
+            begin = min((at for at in starts if at >= start), default=len(text))
+            end = min((at for at in starts if at >= stop and at > 0), default=len(text))
+            found = file_reader.whole_lines(file, start, stop)
+            assert found == (begin, text[begin:end].count(b"\n")), (start, stop)
 
 
 def test_bytes_bound_a_batch_too(reader: Reader) -> None:

@@ -48,6 +48,7 @@ def _at(key: int | None, place: Any, name: str = "a", op: str = "u") -> str:
     return json.dumps({**made, "ts_ms": place})
 
 
+UNSENT = "__debezium_unavailable_value"
 _SMALL = {"batch_bytes": 1024}
 """Pieces of a few lines, so that small files are cut."""
 _ROW = {"format": "rows", "path": "landing/*"}
@@ -148,6 +149,72 @@ CASES = {
     "soft deletes": Case(
         [{"1.jsonl": lines(*_versions(0, 50, "a"), *(event("d", product(i)) for i in range(5)))}],
         table={"key": ["id"], "soft_delete": True},
+        options=_SMALL,
+    ),
+    "unsent values": Case(
+        [
+            {"1.jsonl": lines(*_versions(0, 50, "a"))},
+            {
+                "2.jsonl": lines(
+                    *(event("u", product(i, UNSENT if i % 3 else "b")) for i in range(40)),
+                    event("u", product(7, UNSENT)),
+                    event("u", product(900, UNSENT)),
+                    event("c", product(901, "new")),
+                    event("u", product(901, UNSENT)),
+                )
+            },
+        ],
+        table={"key": ["id"], "max_quarantine_ratio": 0.5},
+        options=_SMALL,
+    ),
+    "unsent values of keys that change": Case(
+        [
+            {"1.jsonl": lines(*_versions(0, 50, "a"))},
+            {
+                "2.jsonl": lines(
+                    event("u", product(100, UNSENT), before=product(7, UNSENT)),
+                    event("u", product(101, UNSENT), before=product(100, UNSENT)),
+                    event("u", product(8, "kept"), before=product(9)),
+                    *_versions(10, 30, "b"),
+                    event("d", product(101)),
+                    event("u", product(12, UNSENT)),
+                )
+            },
+        ],
+        table={"key": ["id"], "max_quarantine_ratio": 0.5},
+        options=_SMALL,
+    ),
+    "soft deletes of keys that change, unsent values and a truncate": Case(
+        [
+            {"1.jsonl": lines(*_versions(0, 50, "a"))},
+            {
+                "2.jsonl": lines(
+                    event("u", product(100), before=product(7)),
+                    event("u", product(8, UNSENT)),
+                    *(event("d", product(i)) for i in range(20, 40)),
+                    event("c", product(25, "again")),
+                    event("t"),
+                    *_versions(45, 20, "b"),
+                )
+            },
+            {"3.jsonl": lines(event("d", product(46)), event("u", product(200), before=product(47)))},
+        ],
+        table={"key": ["id"], "soft_delete": True, "max_quarantine_ratio": 0.5},
+        options=_SMALL,
+    ),
+    "whole rows that change, and a truncate": Case(
+        [
+            {"1.jsonl": lines(*(event("c", product(i % 7)) for i in range(60)))},
+            {
+                "2.jsonl": lines(
+                    *(event("u", product(i, "b"), before=product(i)) for i in range(7)),
+                    event("d", product(3, "b")),
+                    event("d", product(99)),
+                )
+            },
+            {"3.jsonl": lines(event("t"), *(event("c", product(i % 3)) for i in range(40)))},
+        ],
+        table={"identity": "full", "max_quarantine_ratio": 0.5},
         options=_SMALL,
     ),
     "no key": Case(

@@ -1,13 +1,17 @@
-"""Directories of Spark's archives are read once per worker, those of others before every task."""
+"""What a worker of Spark does around each task: directories of archives, and garbage collection."""
 
+import gc
 import importlib
 import sys
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from scan_core.spark.source import keep_archives_of_spark
+from scan_core.spark.source import prepare_worker
 
 
 def _archive(path: Path, *modules: str) -> None:
@@ -28,7 +32,7 @@ def test_only_archives_of_spark_are_not_read_again(
     _archive(path, one)
     monkeypatch.setattr(sys, "path", [*sys.path, str(path)])
     assert importlib.import_module(one).name == one
-    keep_archives_of_spark()
+    prepare_worker()
     _archive(path, one, two)
     importlib.invalidate_caches()
     if is_kept:
@@ -37,3 +41,22 @@ def test_only_archives_of_spark_are_not_read_again(
     else:
         assert importlib.import_module(two).name == two
     sys.path_importer_cache.pop(str(path))
+
+
+def test_only_workers_exclude_imports_from_garbage_collection() -> None:
+    before = gc.get_freeze_count()
+    prepare_worker()
+    assert gc.get_freeze_count() == before
+
+
+@pytest.mark.spark
+def test_workers_visit_few_objects_after_each_task(spark: Any) -> None:
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare_worker()
+        for _ in batches:
+            pass
+        counts = {"frozen": [gc.get_freeze_count()], "others": [len(gc.get_objects())]}
+        yield pa.RecordBatch.from_pydict(counts)
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(count, "frozen long, others long").collect()
+    assert row.frozen > 10 * row.others
