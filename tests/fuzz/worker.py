@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from scan_core.native import load_kernels
 from tests.fuzz.case import make_case, run_case
 from tests.fuzz.subjects import build_subjects
 from tests.support.memory import peak_bytes
@@ -36,6 +37,7 @@ def main(seed: int, start: int, stop: int, folder: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(dir=folder) as tables, (folder / "progress").open("r+") as progress:
         subjects = build_subjects(Path(tables))
+        load_kernels()  # on a machine that has not compiled them yet, this takes longer than a case may
         for number in range(start, stop):
             progress.seek(0)
             progress.write(str(number))
