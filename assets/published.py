@@ -14,9 +14,9 @@ from assets.materialized import partition_metadata, published_columns, refresh_m
 from assets.new_events import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
 from assets.steps import retry_if_transient
-from checks.asset_checks import check_metadata, leave_run_failed
+from checks.asset_checks import SEVERITIES, check_metadata, leave_run_failed
 from checks.manifest_facts import NAME as MANIFESTS
-from checks.published_equality import COMPLETE
+from checks.published_equality import COMPLETE, partitions_text
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from pipelines.config.project import Config
 from pipelines.config.publish_partition import FORMATS, Unit
@@ -73,17 +73,37 @@ ROW_CHECKS = {
 """By name, the checks of staged rows, which no reader sees yet."""
 
 
-def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.AssetCheckResult]:
-    """The results of the checks of a published table's rows; if nothing was built, they all pass."""
+def row_checks_of(entry: PublishedConfig) -> dict[str, str]:
+    """The checks of the staged rows of one table, with their descriptions; without those that are off."""
+    is_off = entry.checks.published_equals_duckdb == "off"
+    return {name: text for name, text in ROW_CHECKS.items() if not (is_off and name == EQUALS_DUCKDB)}
+
+
+def row_check_results(
+    entry: PublishedConfig, name: str, verdicts: Sequence[Verdict], partitions: Sequence[str] = ()
+) -> Iterator[dg.AssetCheckResult]:
+    """The results of the checks of a published table's rows; if nothing was built, they all pass.
+
+    Args:
+        entry: the table in the config.
+        name: its name.
+        verdicts: what the run has found.
+        partitions: the keys of the partitions that the run made, and the checks therefore looked at.
+    """
     found = {verdict.check: verdict for verdict in verdicts if verdict.table == name}
-    for check in ROW_CHECKS:
+    of = f"of {partitions_text(partitions)}: " if partitions else ""
+    for check in row_checks_of(entry):
         verdict = found.get(check, Verdict(name, check, passed=True, text="nothing was made"))
+        metadata = check_metadata(verdict.compared, verdict.offending_keys)
+        if partitions:
+            metadata["partitions"] = dg.TextMetadataValue(", ".join(partitions))
         yield dg.AssetCheckResult(
             asset_key=published_key(name),
             check_name=check,
             passed=verdict.passed,
-            description=verdict.text,
-            metadata=check_metadata(verdict.compared, verdict.offending_keys),
+            severity=SEVERITIES[verdict.severity],
+            description=of + verdict.text,
+            metadata=metadata,
         )
 
 
@@ -120,14 +140,14 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         keys = [key for key in requested if key not in strange]
         if requested and not keys:
             yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
-            yield from row_check_results(name, ())
+            yield from row_check_results(entry, name, ())
             return
         try:
             with retry_if_transient(context.op_execution_context):
                 report = _publish(project, name, keys)
         except CheckFailedError as error:
             if any(verdict.table == name for verdict in error.verdicts):
-                yield from row_check_results(name, error.verdicts)
+                yield from row_check_results(entry, name, error.verdicts, keys)
             _fail(context.op_execution_context, error)
         context.log.info("%s: %s rows", name, report.rows)
         columns = published_columns(project.config(), name)
@@ -135,7 +155,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             metadata = partition_metadata(report, partition) | columns
             context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report) | columns)
-        yield from row_check_results(name, report.checks)
+        yield from row_check_results(entry, name, report.checks, keys)
 
     with beta_features():
         policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
@@ -144,7 +164,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             deps=[mirror_key(table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
-            check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in ROW_CHECKS.items()],
+            check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in row_checks_of(entry).items()],
             pool=table_pool(name),
             **labels(config, name, "published", name, f"{how}\n\n```sql\n{formatted_sql(config, name)}\n```"),
         )(published)

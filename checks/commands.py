@@ -50,6 +50,14 @@ def check(
             help="Compare the keys of mirrors that changed since the last snapshot that passed, all rows once a day.",
         ),
     ] = False,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            metavar="KEY",
+            help="Compare only this partition of a published table with DuckDB, or FIRST..LAST; may be repeated.",
+        ),
+    ] = None,
     alert: Annotated[
         bool,
         typer.Option("--alert", help="Post an alert for each failed check to the webhook of `alerts` in the config."),
@@ -68,13 +76,15 @@ def check(
     from pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
     from pipelines.ingest.table_patterns import expanded
 
-    if full and changed:
-        raise typer.BadParameter("--full and --changed exclude each other")
+    if bool(full) + bool(changed) + bool(partition) > 1:
+        raise typer.BadParameter("--full, --changed and --partition exclude each other")
     given = load(config).with_scan(parse_scan_options(scan_option))
     alerts = _alerts_of(given) if alert else None
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
+    if partition and [name in settings.published for name in tables or ()] != [True]:
+        raise typer.BadParameter("--partition applies to a single published table; specify which")
     for name in tables or ():
         if name not in settings.published:
             settings.table(name)
@@ -85,7 +95,7 @@ def check(
         if name in settings.published:
             from checks.published_equality import check_published  # with DuckDB and a SQL parser: only if needed
 
-            results = check_published(settings, name, full=full)
+            results = check_published(settings, name, full=full, partitions=partition or ())
         else:
             from checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
 
@@ -100,14 +110,7 @@ def check(
         for result in results:
             passed &= not result.blocks
             _post_alert(alerts, name, result)
-            if as_json:
-                import orjson
-
-                document = asdict(result)
-                document = {"table": name, "check": document.pop("name"), **document}
-                typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
-                continue
-            _print_result(name, result)
+            _print_result(name, result, as_json=as_json)
     raise typer.Exit(0 if passed else 1)
 
 
@@ -133,7 +136,14 @@ def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult")
         typer.echo(f"warning: {error}", err=True)
 
 
-def _print_result(name: str, result: "CheckResult") -> None:
+def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        document = asdict(result)
+        document = {"table": name, "check": document.pop("name"), **document}
+        typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
+        return
     if result.passed:
         outcome = "passed" if result.compared else "nothing"
     else:

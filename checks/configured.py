@@ -22,7 +22,7 @@ from checks.health import (
 )
 from checks.kept_results import KeptResults, ResultStore
 from checks.subject import Subject
-from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
+from pipelines.config.checks import ChecksConfig, TableChecksConfig
 from pipelines.config.project import Config, quarantine_name
 from pipelines.config.published import PublishedConfig
 from pipelines.config.sources import PostgresSource
@@ -179,7 +179,7 @@ class _Target:
     name: str
     opened: Table
     key: tuple[str, ...]
-    checks: PublishedChecksConfig
+    checks: TableChecksConfig
     snapshot: int | None = None
 
     @property

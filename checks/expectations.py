@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
-from pipelines.config.checks import ExpectationConfig, PublishedChecksConfig, expectation_rules
+from pipelines.config.checks import ExpectationConfig, TableChecksConfig, expectation_rules
 from scan_core import PrimitiveType, Scan, Schema, require_package
 
 MUST = "meets_expectations"
@@ -144,7 +144,7 @@ class Validation:
         return all(f.passed for f in self.found if f.expectation.is_row_wise)
 
 
-def expectations_of(checks: PublishedChecksConfig, schema: Schema, key: Sequence[str]) -> tuple[ExpectationConfig, ...]:
+def expectations_of(checks: TableChecksConfig, schema: Schema, key: Sequence[str]) -> tuple[ExpectationConfig, ...]:
     """All expectations of a table: of the schema, of the config and of its suite, each once."""
     severity = checks.schema_severity
     derived = [] if severity == "off" else expectations_of_schema(schema, key, severity)

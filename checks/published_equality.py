@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -32,6 +33,7 @@ from pipelines.publish.query import PublishedQuery, arguments, published_entry, 
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from scan_core import (
     FilesAhead,
+    FileScanTask,
     NestedField,
     PrimitiveType,
     Scan,
@@ -266,9 +268,8 @@ def rows_are_complete(staged: StagedRows, options: ScanOptions | None = None) ->
     if found != staged.num_rows:
         details.append(f"tasks wrote {staged.num_rows:,} rows, the snapshot has {found:,}")
     if staged.mode == "replace":
-        values = staged.values
         others = sum(
-            (task.data_file.path in paths) is not (values is None or task.data_file.partition[0] in values)
+            (task.data_file.path in paths) is not _is_made(task, staged)
             for task in (own if staged.by_key else plan).tasks
         )
         if others:
@@ -294,9 +295,18 @@ def staged_batches(staged: StagedRows, options: ScanOptions | None) -> Iterator[
     schema, plan = scan.arrow_schema, scan.plan()
     own = _own(plan, staged)
     if staged.by_key:
-        values = staged.values
-        own = replace(plan, tasks=[t for t in plan.tasks if values is None or t.data_file.partition[0] in values])
+        own = replace(plan, tasks=[task for task in plan.tasks if _is_made(task, staged)])
     return (public_batch(batch, schema) for batch in scan.run(own, read_split))
+
+
+def _is_made(task: FileScanTask, staged: StagedRows) -> bool:
+    """Whether a file belongs to a partition that the run has made."""
+    if staged.values is None:
+        return True
+    value = task.data_file.partition[0]
+    if isinstance(value, Decimal):  # manifests have the digits alone
+        value = int(value.scaleb(-int(value.as_tuple().exponent)))
+    return value in staged.values
 
 
 def _own(plan: ScanPlan, staged: StagedRows) -> ScanPlan:
@@ -465,7 +475,7 @@ class _Only:
     keys: frozenset[str]
 
     def text(self) -> str:
-        return f"partition{'s' if len(self.keys) > 1 else ''} {_shortened(self.keys)}"
+        return partitions_text(self.keys)
 
 
 @dataclass(frozen=True)
@@ -475,11 +485,17 @@ class _AllBut:
     keys: frozenset[str]
 
     def text(self) -> str:
-        return f"all partitions but {_shortened(self.keys)}" if self.keys else "the table"
+        return f"all but {partitions_text(self.keys)}" if self.keys else "the table"
 
 
-def _shortened(keys: frozenset[str]) -> str:
-    return ", ".join(sorted(keys)[:5]) + (", ..." if len(keys) > 5 else "")
+def partitions_text(keys: Collection[str]) -> str:
+    """`partitions 2026-01-01, 2026-01-02`, with the first of many keys."""
+    shown = ", ".join(sorted(keys)[:SHOWN_KEYS]) + (", ..." if len(keys) > SHOWN_KEYS else "")
+    return f"partition{'s' if len(keys) > 1 else ''} {shown}"
+
+
+SHOWN_KEYS = 5
+"""Keys of partitions in a message."""
 
 
 def _origins(
@@ -775,10 +791,11 @@ class ProjectAuditor:
 
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
         """Check that exactly the rows of the tasks are staged, that manifests fit, and that DuckDB computes the same."""
+        severity = published_entry(config, staged.name).checks.published_equals_duckdb
         results = (
             rows_are_complete(staged, config.scan_options),
             staged_manifests_match_files(staged),
-            staged_rows_equal_duckdb(config, staged),
+            *([] if severity == "off" else [replace(staged_rows_equal_duckdb(config, staged), severity=severity)]),
             *self._expectations(config, staged),
         )
         return [_verdict(staged.name, result) for result in results]
@@ -797,23 +814,43 @@ class ProjectAuditor:
         return staged_results(config, staged.name, table, snapshot_id=snapshot_id, base_id=base_id, own=own)
 
 
-def check_published(config: Config, name: str, *, full: bool = False) -> Iterator[CheckResult]:
+def check_published(
+    config: Config, name: str, *, full: bool = False, partitions: Collection[str] = ()
+) -> Iterator[CheckResult]:
     """Check a published table in its present state. An invalid entry fails only its own check.
 
     Expectations that an earlier snapshot has met are checked on the rows that changed since, unless `full`.
 
+    Args:
+        config: the project.
+        name: a published table.
+        full: check all rows against all expectations.
+        partitions: keys, or `FIRST..LAST`: only these are compared with DuckDB, and no other check runs.
+
     Raises:
         MissingFileError: a file of the table is missing.
         MalformedTableError: a file of the table cannot be read.
+        ConfigError: `partitions` of a table that has none, or a key that no partition can have.
     """
-    try:
-        yield published_equals_duckdb(config, name)
-    except ConfigError as error:
-        yield CheckResult(NAME, passed=False, details=[str(error)])
-    found = find_table(open_catalog(config), name) if has_catalog(config) else None
-    if found is None:  # the first check has said so
+    entry = config.published.get(name)
+    severity = "block" if entry is None else entry.checks.published_equals_duckdb
+    if partitions:
+        partition = None if entry is None else entry.partitioning
+        if partition is None:
+            raise ConfigError(f"{name} has no partitions, so its rows cannot be checked by partition")
+        keys = [key for text in partitions for key in partition.keys(text)]
+        found = published_equals_duckdb(config, name, keys)
+        yield replace(found, severity="warn" if severity == "warn" else "block")
         return
-    table = open_table(found)
+    if severity != "off":
+        try:
+            yield replace(published_equals_duckdb(config, name), severity=severity)
+        except ConfigError as error:
+            yield CheckResult(NAME, passed=False, details=[str(error)])
+    handle = find_table(open_catalog(config), name) if has_catalog(config) else None
+    if handle is None:  # the first check has said so
+        return
+    table = open_table(handle)
     yield compare_manifests(table, table.metadata.current_snapshot)
     if name in config.published:
         yield from published_results(config, name, full=full)

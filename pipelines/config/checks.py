@@ -306,8 +306,8 @@ class QuarantineConfig(Section):
     severity: Severity = "warn"
 
 
-class PublishedChecksConfig(Section):
-    """Checks of a published table, in addition to those that always run.
+class TableChecksConfig(Section):
+    """Checks that the config adds to a mirror or a published table.
 
     Attributes:
         expectations: expectations by their names in Great Expectations, with arguments, `severity: block | warn` and `where`.
@@ -349,7 +349,23 @@ class PublishedChecksConfig(Section):
         return self.model_copy(update={"expectations": (*self.expectations, *read_suite(path)), "suite": str(path)})
 
 
-class ChecksConfig(PublishedChecksConfig):
+class PublishedChecksConfig(TableChecksConfig):
+    """Checks of a published table, in addition to those that always run.
+
+    Attributes:
+        expectations: expectations by their names in Great Expectations, with arguments, `severity: block | warn` and `where`.
+        suite: a suite of Great Expectations in a JSON file; its severity `critical` blocks, others warn.
+        from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
+        freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
+        frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
+        memory_bytes: memory for the comparison with the reference, beside that of an idle process; what does not fit is kept on disk meanwhile.
+        published_equals_duckdb: whether rows that differ from those that DuckDB computes stop a publication: `block`, `warn` or `off`.
+    """
+
+    published_equals_duckdb: Severity = "block"
+
+
+class ChecksConfig(TableChecksConfig):
     """Checks of a mirror, in addition to those that always run.
 
     Attributes:

@@ -72,8 +72,9 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
         COMPLETE: True, MANIFESTS: True, EQUALS_DUCKDB: True
     }  # fmt: skip
     assert {name: value.value for name, value in checks[EQUALS_DUCKDB].metadata.items()} == {
-        "rows published": 1, "rows by DuckDB": 1
+        "rows published": 1, "rows by DuckDB": 1, "partitions": "2026-01-01"
     }  # fmt: skip
+    assert all((check.description or "").startswith("of partition 2026-01-01: ") for check in checks.values())
 
 
 def test_a_day_without_rows_is_a_success(project: ShopProject) -> None:

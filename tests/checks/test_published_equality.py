@@ -14,20 +14,23 @@ import sqlglot
 from checks import published_equality, row_checks
 from checks.comparison import compare, surplus_rows
 from checks.mirror_checks import mirror_subject
-from checks.published_equality import published_equals_duckdb
+from checks.published_equality import check_published, published_equals_duckdb
 from checks.reference.expected_rows import live_rows
 from checks.reference.sql_columns import open_connection
 from checks.row_checks import folded_rows
 from pipelines.config.project import Config, parse
+from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.ingest.feed_run import run_once
 from pipelines.publish.mirror_reads import snapshots_read
+from pipelines.publish.refresh import publish as publish_by_spark
 from pipelines.publish.state import PARTITIONS, QUERY, SOURCE, STATE, current_state, partitions_json, query_hash
 from scan_core import open_table
 from tests.support.shop_project import ShopProject
+from tests.support.spark_session import SPARK_TEST
 
 NAME = "shop.daily"
 SQL = """
@@ -223,6 +226,43 @@ def expected_rows_of(config: Config, sql: str) -> pa.Table:
             sqlglot.transpile(sql.replace("shop.orders", "orders"), "spark", "duckdb", identify=True)[0]
         ).to_arrow_table()
     return made.set_column(1, "n", made["n"].cast(pa.int64()))
+
+
+@pytest.mark.parametrize(("severity", "blocks"), [("block", True), ("warn", False), ("off", False)])
+def test_the_config_says_what_rows_that_differ_mean(severity: str, tmp_path: Path, *, blocks: bool) -> None:
+    config = make_config(tmp_path, checks={"published_equals_duckdb": severity})
+    fill_mirrors(config)
+    publish(config, PUBLISHED[:1])
+    found = {result.name: result for result in check_published(config, NAME)}
+    assert ("published_equals_duckdb" in found) is (severity != "off")
+    assert any(result.blocks for result in found.values()) is blocks
+    (alone,) = check_published(config, NAME, partitions=["2026-01-01..2026-01-02"])
+    assert alone.details[-1] == "compared only partitions 2026-01-01, 2026-01-02"
+    assert (alone.passed, alone.blocks) == (False, severity != "warn")
+    (right,) = check_published(config, NAME, partitions=["2026-01-01"])
+    assert (right.passed, right.compared["rows published"]) == (True, 1)
+
+
+def test_partitions_that_a_table_cannot_have_are_refused(tmp_path: Path, config: Config) -> None:
+    publish(config, PUBLISHED)
+    with pytest.raises(ConfigError, match="not a valid day"):
+        list(check_published(config, NAME, partitions=["tuesday"]))
+    with pytest.raises(ConfigError, match=r"shop\.daily has no partitions"):
+        list(check_published(make_config(tmp_path, partition=None), NAME, partitions=["2026-01-01"]))
+
+
+@SPARK_TEST[0]
+@pytest.mark.usefixtures("spark")
+def test_a_run_that_makes_one_decimal_partition_passes_its_checks(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path, "select cast(id as decimal(9, 2)) as p, amount from shop.orders", partition="value(p)"
+    )
+    fill_mirrors(config)
+    publish_by_spark(config, NAME)
+    report = publish_by_spark(config, NAME, partitions=["3.00"], auditor=published_equality.ProjectAuditor())
+    found = {verdict.check: verdict for verdict in report.checks if verdict.table == NAME}
+    assert [verdict.text for verdict in found.values() if not verdict.passed] == []
+    assert found["published_equals_duckdb"].compared == {"rows published": 1, "rows by DuckDB": 1}
 
 
 def test_rows_that_a_log_requires_are_folded_in_buckets_where_they_are_many(
