@@ -335,8 +335,8 @@ def split_names(text: str) -> list[str]:
         ) from error
 
 
-def parse_time(text: str) -> datetime:
-    """Parse ISO text (UTC unless it has an offset) or epoch milliseconds.
+def parse_time(text: str, option: str = "--as-of") -> datetime:
+    """Parse the time of an option: ISO text (UTC unless it has an offset) or epoch milliseconds.
 
     Raises:
         ConfigError: neither of them.
@@ -347,6 +347,6 @@ def parse_time(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError) as error:
         raise ConfigError(
-            f"--as-of {text!r} is not a time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
+            f"{option} {text!r} is not a time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
         ) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

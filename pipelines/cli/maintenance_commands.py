@@ -406,7 +406,7 @@ def rollback(
         raise ConfigError("specify where to roll back to: either --to SNAPSHOT or --before TIME")
     settings = load(config)
     catalog = open_existing(settings)
-    until = None if before is None else parse_time(before)
+    until = None if before is None else parse_time(before, "--before")
     done = roll_back(catalog, expanded(settings, catalog), table, snapshot_id=to, before=until, is_dry=dry_run)
     if as_json:
         print_json(done.as_dict())

@@ -34,7 +34,7 @@ from pipelines.config.tables import (
     RetentionConfig,
     TableConfig,
 )
-from pipelines.config.values import Cron, Seconds, Section, placed
+from pipelines.config.values import Count, Cron, Seconds, Section, placed
 from pipelines.errors import ConfigError
 from scan_core import OptionError, ScanOptions
 from scan_core.io import with_file_io
@@ -260,9 +260,9 @@ class Config(Section):
     maintenance: MaintenanceConfig = MaintenanceConfig()
     retention_schedule: Cron | None = None
     tables_elsewhere: Literal["refuse", "allow"] = "refuse"
-    parallel_tables: Annotated[int, Field(ge=1)] | None = None
+    parallel_tables: Count | None = None
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
-    parallel_steps: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_STEPS
+    parallel_steps: Count = DEFAULT_PARALLEL_STEPS
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     scan: dict[str, Any] = Field(default_factory=dict)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pipelines.config.checks import PublishedChecksConfig
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.config.tables import DEFAULT_TARGET_FILE_BYTES, AssetConfig, IndexConfig, RetentionConfig
-from pipelines.config.values import Bytes, BytesOrZero, Cron, Day, Names, Section, TableProperties, placed
+from pipelines.config.values import Bytes, BytesOrZero, Count, Cron, Day, Names, Section, TableProperties, placed
 
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 """Determines the memory of a task while it writes."""
@@ -38,8 +38,8 @@ class PublishedOptions(Section):
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES
     row_group_bytes: Bytes = DEFAULT_ROW_GROUP_BYTES
-    row_group_rows: Annotated[int, Field(ge=1)] = 1_000_000
-    page_rows: Annotated[int, Field(ge=1)] = 10_000
+    row_group_rows: Count = 1_000_000
+    page_rows: Count = 10_000
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
     bloom_filters: Names = ()
     distribution: Literal["none", "rebalance", "range"] = "none"

@@ -10,6 +10,7 @@ from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, Post
 from pipelines.config.values import (
     AutoOrOff,
     Bytes,
+    Count,
     Group,
     Labels,
     Names,
@@ -56,8 +57,8 @@ class IndexConfig(Section):
     bitmap: Literal["auto"] | Names = ()
     dead_rows: bool = False
     bloom: Names = ()
-    max_values: Annotated[int, Field(ge=1)] = DEFAULT_MAX_VALUES
-    every_rows: Annotated[int, Field(ge=1)] = DEFAULT_EVERY_ROWS
+    max_values: Count = DEFAULT_MAX_VALUES
+    every_rows: Count = DEFAULT_EVERY_ROWS
 
     @model_validator(mode="after")
     def _has_an_index(self) -> "IndexConfig":
@@ -89,7 +90,7 @@ class RetentionConfig(Section):
         expire_every: how often `nevermore run` expires snapshots; if omitted, only `nevermore expire` and Dagster's `retention_job` do.
     """
 
-    keep_snapshots: Annotated[int, Field(ge=1)] = DEFAULT_KEEP_SNAPSHOTS
+    keep_snapshots: Count = DEFAULT_KEEP_SNAPSHOTS
     keep_for: Seconds = DEFAULT_KEEP_FOR_SECONDS
     orphan_age: Seconds = DEFAULT_ORPHAN_AGE_SECONDS
     expire_every: Seconds | None = None
@@ -269,7 +270,7 @@ class TableConfig(AssetConfig):
     convert_after: Seconds = DEFAULT_CONVERT_AFTER_SECONDS
     compact_log: bool = True
     ingest: IngestConfig = IngestConfig()
-    commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
+    commit_rows: Count = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO

@@ -206,10 +206,16 @@ def _is_number(annotation: Any) -> bool:
     return annotation in (int, float)
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
-BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
-SecondsOrOff = Annotated[Literal["off"] | Annotated[float, Field(gt=0)], BeforeValidator(_seconds_or_off)]
+MAX_SECONDS = 3_155_760_000.0
+"""A century: the point in time that is so long ago is still a date."""
+MAX_BYTES = 2**60
+"""Sums of a few sizes are still numbers of 64 bits."""
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=MAX_SECONDS)]
+BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0, le=MAX_BYTES)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2, le=MAX_BYTES)]
+SecondsOrOff = Annotated[
+    Literal["off"] | Annotated[float, Field(gt=0, le=MAX_SECONDS)], BeforeValidator(_seconds_or_off)
+]
 AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
 Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]
 """What a check that fails does: it stops what is published from the table, it is only reported, or it is not run."""
@@ -220,6 +226,8 @@ TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), Af
 Owners = Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(_one_or_many)]
 Labels = Annotated[dict[str, str], BeforeValidator(_label_texts), AfterValidator(_labels)]
 Group = Annotated[str, AfterValidator(_group)]
+Count = Annotated[int, Field(ge=1, le=2**53)]
+"""A number of things; larger ones are not exact in the JSON that reports are."""
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), AfterValidator(_distinct)]
 NamesInOrder = Annotated[tuple[str, ...], AfterValidator(_not_empty), AfterValidator(_distinct)]
 

@@ -134,6 +134,10 @@ class DebeziumOptions:
     objects: str = "struct"
 
     def __post_init__(self) -> None:
+        if not self.placeholder:
+            raise ConfigError(
+                "placeholder is empty; leave it out, or set the connector's unavailable.value.placeholder"
+            )
         if self.tombstones not in {"ignore", "delete"}:
             raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
         if self.objects not in {"struct", "text"}:

@@ -33,7 +33,7 @@ from pipelines.decode.events import (
     tombstones,
     without_refused,
 )
-from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
+from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, options_of
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, SourceError
@@ -624,7 +624,7 @@ def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
             near = get_close_matches(name, valid, n=1)
             hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
             raise ConfigError(f"unknown option {name!r} of the format; {hint}")
-    return chosen.options(**options)
+    return options_of(chosen.options, options)
 
 
 def _with_plain_names(raw: RawEvents) -> RawEvents:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.decode.feed import options_of
 from pipelines.errors import ConfigError
 from pipelines.jsonscan import document_kernels
 from pipelines.jsonscan import value_kernels as kernels
@@ -248,6 +249,13 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:
             raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
+        if self.first_line < 1 or self.last_line < 0 or 0 < self.last_line < self.first_line:
+            raise ConfigError(
+                f"first_line {self.first_line} and last_line {self.last_line} leave no line: the first line is 1, and "
+                "last_line is 0 for the end of the file, or not before first_line"
+            )
+        if "" in self.comments:
+            raise ConfigError("comments has an empty prefix, with which every line begins; remove it")
         if self.batch_bytes > MAX_BATCH_BYTES:
             raise ConfigError(f"batch_bytes must be at most {MAX_BATCH_BYTES}, not {self.batch_bytes}")
         if self.unreadable not in {STOP, QUARANTINE}:
@@ -310,9 +318,7 @@ class FileOptions:
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:
         """Split options into those for files and those for the format."""
         names = {f.name for f in fields(cls)}
-        own: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in options.items() if name in names
-        }
+        own = {name: value for name, value in options.items() if name in names}
         if isinstance(own.get("comments"), str):
             own["comments"] = (own["comments"],)
-        return cls(**own), {name: value for name, value in options.items() if name not in names}
+        return options_of(cls, own), {name: value for name, value in options.items() if name not in names}

@@ -258,7 +258,7 @@ def take_rows(batches: Iterable[pa.RecordBatch], num_rows: int | None) -> Iterat
         if batch is None:
             return
         if left is not None:
-            batch = batch.slice(0, left)
+            batch = batch.slice(0, min(left, batch.num_rows))
             left -= batch.num_rows
         yield batch
 

@@ -125,6 +125,7 @@ def test_limit_cuts_rows_and_counts(tmp_path: Path) -> None:
     scan = scan_of(table)
     assert scan.limit(3).to_table().num_rows == 3
     assert scan.limit(3).count() == 3
+    assert scan.limit(10**20).to_table().num_rows == scan.limit(10**20).count() == scan.count()
     assert scan.limit(100).count() == 8
     assert scan.limit(3).limit(5).row_limit == 3
     assert scan.limit(0).to_table().num_rows == 0

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.decode.batches import RawEvents, from_documents
+from pipelines.decode.feed import options_of
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.registry import FORMATS
 from pipelines.sources.file_options import FileOptions
@@ -118,3 +119,38 @@ def test_formats_of_json_alone_refuse_files_of_columns(name: str) -> None:
 def test_debezium_avro_has_no_option_for_undeclared_objects() -> None:
     with pytest.raises(ConfigError, match="objects has no effect for debezium-avro"):
         read("debezium-avro", LINE, options={"objects": "text"})
+
+
+WRONG: dict[str, Any] = {
+    "text": [5, 1.5, True, ["a"], {"a": "b"}],
+    "a whole number": ["x", 1.5, True, None, [1]],
+    "true or false": ["yes", 1, None, []],
+    "a list of texts": ["a", 5, [5], [None], {"a": "b"}],
+    "a mapping of texts": ["a", 5, ["a"], {"a": 1}, {1: "a"}],
+}
+
+
+@pytest.mark.parametrize("kind", [FileOptions, *{format.options: None for format in FORMATS.values()}])
+def test_every_option_of_another_type_is_refused_without_its_value(kind: type) -> None:
+    for option in fields(kind):
+        with pytest.raises(ConfigError, match=f"^{option.name} must be ") as refused:
+            options_of(kind, {option.name: object()})
+        words = str(refused.value).removeprefix(f"{option.name} must be ").partition(", not ")[0]
+        for value in WRONG[words]:
+            if (option.name, value) == ("comments", "a") or (value is None and option.default is None):
+                continue
+            with pytest.raises(ConfigError, match=f"^{option.name} must be {words}, not "):
+                options_of(kind, {option.name: value})
+
+
+def test_options_may_be_text_as_environment_variables_are() -> None:
+    options, _ = FileOptions.split({"batch_rows": "10", "header": "false", "comments": "#"})
+    assert (options.batch_rows, options.header, options.comments) == (10, False, ("#",))
+
+
+@pytest.mark.parametrize(
+    "options", [{"first_line": 0}, {"last_line": -1}, {"first_line": 3, "last_line": 2}, {"comments": ["#", ""]}]
+)
+def test_options_that_leave_no_line_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"leave no line|empty prefix"):
+        FileOptions.split(options)
