@@ -117,6 +117,8 @@ class PublishedConfig(AssetConfig):
             raise ValueError(
                 "a schedule builds the last hour, day, month or year, so the table must be partitioned by time"
             )
+        if self.start is not None and partition is None:
+            raise placed("start applies only to a table with a partition; add partition: ..., or remove it", "start")
         if self.start is not None and partition is not None and partition.is_time:
             partition.period(self.start)
         if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pipelines.decode.casting import cast_each
 from pipelines.decode.json_columns import TEXT_KINDS, json_text
 from pipelines.decode.value_types import Encoding, ValueType, describe
+from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
 
@@ -284,6 +285,10 @@ UNDECIDED = (
     "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
 )
 UNTYPED = " has no element that shows the type of the column; add types: {{{0}.element: string}} or another type"
+UNFIT_MEMBER = (
+    ": a member has a value of another type than in other events, or a list whose elements show none; add types: "
+    "{{{0}.MEMBER: ...}} or {{{0}.MEMBER.element: ...}}"
+)
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
 
@@ -302,6 +307,9 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
         values = pc.binary_join_element_wise(kinds, values, " ")
         verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
         texts = _joined(f"column {name}: ", values, verdict)
+        if wanted.inferred and pa.types.is_struct(wanted.arrow):
+            is_object = pa.array(some.of_kind(kernels.OBJECT))
+            texts = pc.if_else(is_object, _joined("", texts, UNFIT_MEMBER.format(name)), texts)
         if pa.types.is_decimal(wanted.arrow) and wanted.encoding is Encoding.NATURAL:
             is_text = pa.array(some.of_kind(*TEXT_KINDS))
             texts = pc.if_else(is_text, _joined("", texts, UNDECIDED.format(name)), texts)

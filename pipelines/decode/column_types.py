@@ -111,7 +111,7 @@ def _struct(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueT
     known = tuple((name, member) for name, member in members if not pa.types.is_null(member.arrow))
     if not known:
         return None
-    return ValueType(pa.struct([pa.field(name, member.arrow) for name, member in known]), members=known)
+    return ValueType(pa.struct([pa.field(name, member.arrow) for name, member in known]), members=known, inferred=True)
 
 
 def _list(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueType | None:
@@ -172,7 +172,7 @@ def resolve_types(
             given = as_written(given, declared[name])
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
-        found = infer_together(columns, inference, placeholders) if given is None else given
+        found = infer_together(_comparable(columns, known), inference, placeholders) if given is None else given
         if given is None and is_text and target in keys and pa.types.is_floating(found.arrow) and _any_whole(columns):
             found = ValueType(pa.int64())
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
@@ -253,11 +253,36 @@ def _fit_to_known(given: ValueType, known: pa.DataType, *, is_text: bool) -> Val
 def _infer_for_known(found: ValueType, known: pa.DataType) -> ValueType:
     """Inference only finds wide types (long, double); the mirror's narrower one is kept unless values need more."""
     if pa.types.is_nested(known) and found.members and pa.types.is_nested(found.arrow):
-        both = widened(known, found.arrow)
-        return from_arrow(known if both is None else both)
+        return _inferred(from_arrow(_extended(known, found.arrow)))
     if known == pa.int32() and found.arrow == pa.int64():
         return ValueType(pa.int32(), widens=True)
-    return from_arrow(known)
+    return _inferred(from_arrow(known))
+
+
+def _comparable(columns: list["SpanColumn | pa.Array"], known: pa.DataType | None) -> list["SpanColumn | pa.Array"]:
+    """The values that may belong into a known nested column: others are wrong whatever they are."""
+    if known is None or not pa.types.is_nested(known):
+        return columns
+    kinds = (kernels.ARRAY,) if pa.types.is_list(known) else (kernels.OBJECT,)
+    return [c.without(c.has_value & ~c.of_kind(*kinds)) if isinstance(c, SpanColumn) else c for c in columns]
+
+
+def _extended(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The known type with members that were found in addition, widened where that is possible, else unchanged."""
+    if pa.types.is_struct(known) and pa.types.is_struct(found):
+        members = {known.field(i).name: known.field(i).type for i in range(known.num_fields)}
+        for i in range(found.num_fields):
+            name, arrow = found.field(i).name, found.field(i).type
+            members[name] = _extended(members[name], arrow) if name in members else arrow
+        return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
+    if pa.types.is_list(known) and pa.types.is_list(found):
+        return pa.list_(pa.field("element", _extended(known.value_type, found.value_type)))
+    both = widened(known, found)
+    return known if both is None else both
+
+
+def _inferred(type_: ValueType) -> ValueType:
+    return replace(type_, inferred=True, members=tuple((name, _inferred(member)) for name, member in type_.members))
 
 
 def _reshaped(given: ValueType, arrow: pa.DataType) -> ValueType:

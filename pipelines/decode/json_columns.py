@@ -432,10 +432,12 @@ def binaries(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def structs(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Objects as structs; members that the type lacks are left out."""
+    """Objects as structs; members that a declared type lacks are left out, and wrong if the type is inferred."""
     names = [name for name, _ in wanted.members]
-    objects = scan_objects(column.documents(kernels.OBJECT), names, learn=False)
+    objects = scan_objects(column.documents(kernels.OBJECT), names, learn=wanted.inferred)
     bad = column.has_value & ~objects.is_object
+    for name in objects.names[len(names) :]:
+        bad |= objects.column(name).has_value
     arrays = []
     for name, member in wanted.members:
         array, wrong = decode(objects.column(name), member)

@@ -63,6 +63,8 @@ class ValueType:
         explicit: set by the config, so that conversions such as numbers to text are allowed.
         widens: whether an int becomes a long if a value needs it.
         into: the column's type, if it differs: decoded values must fit it unchanged.
+        inferred: derived from values alone. Members that a declared struct lacks are left out; a value with a member that an
+            inferred one lacks is wrong, because nobody decided that the member is not wanted.
         scale: scale of a decimal's unscaled value in bytes or base64, if it is not that of the type: Iceberg's decimals
             have scales of 0 to 38, other schemas any.
     """
@@ -74,6 +76,7 @@ class ValueType:
     widens: bool = False
     into: pa.DataType | None = None
     scale: int | None = None
+    inferred: bool = False
 
 
 def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
@@ -238,8 +241,13 @@ def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], 
     Raises:
         ConfigError: a path to a member that the type does not have.
     """
-    if not wanted or pa.types.is_null(found.arrow):
+    if not wanted:
         return found
+    if pa.types.is_null(found.arrow):
+        if {path[0] for path in wanted} != {"element"}:
+            return found
+        nothing = ValueType(pa.null())
+        found = ValueType(pa.list_(pa.null()), members=(("element", nothing),))  # of lists without elements
     known = dict(found.members)
     lost = {path[0] for path in wanted} - set(known)
     if not pa.types.is_nested(found.arrow) or (lost and not pa.types.is_struct(found.arrow)):

@@ -249,13 +249,7 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:
             raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
-        if self.first_line < 1 or self.last_line < 0 or 0 < self.last_line < self.first_line:
-            raise ConfigError(
-                f"first_line {self.first_line} and last_line {self.last_line} leave no line: the first line is 1, and "
-                "last_line is 0 for the end of the file, or not before first_line"
-            )
-        if "" in self.comments:
-            raise ConfigError("comments has an empty prefix, with which every line begins; remove it")
+        self._check_lines()
         if self.batch_bytes > MAX_BATCH_BYTES:
             raise ConfigError(f"batch_bytes must be at most {MAX_BATCH_BYTES}, not {self.batch_bytes}")
         if self.unreadable not in {STOP, QUARANTINE}:
@@ -275,6 +269,15 @@ class FileOptions:
             self.check_for(layout)
         elif self.key_separator is not None:
             raise ConfigError("key_separator requires layout: keyed-lines; no other layout has keys on its lines")
+
+    def _check_lines(self) -> None:
+        if self.first_line < 1 or self.last_line < 0 or 0 < self.last_line < self.first_line:
+            raise ConfigError(
+                f"first_line {self.first_line} and last_line {self.last_line} leave no line: the first line is 1, and "
+                "last_line is 0 for the end of the file, or not before first_line"
+            )
+        if "" in self.comments:
+            raise ConfigError("comments has an empty prefix, with which every line begins; remove it")
 
     @property
     def max_event_bytes(self) -> int:

@@ -123,6 +123,10 @@ published:
         (with_lines("maintenance: {keep_log: 99999999999d}"), "keep_log: must be at most"),
         (with_lines("memory_limit_bytes: 99999999999999999999"), "memory_limit_bytes: must be at most"),
         (with_lines("commit_rows: 99999999999999999999"), "commit_rows: must be at most"),
+        (
+            MINIMAL + "published:\n  a.b: {sql: select 1 as a, start: 2026-01-01}\n",
+            "start applies only to a table with a partition",
+        ),
         (MINIMAL + "threads: true\n", "threads: must be a number, not true"),
         (with_lines("types: [a]"), "types: must be a mapping, with one `name: value` per line, not ['a']"),
         ("tables:", "nevermore.yaml:1: tables: must be a mapping, with one `name: value` per line, not nothing"),

@@ -143,3 +143,33 @@ def test_declared_nanoseconds_are_kept_as_numbers_where_config_says_long() -> No
     decoded = read(event("c", {"id": 1, "at": 1_600_000_000_000_001_001}), tables=(feed,))
     assert changes(decoded, "after")[0]["after"]["at"] == 1_600_000_000_000_001_001
     assert decoded.skipped == {}
+
+
+@pytest.mark.parametrize("wrong", [{"x": "t"}, "text", [1], 5, {"x": {"y": 1}}])
+@pytest.mark.parametrize("wrong_first", [True, False])
+def test_a_new_member_is_kept_whatever_other_events_have(wrong: Any, wrong_first: bool) -> None:  # noqa: FBT001 - a parameter
+    rows = [{"id": 1, "a": wrong}, {"id": 2, "a": {"x": 1, "w": 5}}]
+    events = [event("c", row) for row in (rows if wrong_first else rows[::-1])]
+    decoded = read(*events, known_types={"a": pa.struct([("x", pa.int64())])})
+    assert changes(decoded, "after") == [{"after": {"id": 2, "a": {"x": 1, "w": 5}}}]
+    assert len(reasons(decoded)) == 1
+
+
+@pytest.mark.parametrize("value", [[], [None], [[]]])
+@pytest.mark.parametrize("known", [None, pa.struct([("x", pa.int64())])])
+def test_a_list_without_elements_in_a_member_of_unknown_type_is_rejected(value: Any, known: pa.DataType | None) -> None:
+    events = [event("c", {"id": 1, "a": {"x": 1, "z": value}}), event("c", {"id": 2, "a": {"x": 2, "z": None}})]
+    decoded = read(*events, known_types={} if known is None else {"a": known})
+    assert changes(decoded, "after") == [{"after": {"id": 2, "a": {"x": 2}}}]
+    ((offset, reason),) = reasons(decoded)
+    assert offset == 1
+    assert "{a.MEMBER.element: ...}" in reason
+
+
+@pytest.mark.parametrize(
+    ("types", "value"), [({"a.element": "long"}, []), ({"a.z.element": "long"}, {"x": 1, "z": []})]
+)
+def test_lists_without_elements_are_read_once_the_config_says_what_they_hold(types: dict[str, str], value: Any) -> None:
+    decoded = read(event("c", {"id": 1, "a": value}), types=types)
+    assert not reasons(decoded)
+    assert changes(decoded, "after") == [{"after": {"id": 1, "a": value}}]

@@ -130,7 +130,7 @@ WRONG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", [FileOptions, *{format.options: None for format in FORMATS.values()}])
+@pytest.mark.parametrize("kind", [FileOptions, *{known.options: None for known in FORMATS.values()}])
 def test_every_option_of_another_type_is_refused_without_its_value(kind: type) -> None:
     for option in fields(kind):
         with pytest.raises(ConfigError, match=f"^{option.name} must be ") as refused:
