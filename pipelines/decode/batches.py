@@ -317,7 +317,8 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
             in_style = pc.match_substring_regex(texts, _DATE_IN_A_STYLE)
             texts = pc.if_else(in_style, _joined("", texts, DATE_STYLE_HINT), texts)
     else:
-        texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+        verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
+        texts = _joined(f"column {name}: ", values, verdict)
     return per_event(texts, bad)
 
 

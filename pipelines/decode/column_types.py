@@ -64,13 +64,21 @@ def infer_together(
     """Infer the type of a column from several images of the same events."""
     spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
     if len(spans) < len(columns):
-        return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
+        arrow = plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type)
+        return NOTHING if _has_no_elements(arrow) else from_arrow(arrow)
     given = [column for column in spans if column.kinds[_GIVEN].any()]
     if len(given) > 1 and not any(column.kinds[_NESTED].any() for column in given):
         each = {infer(column, options) for column in given}
         if len(each) == 1:
             return each.pop()
     return infer(_joined(given or spans[:1]), options)
+
+
+def _has_no_elements(arrow: pa.DataType) -> bool:
+    """Whether this is the type of lists without elements, as pyarrow writes them to Parquet."""
+    while pa.types.is_list(arrow):
+        arrow = arrow.value_type
+    return bool(pa.types.is_null(arrow))
 
 
 def infer(column: SpanColumn, options: InferenceOptions, depth: int = 0) -> ValueType:

@@ -125,3 +125,18 @@ def test_columns_of_files_widen_those_of_the_mirror() -> None:
     feed = TableFeed(name=TABLE, key=("id",), known_types={"id": pa.int64(), "x": pa.decimal128(5, 2)})
     decoded = decode(raw, FeedConfig(format="dms", tables=(feed,)))
     assert decoded.tables[TABLE].row_type.field("x").type == pa.decimal128(12, 2)
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [({}, [{"id": 2, "x": None}]), ({"x.element": "long"}, [{"id": 1, "x": []}, {"id": 2, "x": None}])],
+)
+def test_lists_without_elements_in_files_are_rejected_unless_declared(types: dict[str, str], wanted: list[Any]) -> None:
+    from pipelines.decode.batches import RawEvents
+
+    rows = pa.table({"Op": ["I", "I"], "id": [1, 2], "x": pa.array([[], None], pa.list_(pa.null()))})
+    raw = RawEvents(pa.array(["", ""]).dictionary_encode(), pa.array([1, 2]), rows=rows)
+    decoded = decode(raw, FeedConfig(format="dms", tables=(TableFeed(name=TABLE, key=("id",), types=types),)))
+    found = decoded.tables[TABLE].table.column("after").to_pylist()
+    assert [{"x": None, **row} for row in found] == wanted
+    assert decoded.rejected.num_rows == 2 - len(wanted)
