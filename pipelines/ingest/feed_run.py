@@ -381,10 +381,13 @@ class LiveRound:
         if table.position is None:
             return
         try:
-            self._live.check_table(source_table, table.position)
+            moved = self._live.check_table(source_table, table.position)
         except LoadOutdatedError as outdated:
             _log.warning("%s", outdated)
             table.remove_all(outdated.position)
+        else:
+            if moved is not None:
+                table.move(moved)
 
     def _loads(self, reading: "Reading", table: TableIngest) -> bool:
         """Load what existed before the stream; whether the table can go on to the stream."""

@@ -7,7 +7,7 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -262,13 +262,24 @@ class TableIngest:
         Raises:
             PipelineError: the removal cannot be committed.
         """
+        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
+        self._go_on([given], position)
+
+    def move(self, position: str) -> None:
+        """Log that the table goes on at another position, up to which it has all changes. What was not committed is dropped.
+
+        Raises:
+            PipelineError: it cannot be committed.
+        """
+        self._go_on([], position)
+
+    def _go_on(self, changes: list[dict[str, Any]], position: str) -> None:
         self._pending.clear()
         self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
         key = self.key or self.known_key
         row_type = pa.struct([pa.field(name, kind) for name, kind in self.known_types.items()])
-        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
-        removal = ChangeBatch(pa.Table.from_pylist([given], change_schema(row_type, key)), row_type, key)
-        self.add(removal, Rejected.none(), position, BatchEnd.TRANSACTION)
+        table = pa.Table.from_pylist(changes, change_schema(row_type, key))
+        self.add(ChangeBatch(table, row_type, key), Rejected.none(), position, BatchEnd.TRANSACTION)
         self.flush()
 
     @property

@@ -154,8 +154,11 @@ class LiveSource(Protocol):
         """
         ...
 
-    def check_table(self, source_table: str, position: str) -> None:
+    def check_table(self, source_table: str, position: str) -> str | None:
         """Refuse a table of which changes after a position were not recorded.
+
+        Returns:
+            The same position in other words, if the source is another server with the same changes; otherwise None.
 
         Raises:
             SourceError: it is another table than the one that was read, or was not recorded for some time.

@@ -26,6 +26,10 @@ class Gtids(Protocol):
         """Add a transaction."""
         ...
 
+    def contains(self, gtid: Gtid) -> bool:
+        """Whether it has a transaction."""
+        ...
+
     def is_within(self, other: Self) -> bool:
         """Whether the other set has all transactions of this one."""
         ...
@@ -45,9 +49,23 @@ class MariaGtids:
             domain, server, number = part.strip().split("-")
             self.last[domain] = int(number), int(server)
 
+    @classmethod
+    def from_log(cls, body: memoryview) -> "MariaGtids":
+        """The set of an event that tells what earlier files have."""
+        made = cls()
+        for number in range(int.from_bytes(body[:4], "little") & 0x0FFFFFFF):
+            part = body[4 + 16 * number : 20 + 16 * number]
+            domain, server, sequence = (int.from_bytes(part[p:q], "little") for p, q in ((0, 4), (4, 8), (8, 16)))
+            made.add(Gtid(str(domain), sequence, server))
+        return made
+
     def add(self, gtid: Gtid) -> None:
         """See `Gtids`."""
         self.last[gtid.source] = gtid.number, gtid.server
+
+    def contains(self, gtid: Gtid) -> bool:
+        """See `Gtids`."""
+        return gtid.number <= self.last.get(gtid.source, (-1, 0))[0]
 
     def is_within(self, other: "MariaGtids") -> bool:
         """See `Gtids`."""
@@ -98,6 +116,10 @@ class MysqlGtids:
     def add(self, gtid: Gtid) -> None:
         """See `Gtids`."""
         self._include(gtid.source, gtid.number, gtid.number)
+
+    def contains(self, gtid: Gtid) -> bool:
+        """See `Gtids`."""
+        return self.has(gtid.source, gtid.number, gtid.number)
 
     def _include(self, source: str, first: int, last: int) -> None:
         firsts, lasts = self._intervals.setdefault(source, ([], []))

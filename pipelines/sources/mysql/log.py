@@ -6,7 +6,7 @@ Every event must begin where the last one ended: a connection that skips or repe
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from uuid import UUID
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
-from pipelines.sources.mysql.gtids import Gtid, MysqlGtids
+from pipelines.sources.mysql.gtids import Gtid, MariaGtids, MysqlGtids
 from pipelines.sources.mysql.position import file_name, parts_of, place
 from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
 
@@ -111,10 +111,17 @@ class LogReader:
         """Ask for the events from a place on.
 
         Raises:
-            SourceError: the server cannot be reached.
+            SourceError: the server cannot be reached, or another one answers now.
         """
         self.base, self.at = base, at
         self._connection: Any = connect(server.source)
+        identity = server.identity()
+        with reported("the binary log cannot be read"):
+            if server.identity_on(self._connection) != identity:
+                self._connection.close()
+                raise SourceError(
+                    "another server answers than a moment before; the next run reads it from the right place"
+                )
         number, offset = parts_of(at)
         self._number, self._offset = number, offset
         self._is_in_header = True
@@ -302,6 +309,35 @@ def gtids_at(server: Server, base: str, at: int) -> MysqlGtids:
             f"the binary log ended before {file_name(base, parts_of(at)[0])}:{parts_of(at)[1]}; run again"
         )
     return found
+
+
+def place_of(server: Server, base: str, numbers: Sequence[int], wanted: MariaGtids | MysqlGtids) -> int | None:
+    """The place up to which a log has exactly these transactions; None if it has none.
+
+    Args:
+        server: where the log is.
+        base: name of its files without their numbers.
+        numbers: numbers of its files, oldest first.
+        wanted: the transactions.
+
+    Raises:
+        SourceError: the log cannot be read.
+    """
+    for number in reversed(numbers):
+        found: Any = None
+        with closing(LogReader(server, base, place(number, _FIRST))) as reader:
+            for event in reader.events():
+                if event.kind in {MYSQL_PREVIOUS, GTID_LIST} and found is None:
+                    found = (MariaGtids if event.kind == GTID_LIST else MysqlGtids).from_log(event.body)
+                    if not found.is_within(wanted):
+                        break  # an earlier file may have the place
+                elif event.kind in {GTID, MYSQL_GTID} and found is not None:
+                    if not wanted.contains(gtid_in(event)):
+                        return event.begin if str(found) == str(wanted) else None
+                    found.add(gtid_in(event))
+            else:
+                return reader.at if str(found) == str(wanted) else None
+    return None
 
 
 def rows_in(event: LogEvent) -> tuple[int, memoryview]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,11 +120,13 @@ class MysqlReader:
         self.source = source
         self._server = Server(source)
         self._names: tuple[str, ...] = ()
-        self._base = self._uuid = ""
+        self._base = self._uuid = self._identity = ""
         self._start = 0
         self._start_gtid = ""
         self._reached: tuple[int, str] | None = None
         self._verified: set[tuple[int, str]] = set()
+        self._moved: dict[str, MysqlPosition] = {}
+        """Positions of another server, and where they are in the log of this one."""
         self._described: dict[bytes, MysqlTable] = {}
 
     @property
@@ -135,10 +138,14 @@ class MysqlReader:
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""
         self._server.check()
-        self._uuid = self._server.uuid
+        if self._identity != (identity := self._server.identity()):
+            self._verified.clear()
+        self._identity, self._uuid = identity, self._server.uuid
         self._base, written = self._server.written()
-        known = [MysqlPosition.from_json(text) for text in positions.values() if text is not None]
-        self._check(known, written)
+        self._moved = {}
+        texts = [text for text in positions.values() if text is not None]
+        self._check(texts, written)
+        known = [self._moved.get(text) or MysqlPosition.from_json(text) for text in texts]
         if not known:
             self._start, self._start_gtid = self._now()
         else:
@@ -165,49 +172,61 @@ class MysqlReader:
         self._verified.add((at, gtid))
         return at, gtid
 
-    def _check(self, known: Sequence[MysqlPosition], written: int) -> None:
-        """Refuse positions that this server's log does not have.
+    def _check(self, texts: Sequence[str], written: int) -> None:
+        """Refuse positions that this server's log does not have; find those of a server whose transactions it has.
 
         Raises:
-            SourceError: the log was removed, or this is another server.
+            SourceError: the log was removed, or this is a server without these transactions.
         """
-        unverified = sorted({p.at: p for p in known if (p.at, p.gtid) not in self._verified}.items())
+        positions = {text: MysqlPosition.from_json(text) for text in texts}
+        unverified = {text: p for text, p in positions.items() if (p.at, p.gtid) not in self._verified}
         if not unverified:
             return
         files = {log_number(name) for name in self._server.files()}
-        for at, position in unverified:
-            where = f"{position.file}:{parts_of(at)[1]}"
-            if position.base != self._base:
-                raise lost(f"the log files of the server are named {self._base}, not {position.base}", position)
-            if parts_of(at)[0] not in files and at <= written:
-                raise lost(f"the server has removed {position.file} (binlog_expire_logs_seconds, PURGE)", position)
-            if not self._server.is_mariadb:
-                self._check_mysql(position, is_reached=at <= written)
-                continue
-            found = None if at > written else self._server.gtid_at(self._base, at)
-            if found is None or str(MariaGtids(found)) != position.gtid:
-                has = "does not reach it" if at > written else f"has gtid {found or 'none'} there"
-                raise lost(
-                    f"this is not the server that was read before, or its log began again: the position is {where} with gtid "
-                    f"{position.gtid or 'none'}, and its log {has}. Connect to the former server; otherwise it is not known "
-                    "which changes are missing",
-                    position,
-                )
-            self._verified.add((at, position.gtid))
+        for text, position in sorted(unverified.items(), key=lambda item: item[1].at):
+            if self._is_here(position, written, files):
+                self._verified.add((position.at, position.gtid))
+            else:
+                self._moved[text] = self._found(position, written, sorted(files))
 
-    def _check_mysql(self, position: MysqlPosition, *, is_reached: bool) -> None:
-        executed = self._server.executed()
-        if position.server == self._uuid and is_reached and MysqlGtids(position.gtid).is_within(executed):
-            self._verified.add((position.at, position.gtid))
-            return
-        has = f"has server_uuid {self._uuid}, gtid_executed {executed}"
-        raise lost(
-            f"this is not the server that was read before, or its log began again: the position is "
-            f"{position.file}:{parts_of(position.at)[1]} of server {position.server or 'unknown'} with gtid "
-            f"{position.gtid or 'none'}, and this one {has}. Connect to the former server; otherwise it is not known which "
-            "changes are missing",
-            position,
-        )
+    def _is_here(self, position: MysqlPosition, written: int, files: Collection[int]) -> bool:
+        """Whether the place of a position in this log is the one that was read."""
+        at = position.at
+        if position.base != self._base or at > written or parts_of(at)[0] not in files:
+            return False
+        if self._server.is_mariadb:
+            return str(MariaGtids(self._server.gtid_at(self._base, at) or "")) == position.gtid
+        return position.server == self._uuid and MysqlGtids(position.gtid).is_within(self._server.executed())
+
+    def _found(self, position: MysqlPosition, written: int, files: Sequence[int]) -> MysqlPosition:
+        """The same position in the log of another server, such as a replica that took over.
+
+        Raises:
+            SourceError: this server does not have its transactions yet, or its log has no such place.
+        """
+        at, of = position.at, f"{position.file}:{parts_of(position.at)[1]}"
+        is_same = position.base == self._base if self._server.is_mariadb else position.server == self._uuid
+        wanted: Any = MariaGtids(position.gtid) if self._server.is_mariadb else MysqlGtids(position.gtid)
+        executed: Any = MariaGtids(self._now()[1]) if self._server.is_mariadb else self._server.executed()
+        what = f"the position is {of} of server {position.server or 'unknown'} with gtid {position.gtid or 'none'}"
+        if not wanted.is_within(executed):
+            raise lost(
+                f"this is not the server that was read before, or its log began again: {what}, and this one has gtid {executed}. If "
+                "it is a replica that is behind, wait for it; otherwise connect to the former server, as it is not known which "
+                "changes are missing",
+                position,
+            )
+        place = log.place_of(self._server, self._base, files, wanted) if position.gtid else None
+        if place is None and is_same and at <= written and parts_of(at)[0] not in files:
+            raise lost(f"the server has removed {position.file} (binlog_expire_logs_seconds, PURGE)", position)
+        if place is None:
+            raise lost(
+                f"this is not the server that was read before, or its log began again: {what}, and its log has no place with "
+                "exactly these transactions before it: they were removed, or are in another order (replica_preserve_commit_order), "
+                "or it has some of its own. Connect to the former server; otherwise it is not known which changes are missing",
+                position,
+            )
+        return replace(position, base=self._base, at=place, server=self._uuid)
 
     def news(self, positions: Collection[str | None]) -> str | None:
         """See `TellsNews`: what any table of the server changed counts, as the log is one for all."""
@@ -218,10 +237,20 @@ class MysqlReader:
         known = [MysqlPosition.from_json(position) for position in positions if position is not None]
         return where if any((position.base, position.at) != (base, written) for position in known) else None
 
-    def check_table(self, source_table: str, position: str) -> None:
+    def check_table(self, source_table: str, position: str) -> str | None:
         """See `LiveSource`. A table that was dropped and created again is seen in the log; other engines have no moment to load at."""
         MysqlPosition.from_json(position)
         self._server.check_engine(source_table)
+        moved = self._moved.get(position)
+        if moved is None:
+            return None
+        if moved.load is not None:
+            why = (
+                f"{source_table}: this is another server than the one that it was loaded from, so the load begins again"
+            )
+            raise LoadOutdatedError(why, replace(moved, load=Load()).to_json())
+        self._verified.add((moved.at, moved.gtid))
+        return moved.to_json()
 
     def is_loaded(self, position: str | None) -> bool:
         """See `LiveSource`."""

@@ -217,6 +217,22 @@ class Server:
         """What tells a MySQL server from others; MariaDB has nothing like it."""
         return "" if self.is_mariadb else str(self.value("SELECT @@server_uuid"))
 
+    @staticmethod
+    def identity_on(connection: Any) -> str:
+        """What tells the server of a connection from others, as far as it can be told."""
+        unique = "@@hostname, ':', @@port" if is_mariadb(connection) else "@@server_uuid"
+        return str(rows_of(connection, f"SELECT CONCAT({unique}, ':', @@server_id)")[0][0])
+
+    def identity(self) -> str:
+        """See `identity_on`.
+
+        Raises:
+            SourceError: the server cannot be reached.
+        """
+        self.value("SELECT 1")  # connects
+        with reported("a query to MySQL failed"):
+            return self.identity_on(self._connection)
+
     def _numbers(self) -> tuple[int, ...]:
         return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
 
