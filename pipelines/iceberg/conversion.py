@@ -315,9 +315,10 @@ class _Conversion:
         return time.monotonic() - self._began
 
     def _resolve(self, state: _State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
-        check_listed_once(self._name, state.plan)
         leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
         touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in deletes_of(task))]
+        if touched:
+            check_listed_once(self._name, state.plan)
         older = {task.data_file.path: _positions_of(task) for task in touched}
         added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
         leaving |= _superseded(touched, added)
@@ -464,9 +465,10 @@ def as_vectors(
     table = _with_changes(open_table(delta.table), delta)
     uncommitted = [_uncommitted(file, table.metadata) for file in keys]
     plan = table.scan().with_options(options).select().plan(uncommitted)
-    check_listed_once(".".join(delta.table.name()), plan)
     new = {_name(file) for file in uncommitted}
     touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
+    if touched:
+        check_listed_once(".".join(delta.table.name()), plan)
     vectors = _written(touched, plan.context, delta, has_vectors=True)
     delta.storage.remove(file.path for file in keys)
     return [*others, *vectors.values()], NamedFiles(frozenset(_superseded(touched, vectors)))
