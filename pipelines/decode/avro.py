@@ -1,30 +1,27 @@
 """Avro schemas and messages of feeds.
 
-Contains the value types of Avro fields, decoding of many messages in one call, and schemas by id from a registry or
-a folder. Avro container files are read in `sources/file_reader.py`.
+Contains the value types of Avro fields and decoding of many messages in one call. Avro container files are read in
+`sources/file_reader.py`.
 """
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from operator import itemgetter
-from pathlib import Path
-from threading import Lock
-from time import monotonic
-from typing import Any, Protocol
-from urllib.parse import quote
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
+from numpy.typing import NDArray
 
 from pipelines.decode.feed_schemas import decimal_type, logical_type
+from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import SourceError
 from scan_core import Mask
 from scan_core.files import AvroField, encode_long, parse_record
 
@@ -179,6 +176,28 @@ _BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
 """What fastavro and Arrow raise on bytes that are not a value of the schema."""
 
 
+class AvroMessages:
+    """How messages in Avro are framed: the value follows the id of its schema."""
+
+    kind = SchemaKind.AVRO
+
+    @staticmethod
+    def prefix_lengths(messages: pa.BinaryArray, header: int) -> NDArray[np.int64]:
+        """Bytes in front of each value; 0 where they are broken."""
+        sizes = pc.fill_null(pc.binary_length(messages), 0).to_numpy()
+        return np.where(sizes >= header, header, 0).astype(np.int64)
+
+    @staticmethod
+    def reader(schema: RegisteredSchema, _: bytes, *, is_key: bool) -> "AvroReader | None":
+        """The reader of a schema; None for keys that are a plain value, which name no column.
+
+        Raises:
+            SourceError: not the schema of a record, or one that cannot be read.
+        """
+        document = complete_document(schema)
+        return None if is_key and not is_record(document) else reader_of(document)
+
+
 @dataclass(frozen=True)
 class AvroReader:
     """Reads the values of one schema.
@@ -194,6 +213,27 @@ class AvroReader:
     types: Mapping[str, ValueType]
     schema: Any
     plain: Any
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
+        """Read the values as rows of physical columns, and the mask of invalid ones (NULL in every column)."""
+        bad = np.asarray(values.is_null()).copy()
+        parts: list[tuple[int, pa.Table]] = []
+        pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
+        while pending:
+            first, last = pending.pop()
+            piece = values.slice(first, last - first)
+            table = None if piece.null_count else _read(piece, self)
+            if table is not None:
+                parts.append((first, table))
+            elif last - first > 1:
+                middle = (first + last) // 2
+                pending += [(middle, last), (first, middle)]
+            else:
+                bad[first] = True
+                parts.append((first, _nothing(self)))
+        schema = pa.schema([pa.field(f.name, f.type.meant) for f in self.fields])
+        tables = [table for _, table in parts]
+        return (pa.concat_tables(tables).combine_chunks() if tables else pa.Table.from_batches([], schema=schema)), bad
 
 
 @lru_cache(maxsize=1024)
@@ -225,6 +265,36 @@ def reader_of(document: str) -> AvroReader:
     return AvroReader(fields, types, parsed, array)
 
 
+@lru_cache(maxsize=1024)
+def complete_document(schema: RegisteredSchema) -> str:
+    """The text of a schema with each type that it references in place of the first mention of its name.
+
+    Raises:
+        SourceError: one of the schemas nests too deeply, or is not JSON.
+    """
+    if not schema.references:
+        return schema.text
+    try:
+        referenced = {name: load_schema(text) for name, text in schema.references}
+        return json.dumps(_completed(load_schema(schema.text), referenced))
+    except ValueError as error:
+        raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {schema.text[:120]!r}") from error
+
+
+def _completed(schema: Any, referenced: dict[str, Any]) -> Any:
+    if isinstance(schema, str):
+        own = referenced.pop(schema, None)
+        return schema if own is None else _completed(own, referenced)
+    if isinstance(schema, list):
+        return [_completed(branch, referenced) for branch in schema]
+    if isinstance(schema, dict):
+        parts = {n: _completed(schema[n], referenced) for n in ("type", "items", "values") if n in schema}
+        if "fields" in schema:
+            parts["fields"] = [_completed(field, referenced) for field in schema["fields"]]
+        return {**schema, **parts}
+    return schema
+
+
 def is_record(document: str) -> bool:
     """Whether a schema is of a record, or is broken so that reading it says why; keys may be of a plain type."""
     try:
@@ -247,28 +317,6 @@ def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None
         return None if len(records) != count or stream.read(1) else _table(records, reader)
     except _BROKEN:
         return None
-
-
-def read_values(values: pa.BinaryArray, reader: AvroReader) -> tuple[pa.Table, Mask]:
-    """Read the values as rows of physical columns, and the mask of invalid ones (NULL in every column)."""
-    bad = np.asarray(values.is_null()).copy()
-    parts: list[tuple[int, pa.Table]] = []
-    pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
-    while pending:
-        first, last = pending.pop()
-        piece = values.slice(first, last - first)
-        table = None if piece.null_count else _read(piece, reader)
-        if table is not None:
-            parts.append((first, table))
-        elif last - first > 1:
-            middle = (first + last) // 2
-            pending += [(middle, last), (first, middle)]
-        else:
-            bad[first] = True
-            parts.append((first, _nothing(reader)))
-    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
-    tables = [table for _, table in parts]
-    return (pa.concat_tables(tables).combine_chunks() if tables else pa.Table.from_batches([], schema=schema)), bad
 
 
 def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:
@@ -311,219 +359,3 @@ def _holds_union(arrow: pa.DataType) -> bool:
     if pa.types.is_union(arrow):
         return True
     return any(_holds_union(arrow.field(i).type) for i in range(arrow.num_fields))
-
-
-MAX_KEPT_SCHEMAS = 1_000
-"""Limits the cache: a schema has a few kilobytes; feeds have one per table and version."""
-UNKNOWN_SECONDS = 60.0
-"""An unknown schema is asked for again after this time: replicas lag, and schemas are registered late."""
-TIMEOUT_SECONDS = 10.0
-RETRIES = 4
-_BACKOFF_SECONDS = 0.2
-_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-_MAX_REFERENCES = 200
-_NOT_FOUND = frozenset({40401, 40402, 40403})
-"""Error codes of a registry: subject, version or schema not found. A bare 404 means that there is no registry."""
-
-
-class UnknownSchemaError(SourceError):
-    """There is no schema of this id: events with it cannot be decoded, others can."""
-
-
-class Schemas(Protocol):
-    """Source of Avro schemas."""
-
-    def document(self, schema_id: int) -> str:
-        """Get the Avro schema of this id as self-contained JSON.
-
-        Raises:
-            UnknownSchemaError: there is no such schema.
-            SourceError: the schema cannot be fetched, or is not Avro.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class RegistryConfig:
-    """Address and access of a schema registry.
-
-    Attributes:
-        url: base address of the API, e.g. `http://localhost:8081`.
-        user: `name:secret` for basic authentication.
-        token: bearer token.
-        ca: file of certificates to trust.
-        timeout_seconds: timeout of one request.
-        retries: retries of requests that fail temporarily (no connection, 429, 5xx).
-    """
-
-    url: str
-    user: str | None = None
-    token: str | None = None
-    ca: str | None = None
-    timeout_seconds: float = TIMEOUT_SECONDS
-    retries: int = RETRIES
-
-
-@lru_cache(maxsize=16)
-def registry(config: RegistryConfig) -> "SchemaRegistry":
-    """The client of a registry, with its cache."""
-    return SchemaRegistry(config)
-
-
-@lru_cache(maxsize=16)
-def folder(path: str) -> "SchemaFolder":
-    """Use the schemas in a folder."""
-    return SchemaFolder(Path(path))
-
-
-class SchemaFolder:
-    """Schemas in files named by their id: `7.avsc`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def document(self, schema_id: int) -> str:
-        """See `Schemas`."""
-        if not self._path.is_dir():
-            raise ConfigError(f"schemas: no folder {self._path}")
-        file = self._path / f"{schema_id}.avsc"
-        try:
-            if file.is_file():
-                return file.read_text("utf-8")
-            if file.exists() or file.is_symlink():  # a FIFO would block
-                raise ConfigError(f"schemas: {file} is not a plain file: replace it by the schema with this id")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"schemas: {file} cannot be read: {error}") from error
-        raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
-
-
-class SchemaRegistry:
-    """Client of a schema registry, safe for threads: they take turns, and each schema is fetched once."""
-
-    def __init__(self, config: RegistryConfig) -> None:
-        self._config = config
-        self._lock = Lock()
-        self._kept: OrderedDict[int, str] = OrderedDict()
-        self._unknown: OrderedDict[int, float] = OrderedDict()
-        self._session: Any | None = None
-
-    def document(self, schema_id: int) -> str:
-        """See `Schemas`."""
-        with self._lock:
-            if schema_id in self._kept:
-                self._kept.move_to_end(schema_id)
-                return self._kept[schema_id]
-            asked = self._unknown.get(schema_id)
-            if asked is not None and monotonic() - asked < UNKNOWN_SECONDS:
-                raise UnknownSchemaError(f"no schema {schema_id}: the registry {self._config.url} does not know it")
-            try:
-                return self._asked(schema_id)
-            except UnknownSchemaError:
-                # Otherwise every batch with events of a lost schema would ask again.
-                self._unknown[schema_id] = monotonic()
-                if len(self._unknown) > MAX_KEPT_SCHEMAS:
-                    self._unknown.popitem(last=False)
-                raise
-
-    def _asked(self, schema_id: int) -> str:
-        found = self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
-        kind = found.get("schemaType") or "AVRO"
-        if kind != "AVRO":
-            raise SourceError(f"schema {schema_id} of {self._config.url} is {kind}; only Avro is supported")
-        document = found["schema"]
-        if found.get("references"):
-            document = json.dumps(self._complete(load_schema(document), self._referenced(found["references"])))
-        self._kept[schema_id] = document
-        if len(self._kept) > MAX_KEPT_SCHEMAS:
-            self._kept.popitem(last=False)
-        return str(document)
-
-    def _referenced(self, references: list[Mapping[str, Any]]) -> dict[str, Any]:
-        """The schemas that a schema references, directly or indirectly, by name."""
-        found: dict[str, Any] = {}
-        pending = list(references)
-        while pending:
-            reference = pending.pop()
-            if reference["name"] in found:
-                continue
-            if len(found) == _MAX_REFERENCES:
-                raise SourceError(f"a schema of {self._config.url} refers to more than {_MAX_REFERENCES} others")
-            subject, version = (quote(str(reference[name]), safe="") for name in ("subject", "version"))
-            place = f"/subjects/{subject}/versions/{version}"
-            answer = self._get(place, f"schema {reference['name']}")
-            found[reference["name"]] = load_schema(answer["schema"])
-            pending += answer.get("references") or []
-        return found
-
-    def _complete(self, schema: Any, referenced: dict[str, Any]) -> Any:
-        """Insert each referenced type at the first mention of its name."""
-        if isinstance(schema, str):
-            own = referenced.pop(schema, None)
-            return schema if own is None else self._complete(own, referenced)
-        if isinstance(schema, list):
-            return [self._complete(branch, referenced) for branch in schema]
-        if isinstance(schema, dict):
-            parts = {n: self._complete(schema[n], referenced) for n in ("type", "items", "values") if n in schema}
-            if "fields" in schema:
-                parts["fields"] = [self._complete(field, referenced) for field in schema["fields"]]
-            return {**schema, **parts}
-        return schema
-
-    def _get(self, place: str, what: str) -> Mapping[str, Any]:
-        import requests
-
-        url = self._config.url.rstrip("/") + place
-        try:
-            answer = self._connection().get(url, timeout=self._config.timeout_seconds, allow_redirects=False)
-        except requests.exceptions.RequestException as error:
-            raise SourceError(f"cannot fetch {what} from the schema registry: {url}: {error}") from error
-        if answer.is_redirect:
-            raise SourceError(
-                f"the schema registry {url} sends elsewhere (HTTP {answer.status_code}), to {answer.headers['Location']}: only "
-                "the configured address is asked; configure that one if it is right"
-            )
-        if answer.status_code in {401, 403}:
-            raise SourceError(
-                f"the schema registry refuses {url} (HTTP {answer.status_code}): check registry_user or registry_token"
-            )
-        try:
-            document = answer.json()
-        except requests.exceptions.JSONDecodeError:
-            document = None
-        if answer.status_code == 404:
-            code = document.get("error_code") if isinstance(document, dict) else None
-            if code in _NOT_FOUND:
-                raise UnknownSchemaError(f"no {what}: the registry {self._config.url} does not know it")
-            raise SourceError(f"no schema registry answers at {url} (HTTP 404): check the address, with its path")
-        if not answer.ok or not isinstance(document, dict) or not isinstance(document.get("schema"), str):
-            raise SourceError(
-                f"{url} did not answer as a schema registry does (HTTP {answer.status_code}): {answer.text[:200]!r}"
-            )
-        return document
-
-    def _connection(self) -> Any:
-        if self._session is None:
-            import requests
-            from requests.adapters import HTTPAdapter
-            from urllib3.util import Retry
-
-            session = requests.Session()
-            retry = Retry(
-                total=self._config.retries,
-                backoff_factor=_BACKOFF_SECONDS,
-                status_forcelist=(429, 500, 502, 503, 504),
-                allowed_methods=("GET",),
-                raise_on_status=False,
-            )
-            session.mount("http://", HTTPAdapter(max_retries=retry))
-            session.mount("https://", HTTPAdapter(max_retries=retry))
-            session.headers["Accept"] = f"{_MEDIA_TYPE}, application/json"
-            if self._config.user is not None:
-                name, _, secret = self._config.user.partition(":")
-                session.auth = (name, secret)
-            if self._config.token is not None:
-                session.headers["Authorization"] = f"Bearer {self._config.token}"
-            if self._config.ca is not None:
-                session.verify = self._config.ca
-            self._session = session
-        return self._session

@@ -4,25 +4,16 @@ Contains the rules that make an event a change, the layouts and the options. Deb
 `debezium_json.py` by the same rules.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.avro import (
-    RegistryConfig,
-    Schemas,
-    UnknownSchemaError,
-    folder,
-    is_record,
-    read_values,
-    reader_of,
-    registry,
-    types_of_file,
-)
+from pipelines.decode.avro import AvroMessages, types_of_file
 from pipelines.decode.batches import RawEvents
 from pipelines.decode.casting import cast_each
 from pipelines.decode.events import (
@@ -38,6 +29,16 @@ from pipelines.decode.events import (
 )
 from pipelines.decode.image import DEFAULT_PLACEHOLDER, ArrowMembers, StackedImages
 from pipelines.decode.json_columns import base64_bytes, text, true_mask
+from pipelines.decode.protobuf import ProtobufMessages
+from pipelines.decode.schema_registry import (
+    RegisteredSchema,
+    RegistryConfig,
+    SchemaKind,
+    Schemas,
+    UnknownSchemaError,
+    folder,
+    registry,
+)
 from pipelines.decode.value_types import ValueType
 from pipelines.errors import ConfigError, SourceError
 from pipelines.jsonscan import value_kernels as kernels
@@ -407,15 +408,15 @@ _OPENING_BRACE = 0x7B
 
 
 @dataclass(frozen=True)
-class DebeziumAvroOptions(DebeziumOptions):
-    """Options of Debezium Avro.
+class DebeziumMessageOptions(DebeziumOptions):
+    """Options of Debezium in messages that name their schema by an id.
 
     Attributes:
         registry: address of the schema registry.
         registry_user: `name:secret`.
         registry_token: bearer token.
         registry_ca: file of certificates to trust.
-        schemas: folder of `<id>.avsc` files, instead of a registry.
+        schemas: folder of files named by the id, instead of a registry: `<id>.avsc` for Avro, `<id>.desc` for Protobuf.
         schema_id_bytes: 4, or 8 for Apicurio's own wire format.
     """
 
@@ -428,7 +429,7 @@ class DebeziumAvroOptions(DebeziumOptions):
 
     def __post_init__(self) -> None:
         if self.objects != DebeziumOptions.objects:
-            raise ConfigError("objects has no effect for debezium-avro: its schemas declare nested objects")
+            raise ConfigError("objects has no effect for these messages: their schemas declare nested objects")
         super().__post_init__()
         if self.registry is not None and self.schemas is not None:
             raise ConfigError("schemas and registry are mutually exclusive: leave out one of them")
@@ -446,11 +447,11 @@ class DebeziumAvroOptions(DebeziumOptions):
         if self.schemas is not None:
             return folder(self.schemas)
         if self.registry is None:
-            raise ConfigError("Avro messages refer to their schema by an id: set registry or schemas to where it is")
+            raise ConfigError("these messages refer to their schema by an id: set registry or schemas to where it is")
         return registry(RegistryConfig(self.registry, self.registry_user, self.registry_token, self.registry_ca))
 
 
-def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events:
+def decode_debezium_avro(raw: RawEvents, options: DebeziumMessageOptions) -> Events:
     """Decode a batch of Debezium Avro to changes.
 
     Raises:
@@ -459,10 +460,54 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
     """
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
+    return _decode_messages(raw, options, AvroMessages())
+
+
+def decode_debezium_protobuf(raw: RawEvents, options: DebeziumMessageOptions) -> Events:
+    """Decode a batch of Debezium Protobuf to changes.
+
+    Raises:
+        ConfigError: there is no registry.
+        SourceError: the registry cannot be reached.
+    """
+    return _decode_messages(raw, options, ProtobufMessages())
+
+
+class _Reader(Protocol):
+    """Reads the values of one schema."""
+
+    @property
+    def types(self) -> Mapping[str, ValueType]:
+        """The value type of each field."""
+        ...
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
+        """Read the values as rows, and the mask of invalid ones."""
+        ...
+
+
+class _Language(Protocol):
+    """How messages are written: what precedes a value, and who reads it."""
+
+    @property
+    def kind(self) -> SchemaKind:
+        """The language of the schemas."""
+        ...
+
+    def prefix_lengths(self, messages: pa.BinaryArray, header: int, /) -> NDArray[np.int64]:
+        """Bytes in front of each value, `header` of them up to the id of its schema; 0 where they are broken."""
+        ...
+
+    def reader(self, schema: RegisteredSchema, position: bytes, /, *, is_key: bool) -> _Reader | None:
+        """The reader of a schema and what follows its id; None for keys that name no column."""
+        ...
+
+
+def _decode_messages(raw: RawEvents, options: DebeziumMessageOptions, language: _Language) -> Events:
     values, keys, garbled = _messages(raw)
     source = options.source()
-    value = _decoded(values, source, options.schema_id_bytes, "")
-    key = _decoded(_framed_only(keys), source, options.schema_id_bytes, "message key: ", is_key=True)
+    value = _decoded(values, source, language, options.schema_id_bytes, "")
+    key = _decoded(_framed_only(keys), source, language, options.schema_id_bytes, "message key: ", is_key=True)
     broken = garbled | (value.code == _Decoded.BROKEN) | (key.code == _Decoded.BROKEN)
     empty = np.asarray(values.is_null()) & ~garbled
     deletes = empty & (key.code >= 0) if options.tombstones == "delete" else np.zeros(len(values), np.bool_)
@@ -483,7 +528,7 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
         refusals.append(
             Refusal(
                 np.flatnonzero(garbled),
-                "not an Avro message: it does not begin with 0, and is not base64 of one that does",
+                f"not {_MESSAGE[language.kind]}: it does not begin with 0, and is not base64 of one that does",
             )
         )
     return decode_columns(groups, tuple(refusals), {"tombstone": tombstones} if tombstones else {})
@@ -513,41 +558,63 @@ class _Decoded:
         return {name: pa.concat_arrays(table.column(name).chunks) for name in table.column_names}, types
 
 
-def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str, *, is_key: bool = False) -> _Decoded:
+def _decoded(
+    messages: pa.BinaryArray, source: Schemas, language: _Language, id_bytes: int, what: str, *, is_key: bool = False
+) -> _Decoded:
     """Decode messages, those of one schema together; keys that are a plain value name no column and count as none."""
-    count = len(messages)
-    header = 1 + id_bytes
+    count, header = len(messages), 1 + id_bytes
     code = np.full(count, _Decoded.NOTHING, np.int32)
     place = np.zeros(count, np.int64)
     tables: list[tuple[pa.Table, Mapping[str, ValueType]]] = []
     refusals: list[Refusal] = []
-    heads = pc.binary_slice(messages, 0, header).dictionary_encode()
-    of_head = np.asarray(heads.indices.fill_null(-1))
-    for number, head in enumerate(heads.dictionary.to_pylist()):
-        rows = np.flatnonzero(of_head == number)
+    for head, rows in _by_head(messages, language, header):
         try:
-            document = source.document(_schema_id(head, id_bytes))
-            if is_key and not is_record(document):
-                continue
-            reader = reader_of(document)
+            schema = source.schema(_schema_id(head, header, language), language.kind)
+            reader = language.reader(schema, head[header:], is_key=is_key)
         except UnknownSchemaError as error:
             code[rows] = _Decoded.BROKEN
             refusals.append(Refusal(rows, f"{what}{error}"))
             continue
-        table, bad = read_values(pc.binary_replace_slice(messages.take(pa.array(rows)), 0, header, b""), reader)
+        if reader is None:
+            continue
+        table, bad = reader.read(pc.binary_replace_slice(messages.take(pa.array(rows)), 0, len(head), b""))
         code[rows] = np.where(bad, _Decoded.BROKEN, len(tables))
         place[rows] = np.arange(len(rows))
         tables.append((table, reader.types))
         if bad.any():
-            reason = f"{what}not a value of schema {int.from_bytes(head[1:], 'big')}: too short, too long or broken"
-            refusals.append(Refusal(rows[bad], reason))
+            number = int.from_bytes(head[1:header], "big")
+            refusals.append(Refusal(rows[bad], f"{what}not a value of schema {number}: {_BROKEN[language.kind]}"))
     return _Decoded(code, place, tuple(tables), tuple(refusals))
 
 
-def _schema_id(head: bytes, id_bytes: int) -> int:
-    if len(head) <= id_bytes or head[0] != _MAGIC:
-        raise UnknownSchemaError(f"not an Avro message: it does not begin with 0 and a schema id of {id_bytes} bytes")
-    return int.from_bytes(head[1:], "big")
+_MESSAGE = {SchemaKind.AVRO: "an Avro message", SchemaKind.PROTOBUF: "a Protobuf message"}
+_BROKEN = {
+    SchemaKind.AVRO: "too short, too long or broken",
+    SchemaKind.PROTOBUF: (
+        "broken, or without a required field, with two members of a oneof, two map entries of one key, or a time that "
+        "does not exist"
+    ),
+}
+
+
+def _by_head(messages: pa.BinaryArray, language: _Language, header: int) -> Iterator[tuple[bytes, Rows]]:
+    """What precedes the values of messages, and the rows of each; too short ones are returned as they are."""
+    lengths = language.prefix_lengths(messages, header)
+    given = np.asarray(messages.is_valid())
+    for length in np.unique(lengths[given]).tolist():
+        rows = np.flatnonzero(given & (lengths == length))
+        heads = pc.binary_slice(messages.take(pa.array(rows)), 0, length or header - 1).dictionary_encode()
+        of_head = np.asarray(heads.indices)
+        for number, head in enumerate(heads.dictionary.to_pylist()):
+            yield head, rows[of_head == number]
+
+
+def _schema_id(head: bytes, header: int, language: _Language) -> int:
+    if len(head) < header or head[0] != _MAGIC:
+        raise UnknownSchemaError(
+            f"not {_MESSAGE[language.kind]}: it does not begin with 0 and a schema id of {header - 1} bytes"
+        )
+    return int.from_bytes(head[1:header], "big")
 
 
 def _messages(raw: RawEvents) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:

@@ -40,9 +40,10 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.binlog import CanalOptions, MaxwellOptions, decode_canal, decode_maxwell
 from pipelines.formats.change_rows import DmsOptions, RowChangeOptions, complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import (
-    DebeziumAvroOptions,
+    DebeziumMessageOptions,
     DebeziumOptions,
     decode_debezium_avro,
+    decode_debezium_protobuf,
     is_envelope,
     is_unwrapped,
 )
@@ -404,8 +405,9 @@ FORMATS: Mapping[str, Format] = {
         DebeziumOptions, decode_debezium, may_write_base64=True, of_documents=("tombstones", "objects")
     ),
     "debezium-avro": Format(
-        DebeziumAvroOptions, decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)
+        DebeziumMessageOptions, decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)
     ),
+    "debezium-protobuf": Format(DebeziumMessageOptions, decode_debezium_protobuf, is_text=False, has_columns=False),
     "canal-json": Format(CanalOptions, decode_canal, has_columns=False),
     "maxwell-json": Format(MaxwellOptions, decode_maxwell, has_columns=False),
     "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
@@ -458,6 +460,7 @@ def _first_events(events: pa.BinaryArray | pa.Table) -> RawEvents:
 
 ALIASES: Mapping[str, str] = {
     "debezium": "debezium-json",
+    "protobuf": "debezium-protobuf",
     "canal": "canal-json",
     "maxwell": "maxwell-json",
     **dict.fromkeys(("dms-json", "dms-csv", "dms-parquet"), "dms"),

@@ -417,6 +417,42 @@ def read_copy(random: Random) -> Arguments:
     ]
 
 
+def protobuf_messages(random: Random) -> tuple[Any, Any, Any, Any]:
+    """Messages of fields 1 to 6, one time in four damaged, with numbers that are known and how they are written."""
+    parts = []
+    for _ in range(random.integers(0, 5)):
+        part = b""
+        for _ in range(random.integers(0, 6)):
+            number, wire = int(random.integers(1, 7)), int(random.choice([0, 1, 2, 5]))
+            values = {0: b"\x96\x01", 1: bytes(8), 5: bytes(4), 2: b"\x04\x08\x96\x01\x00"}
+            part += bytes([number << 3 | wire]) + values[wire]
+        if part and random.random() < 0.25:
+            at = int(random.integers(0, len(part)))
+            part = part[:at] + bytes([int(random.integers(0, 256))]) * int(random.integers(0, 12)) + part[at + 1 :]
+        parts.append(part)
+    numbers = np.flatnonzero(random.random(6) < 0.7).astype(np.int32) + np.int32(1)
+    return *spans(parts), numbers
+
+
+def find_protobuf_fields(random: Random) -> Arguments:
+    data, start, end, numbers = protobuf_messages(random)
+    shape = (len(numbers), len(start))
+    return [
+        *(data, start, end, numbers, random.choice([0, 1, 2, 5], len(numbers)).astype(np.uint8)),
+        random.random(len(numbers)) < 0.4,
+        *(np.zeros(shape, kind) for kind in (np.int64, np.int32, np.uint8)),
+        np.zeros(len(start), np.bool_),
+    ]
+
+
+def find_protobuf_values(random: Random) -> Arguments:
+    data, start, end, _ = protobuf_messages(random)
+    room = int(random.integers(0, 12))
+    wire = int(random.choice([0, 1, 2, 5]))
+    bad = random.random(len(start)) < 0.2
+    return [data, start, end, int(random.integers(1, 7)), wire, bad, np.zeros(room, np.int64), np.zeros(room, np.int32)]
+
+
 def stored_columns(random: Random, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
     """How the binary log of MySQL stores columns: kinds, sizes and scales, one time in ten of no server."""
     what = random.integers(0, 21, count).astype(np.uint8)
@@ -621,6 +657,8 @@ def write_json(random: Random) -> Arguments:
 CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.formats.mysql_json_kernels.write_trees": write_trees,
     "pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
+    "pipelines.decode.protobuf_kernels.find_fields": find_protobuf_fields,
+    "pipelines.decode.protobuf_kernels.find_values": find_protobuf_values,
     "pipelines.formats.mysql_kernels.frame": frame_packets,
     "pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
     "pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,

@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode import avro
-from pipelines.decode.avro import RegistryConfig, SchemaFolder, SchemaRegistry, UnknownSchemaError
+from pipelines.decode import schema_registry
+from pipelines.decode.avro import complete_document
+from pipelines.decode.schema_registry import (
+    RegistryConfig,
+    SchemaFolder,
+    SchemaKind,
+    SchemaRegistry,
+    UnknownSchemaError,
+)
 from pipelines.errors import ConfigError, SourceError
 from scan_core.files.avro import parse_record
 
@@ -78,18 +85,21 @@ def test_unknown_schema_is_asked_for_again_only_after_a_while(server: Server, mo
     registry = client(server)
     for _ in range(3):
         with pytest.raises(UnknownSchemaError, match="no schema 8"):
-            registry.document(8)
+            registry.schema(8, SchemaKind.AVRO)
     assert server.asked["/schemas/ids/8"] == 1
-    monkeypatch.setattr(avro, "UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)
     server.answers["/schemas/ids/8"] = {"schema": json.dumps(RECORD)}
-    assert json.loads(registry.document(8)) == RECORD
+    assert json.loads(registry.schema(8, SchemaKind.AVRO).text) == RECORD
 
 
 def test_threads_ask_for_each_schema_once(server: Server) -> None:
     server.answers |= {f"/schemas/ids/{n}": {"schema": json.dumps(RECORD)} for n in range(5)}
     registry = client(server)
     found: list[str] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(registry.document(n % 5))) for n in range(20)]
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(registry.schema(n % 5, SchemaKind.AVRO).text))
+        for n in range(20)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -101,42 +111,42 @@ def test_threads_ask_for_each_schema_once(server: Server) -> None:
 def test_schema_is_asked_for_once(server: Server) -> None:
     server.answers["/schemas/ids/7"] = {"schema": json.dumps(RECORD)}
     registry = client(server)
-    assert json.loads(registry.document(7)) == RECORD
-    registry.document(7)
+    assert json.loads(registry.schema(7, SchemaKind.AVRO).text) == RECORD
+    registry.schema(7, SchemaKind.AVRO)
     assert server.asked == {"/schemas/ids/7": 1}
 
 
 def test_kept_schemas_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "MAX_KEPT_SCHEMAS", 2)
+    monkeypatch.setattr(schema_registry, "MAX_KEPT_SCHEMAS", 2)
     server.answers |= {f"/schemas/ids/{i}": {"schema": json.dumps(RECORD)} for i in range(3)}
     registry = client(server)
     for i in (0, 1, 0, 2, 0, 1):
-        registry.document(i)
+        registry.schema(i, SchemaKind.AVRO)
     assert server.asked == {"/schemas/ids/0": 1, "/schemas/ids/1": 2, "/schemas/ids/2": 1}
 
 
 def test_passing_failures_are_tried_again(server: Server) -> None:
     server.answers["/schemas/ids/7"] = {"schema": json.dumps(RECORD)}
     server.failures = 2
-    assert client(server).document(7)
+    assert client(server).schema(7, SchemaKind.AVRO)
     assert server.asked["/schemas/ids/7"] == 3
 
 
 def test_a_registry_that_keeps_failing_is_an_error_with_its_answer(server: Server) -> None:
     server.failures = 99
     with pytest.raises(SourceError, match=r"HTTP 503.*no leader"):
-        client(server, retries=1).document(7)
+        client(server, retries=1).schema(7, SchemaKind.AVRO)
 
 
 def test_unknown_id_is_told_apart_from_a_failure(server: Server) -> None:
     with pytest.raises(UnknownSchemaError, match="no schema 7"):
-        client(server).document(7)
+        client(server).schema(7, SchemaKind.AVRO)
 
 
 def test_address_without_a_registry_is_a_failure_and_no_unknown_id(server: Server) -> None:
     server.status = 404
     with pytest.raises(SourceError, match="check the address") as raised:
-        client(server).document(7)
+        client(server).schema(7, SchemaKind.AVRO)
     assert not isinstance(raised.value, UnknownSchemaError)
 
 
@@ -144,19 +154,19 @@ def test_address_without_a_registry_is_a_failure_and_no_unknown_id(server: Serve
 def test_refused_access_says_what_to_check(status: int, server: Server) -> None:
     server.status = status
     with pytest.raises(SourceError, match="registry_user or registry_token"):
-        client(server).document(7)
+        client(server).schema(7, SchemaKind.AVRO)
 
 
 def test_credentials_are_sent(server: Server) -> None:
     server.answers["/schemas/ids/7"] = {"schema": json.dumps(RECORD)}
-    client(server, user="me:secret").document(7)
-    client(server, token="abc").document(7)  # noqa: S106 - a test
+    client(server, user="me:secret").schema(7, SchemaKind.AVRO)
+    client(server, token="abc").schema(7, SchemaKind.AVRO)  # noqa: S106 - a test
     assert [h["Authorization"] for h in server.headers] == ["Basic bWU6c2VjcmV0", "Bearer abc"]
 
 
 def test_nobody_there_is_an_error_that_names_the_address() -> None:
     with pytest.raises(SourceError, match="cannot fetch schema 7 from the schema registry"):
-        SchemaRegistry(RegistryConfig("http://127.0.0.1:9", retries=0)).document(7)
+        SchemaRegistry(RegistryConfig("http://127.0.0.1:9", retries=0)).schema(7, SchemaKind.AVRO)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +174,13 @@ def test_nobody_there_is_an_error_that_names_the_address() -> None:
     [
         (b"<html>welcome</html>", "as a schema registry does"),
         ({"message": "x"}, "as a schema registry does"),
-        ({"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, "only Avro"),
+        ({"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, "set format: debezium-protobuf"),
     ],
 )
 def test_other_answers_are_refused(answer: Any, message: str, server: Server) -> None:
     server.answers["/schemas/ids/7"] = answer
     with pytest.raises(SourceError, match=message):
-        client(server).document(7)
+        client(server).schema(7, SchemaKind.AVRO)
 
 
 def test_referenced_schemas_are_put_in_place_once(server: Server) -> None:
@@ -188,17 +198,17 @@ def test_referenced_schemas_are_put_in_place_once(server: Server) -> None:
         },
         "/subjects/deep/versions/1": {"schema": json.dumps(deep)},
     }
-    parsed, _, _ = parse_record(json.loads(client(server).document(7)))
+    parsed, _, _ = parse_record(json.loads(complete_document(client(server).schema(7, SchemaKind.AVRO))))
     assert [str(f.type.meant) for f in parsed] == ["struct<x: struct<y: int64 not null> not null>"] * 2
 
 
 def test_folder_gives_schemas_by_id(tmp_path: Path) -> None:
     (tmp_path / "7.avsc").write_text(json.dumps(RECORD))
-    assert json.loads(SchemaFolder(tmp_path).document(7)) == RECORD
+    assert json.loads(SchemaFolder(tmp_path).schema(7, SchemaKind.AVRO).text) == RECORD
     with pytest.raises(UnknownSchemaError, match=r"8\.avsc"):
-        SchemaFolder(tmp_path).document(8)
+        SchemaFolder(tmp_path).schema(8, SchemaKind.AVRO)
     with pytest.raises(ConfigError, match="no folder"):
-        SchemaFolder(tmp_path / "none").document(7)
+        SchemaFolder(tmp_path / "none").schema(7, SchemaKind.AVRO)
 
 
 def test_schema_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -208,4 +218,4 @@ def test_schema_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "4.avsc").symlink_to("4.avsc")
     for schema_id in (1, 2, 3, 4):
         with pytest.raises(ConfigError, match=rf"schemas: .*/{schema_id}\.avsc (is not a plain file|cannot be read)"):
-            SchemaFolder(tmp_path).document(schema_id)
+            SchemaFolder(tmp_path).schema(schema_id, SchemaKind.AVRO)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.avro import SchemaFolder
+from pipelines.decode.schema_registry import SchemaFolder, SchemaKind
 from pipelines.errors import ConfigError, SourceError
 from pipelines.sources.file_listing import ListedFile, open_file
 from pipelines.sources.file_options import FileOptions
@@ -89,7 +89,7 @@ def test_a_fifo_that_took_the_place_of_a_file_is_not_waited_for(tmp_path: Path) 
 def test_a_fifo_among_schemas_is_named_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "7.avsc")
     with pytest.raises(ConfigError, match=r"7\.avsc is not a plain file"):
-        SchemaFolder(tmp_path).document(7)
+        SchemaFolder(tmp_path).schema(7, SchemaKind.AVRO)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,275 @@
+"""Schemas of messages by their id, from a schema registry or a folder.
+
+A registry is asked by the API of Confluent's, which Karapace, Redpanda and Apicurio also have. What a schema means is in
+`avro.py`, `protobuf.py` and `json_schema.py`.
+"""
+
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from pipelines.errors import ConfigError, SourceError
+
+MAX_KEPT_SCHEMAS = 1_000
+"""Limits the cache: a schema has a few kilobytes; feeds have one per table and version."""
+UNKNOWN_SECONDS = 60.0
+"""An unknown schema is asked for again after this time: replicas lag, and schemas are registered late."""
+TIMEOUT_SECONDS = 10.0
+RETRIES = 4
+_BACKOFF_SECONDS = 0.2
+_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+_MAX_REFERENCES = 200
+_NOT_FOUND = frozenset({40401, 40402, 40403})
+"""Error codes of a registry: subject, version or schema not found. A bare 404 means that there is no registry."""
+
+
+class SchemaKind(Enum):
+    """Languages of schemas, by the names that registries give them."""
+
+    AVRO = "AVRO"
+    PROTOBUF = "PROTOBUF"
+    JSON = "JSON"
+
+    @property
+    def suffix(self) -> str:
+        """How the files of a folder end."""
+        return {"AVRO": ".avsc", "PROTOBUF": ".desc", "JSON": ".json"}[self.value]
+
+    @property
+    def format(self) -> str:
+        """The format of messages with such schemas."""
+        return {"AVRO": "debezium-avro", "PROTOBUF": "debezium-protobuf", "JSON": "debezium-json"}[self.value]
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema, and those that it refers to directly or indirectly.
+
+    Attributes:
+        text: JSON, or for Protobuf a serialized FileDescriptorProto in base64.
+        references: name and text of each of the others.
+    """
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class UnknownSchemaError(SourceError):
+    """There is no schema of this id: events with it cannot be decoded, others can."""
+
+
+class Schemas(Protocol):
+    """Source of schemas."""
+
+    def schema(self, schema_id: int, kind: SchemaKind) -> RegisteredSchema:
+        """Get the schema of this id.
+
+        Raises:
+            UnknownSchemaError: there is no such schema.
+            SourceError: the schema cannot be fetched, or is of another kind.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RegistryConfig:
+    """Address and access of a schema registry.
+
+    Attributes:
+        url: base address of the API, e.g. `http://localhost:8081`.
+        user: `name:secret` for basic authentication.
+        token: bearer token.
+        ca: file of certificates to trust.
+        timeout_seconds: timeout of one request.
+        retries: retries of requests that fail temporarily (no connection, 429, 5xx).
+    """
+
+    url: str
+    user: str | None = None
+    token: str | None = None
+    ca: str | None = None
+    timeout_seconds: float = TIMEOUT_SECONDS
+    retries: int = RETRIES
+
+
+@lru_cache(maxsize=16)
+def registry(config: RegistryConfig) -> "SchemaRegistry":
+    """The client of a registry, with its cache."""
+    return SchemaRegistry(config)
+
+
+@lru_cache(maxsize=16)
+def folder(path: str) -> "SchemaFolder":
+    """Use the schemas in a folder."""
+    return SchemaFolder(Path(path))
+
+
+class SchemaFolder:
+    """Schemas in files named by their id: `7.avsc`, `7.json`, and `7.desc` as `protoc --descriptor_set_out` writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def schema(self, schema_id: int, kind: SchemaKind) -> RegisteredSchema:
+        """See `Schemas`."""
+        if not self._path.is_dir():
+            raise ConfigError(f"schemas: no folder {self._path}")
+        file = self._path / f"{schema_id}{kind.suffix}"
+        try:
+            if file.is_file():
+                content = file.read_bytes()
+                return _of_file_set(content) if kind is SchemaKind.PROTOBUF else RegisteredSchema(content.decode())
+            if file.exists() or file.is_symlink():  # a FIFO would block
+                raise ConfigError(f"schemas: {file} is not a plain file: replace it by the schema with this id")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"schemas: {file} cannot be read: {error}") from error
+        raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
+
+
+def _of_file_set(content: bytes) -> RegisteredSchema:
+    """The schema in a FileDescriptorSet, in which each file follows those that it imports.
+
+    Raises:
+        ValueError: not such a set.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        files = FileDescriptorSet.FromString(content).file
+    except DecodeError as error:
+        raise ValueError(f"not a set of file descriptors, as protoc --descriptor_set_out writes it: {error}") from error
+    if not files:
+        raise ValueError("a set of file descriptors without a file")
+    texts = [(file.name, b64encode(file.SerializeToString()).decode()) for file in files]
+    return RegisteredSchema(texts[-1][1], tuple(texts[:-1]))
+
+
+class SchemaRegistry:
+    """Client of a schema registry, safe for threads: they take turns, and each schema is fetched once."""
+
+    def __init__(self, config: RegistryConfig) -> None:
+        self._config = config
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[int, SchemaKind], RegisteredSchema] = OrderedDict()
+        self._unknown: OrderedDict[int, float] = OrderedDict()
+        self._session: Any | None = None
+
+    def schema(self, schema_id: int, kind: SchemaKind) -> RegisteredSchema:
+        """See `Schemas`."""
+        with self._lock:
+            if (schema_id, kind) in self._kept:
+                self._kept.move_to_end((schema_id, kind))
+                return self._kept[schema_id, kind]
+            asked = self._unknown.get(schema_id)
+            if asked is not None and monotonic() - asked < UNKNOWN_SECONDS:
+                raise UnknownSchemaError(f"no schema {schema_id}: the registry {self._config.url} does not know it")
+            try:
+                return self._asked(schema_id, kind)
+            except UnknownSchemaError:
+                # Otherwise every batch with events of a lost schema would ask again.
+                self._unknown[schema_id] = monotonic()
+                if len(self._unknown) > MAX_KEPT_SCHEMAS:
+                    self._unknown.popitem(last=False)
+                raise
+
+    def _asked(self, schema_id: int, kind: SchemaKind) -> RegisteredSchema:
+        found = self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}", kind)
+        own = found.get("schemaType") or "AVRO"
+        if own != kind.value:
+            known = next((k.format for k in SchemaKind if k.value == own), None)
+            hint = f"set format: {known}" if known else "there is no format for it"
+            raise SourceError(
+                f"schema {schema_id} of {self._config.url} is {own}, and format {kind.format} reads {kind.value}: {hint}"
+            )
+        schema = RegisteredSchema(found["schema"], self._referenced(found.get("references") or [], kind))
+        self._kept[schema_id, kind] = schema
+        if len(self._kept) > MAX_KEPT_SCHEMAS:
+            self._kept.popitem(last=False)
+        return schema
+
+    def _referenced(self, references: list[Mapping[str, Any]], kind: SchemaKind) -> tuple[tuple[str, str], ...]:
+        """The schemas that a schema references, directly or indirectly, by name."""
+        found: dict[str, str] = {}
+        pending = list(references)
+        while pending:
+            reference = pending.pop()
+            if reference["name"] in found:
+                continue
+            if len(found) == _MAX_REFERENCES:
+                raise SourceError(f"a schema of {self._config.url} refers to more than {_MAX_REFERENCES} others")
+            subject, version = (quote(str(reference[name]), safe="") for name in ("subject", "version"))
+            answer = self._get(f"/subjects/{subject}/versions/{version}", f"schema {reference['name']}", kind)
+            found[reference["name"]] = answer["schema"]
+            pending += answer.get("references") or []
+        return tuple(found.items())
+
+    def _get(self, place: str, what: str, kind: SchemaKind) -> Mapping[str, Any]:
+        import requests
+
+        # Protobuf is asked for as a descriptor: its text would have to be compiled.
+        query = "?format=serialized" if kind is SchemaKind.PROTOBUF else ""
+        url = f"{self._config.url.rstrip('/')}{place}{query}"
+        try:
+            # Given here: for a session, REQUESTS_CA_BUNDLE of the environment would count instead.
+            answer = self._connection().get(
+                url, timeout=self._config.timeout_seconds, allow_redirects=False, verify=self._config.ca
+            )
+        except requests.exceptions.RequestException as error:
+            raise SourceError(f"cannot fetch {what} from the schema registry: {url}: {error}") from error
+        if answer.is_redirect:
+            raise SourceError(
+                f"the schema registry {url} sends elsewhere (HTTP {answer.status_code}), to {answer.headers['Location']}: only "
+                "the configured address is asked; configure that one if it is right"
+            )
+        if answer.status_code in {401, 403}:
+            raise SourceError(
+                f"the schema registry refuses {url} (HTTP {answer.status_code}): check registry_user or registry_token"
+            )
+        try:
+            document = answer.json()
+        except requests.exceptions.JSONDecodeError:
+            document = None
+        if answer.status_code == 404:
+            code = document.get("error_code") if isinstance(document, dict) else None
+            if code in _NOT_FOUND:
+                raise UnknownSchemaError(f"no {what}: the registry {self._config.url} does not know it")
+            raise SourceError(f"no schema registry answers at {url} (HTTP 404): check the address, with its path")
+        if not answer.ok or not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+            raise SourceError(
+                f"{url} did not answer as a schema registry does (HTTP {answer.status_code}): {answer.text[:200]!r}"
+            )
+        return document
+
+    def _connection(self) -> Any:
+        if self._session is None:
+            import requests
+            from requests.adapters import HTTPAdapter
+            from urllib3.util import Retry
+
+            session = requests.Session()
+            retry = Retry(
+                total=self._config.retries,
+                backoff_factor=_BACKOFF_SECONDS,
+                status_forcelist=(429, 500, 502, 503, 504),
+                allowed_methods=("GET",),
+                raise_on_status=False,
+            )
+            session.mount("http://", HTTPAdapter(max_retries=retry))
+            session.mount("https://", HTTPAdapter(max_retries=retry))
+            session.headers["Accept"] = f"{_MEDIA_TYPE}, application/json"
+            if self._config.user is not None:
+                name, _, secret = self._config.user.partition(":")
+                session.auth = (name, secret)
+            if self._config.token is not None:
+                session.headers["Authorization"] = f"Bearer {self._config.token}"
+            self._session = session
+        return self._session
