@@ -212,6 +212,7 @@ class RawEvents:
         source_offset: line (from 1), row or offset in it.
         documents: binary; NULL is a message without a value (tombstone).
         keys: message keys as binary documents, or None where the source has none.
+        schema_ids: id of the schema in a registry that each document names, and each key; None where the source has none.
         rows: columns by name.
         ingested_at: when the batch was read.
         skipped: number of lines skipped on purpose, by reason (blank, comment).
@@ -222,6 +223,7 @@ class RawEvents:
     source_offset: pa.Int64Array
     documents: pa.BinaryArray | None = None
     keys: pa.BinaryArray | None = None
+    schema_ids: tuple[pa.Int64Array, pa.Int64Array] | None = None
     rows: pa.Table | None = None
     ingested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     skipped: dict[str, int] = field(default_factory=dict)
@@ -252,6 +254,7 @@ class RawEvents:
             source_offset=self.source_offset.take(rows),
             documents=None if self.documents is None else self.documents.take(rows),
             keys=None if self.keys is None else self.keys.take(rows),
+            schema_ids=None if self.schema_ids is None else tuple(ids.take(rows) for ids in self.schema_ids),
             rows=None if self.rows is None else self.rows.take(rows),
             skipped={},
             rejected=Rejected.none(),

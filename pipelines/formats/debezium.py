@@ -408,16 +408,16 @@ _OPENING_BRACE = 0x7B
 
 
 @dataclass(frozen=True)
-class DebeziumMessageOptions(DebeziumOptions):
-    """Options of Debezium in messages that name their schema by an id.
+class DebeziumJsonOptions(DebeziumOptions):
+    """Options of Debezium in messages that may name their schema by an id.
 
     Attributes:
         registry: address of the schema registry.
         registry_user: `name:secret`.
         registry_token: bearer token.
         registry_ca: file of certificates to trust.
-        schemas: folder of files named by the id, instead of a registry: `<id>.avsc` for Avro, `<id>.desc` for Protobuf.
-        schema_id_bytes: 4, or 8 for Apicurio's own wire format.
+        schemas: folder of files named by the id, instead of a registry: `<id>.avsc` for Avro, `<id>.desc` for Protobuf,
+            `<id>.json` for JSON.
     """
 
     registry: str | None = None
@@ -425,18 +425,13 @@ class DebeziumMessageOptions(DebeziumOptions):
     registry_token: str | None = None
     registry_ca: str | None = None
     schemas: str | None = None
-    schema_id_bytes: int = 4
 
     def __post_init__(self) -> None:
-        if self.objects != DebeziumOptions.objects:
-            raise ConfigError("objects has no effect for these messages: their schemas declare nested objects")
         super().__post_init__()
         if self.registry is not None and self.schemas is not None:
             raise ConfigError("schemas and registry are mutually exclusive: leave out one of them")
         if self.registry is not None and not self.registry.startswith(("http://", "https://")):
             raise ConfigError(f"registry must be an http or https address, not {self.registry!r}")
-        if self.schema_id_bytes not in {4, 8}:
-            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {self.schema_id_bytes!r}")
 
     def source(self) -> Schemas:
         """Create the source of schemas.
@@ -449,6 +444,23 @@ class DebeziumMessageOptions(DebeziumOptions):
         if self.registry is None:
             raise ConfigError("these messages refer to their schema by an id: set registry or schemas to where it is")
         return registry(RegistryConfig(self.registry, self.registry_user, self.registry_token, self.registry_ca))
+
+
+@dataclass(frozen=True)
+class DebeziumMessageOptions(DebeziumJsonOptions):
+    """Options of Debezium in binary messages, all of which name their schema by an id of `schema_id_bytes`.
+
+    These are 4, or 8 in Apicurio's own wire format.
+    """
+
+    schema_id_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        if self.objects != DebeziumOptions.objects:
+            raise ConfigError("objects has no effect for these messages: their schemas declare nested objects")
+        super().__post_init__()
+        if self.schema_id_bytes not in {4, 8}:
+            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {self.schema_id_bytes!r}")
 
 
 def decode_debezium_avro(raw: RawEvents, options: DebeziumMessageOptions) -> Events:

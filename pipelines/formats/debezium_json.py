@@ -32,9 +32,18 @@ from pipelines.decode.events import (
 )
 from pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages
 from pipelines.decode.json_columns import integers
+from pipelines.decode.json_schema import connect_schema
+from pipelines.decode.schema_registry import SchemaKind, Schemas, UnknownSchemaError
 from pipelines.decode.value_types import ValueType
 from pipelines.formats import debezium as rules
-from pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, DebeziumOptions, decode_rows_of_file, layouts_of
+from pipelines.formats.debezium import (
+    ADDED,
+    ORIGIN_PREFIXES,
+    DebeziumJsonOptions,
+    DebeziumOptions,
+    decode_rows_of_file,
+    layouts_of,
+)
 from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
@@ -132,13 +141,34 @@ _OF_ROW = (*rules.FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
 _SOURCE = ("ts_ms", *rules.PARTS)
 
 
-def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
+def _with_registered(payloads: Payloads, ids: pa.Int64Array, source: Schemas) -> tuple[Payloads, tuple[Refusal, ...]]:
+    """Payloads with the schemas that their messages name by an id, and refusals of those that name an unknown one."""
+    schema_of = payloads.schema_of.copy()
+    schemas = {text: at for at, text in enumerate(payloads.schemas)}
+    refusals: list[Refusal] = []
+    numbers = np.asarray(ids.fill_null(-1))
+    for number in np.unique(numbers[numbers >= 0]).tolist():
+        rows = np.flatnonzero((numbers == number) & (payloads.schema_of == NO_SCHEMA))
+        try:
+            text = connect_schema(source.schema(number, SchemaKind.JSON))
+        except UnknownSchemaError as error:
+            refusals.append(Refusal(rows, str(error)))
+            continue
+        schema_of[rows] = schemas.setdefault(text, len(schemas))
+    return Payloads(payloads.documents, schema_of, tuple(schemas)), tuple(refusals)
+
+
+def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
     """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes."""
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
     documents = from_binary(raw.documents)
     payloads = cut_envelopes(documents)
     keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
+    unknown: tuple[Refusal, ...] = ()
+    if raw.schema_ids is not None and (options.registry is not None or options.schemas is not None):
+        payloads, unknown = _with_registered(payloads, raw.schema_ids[0], options.source())
+        keys, _ = _with_registered(keys, raw.schema_ids[1], options.source())
     nested = scan_nested(payloads.documents, _MEMBERS, ("after", "before"), ("source", _SOURCE))
     members = scan_objects(payloads.documents, _MEMBERS, learn=False) if nested is None else nested.top
     kind = layouts_of(payloads.documents, members)
@@ -147,6 +177,9 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
         changes = changes.merged_with(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
     declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
+    for refused in unknown:
+        broken_schema[refused.rows] = True
+    known_broken = broken_schema & ~np.isin(np.arange(len(documents)), np.concatenate([[], *(r.rows for r in unknown)]))
     empty = tombstones(members) & (options.tombstones == "ignore")
     return Events(
         raw=np.arange(len(documents)),
@@ -164,7 +197,8 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
             *broken_documents(members),
             *changes.refusals,
             *refusal(kind.odd, rules.NO_CHANGE),
-            *refusal(broken_schema, BROKEN_SCHEMA),
+            *unknown,
+            *refusal(known_broken, BROKEN_SCHEMA),
             *refusal(repeated, f"the schema envelope: {TWICE}"),
         ),
         skipped=counted(

@@ -40,8 +40,8 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.binlog import CanalOptions, MaxwellOptions, decode_canal, decode_maxwell
 from pipelines.formats.change_rows import DmsOptions, RowChangeOptions, complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import (
+    DebeziumJsonOptions,
     DebeziumMessageOptions,
-    DebeziumOptions,
     decode_debezium_avro,
     decode_debezium_protobuf,
     is_envelope,
@@ -398,11 +398,15 @@ class Format:
     has_columns: bool = True
 
 
-_OF_MESSAGES = ("registry", "registry_user", "registry_token", "registry_ca", "schemas", "schema_id_bytes")
+_OF_REGISTRIES = ("registry", "registry_user", "registry_token", "registry_ca", "schemas")
+_OF_MESSAGES = (*_OF_REGISTRIES, "schema_id_bytes")
 
 FORMATS: Mapping[str, Format] = {
     "debezium-json": Format(
-        DebeziumOptions, decode_debezium, may_write_base64=True, of_documents=("tombstones", "objects")
+        DebeziumJsonOptions,
+        decode_debezium,
+        may_write_base64=True,
+        of_documents=("tombstones", "objects", *_OF_REGISTRIES),
     ),
     "debezium-avro": Format(
         DebeziumMessageOptions, decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)

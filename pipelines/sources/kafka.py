@@ -680,14 +680,14 @@ class KafkaTopics:
         self, pending: _Pending, known: KafkaPosition, complete: CompleteEvents | None, *, is_text: bool
     ) -> tuple[KafkaBatch, _Pending]:
         """A batch of the messages whose group is complete, and the others."""
-        parts: list[tuple[Partition, pa.Array, pa.Array, list[int]]] = []
+        parts: list[tuple[Partition, _Unframed, _Unframed, list[int]]] = []
         counts: dict[Partition, int] = {}
         for partition, values in pending.values.items():
             documents = _unframed(pa.array(values, pa.binary()), is_text=is_text)
-            found = None if complete is None else complete(documents)
+            found = None if complete is None else complete(documents.values)
             count = counts[partition] = len(values) if found is None else found.num_events
             keys = _unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
-            parts.append((partition, documents.slice(0, count), keys, pending.places[partition][:count]))
+            parts.append((partition, documents.first(count), keys, pending.places[partition][:count]))
         left = pending.without_first(counts)
         reached = pending.offsets | {partition: places[0] for partition, places in left.places.items()}
         names = [f"{topic}-{number}" for (topic, number), *_ in parts]
@@ -695,14 +695,30 @@ class KafkaTopics:
         raw = RawEvents(
             source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
             source_offset=pa.array([offset for *_, places in parts for offset in places], pa.int64()),
-            documents=pa.concat_arrays([*(documents for _, documents, *_ in parts), pa.array([], pa.binary())]),
-            keys=pa.concat_arrays([*(keys for _, _, keys, _ in parts), pa.array([], pa.binary())]),
+            documents=pa.concat_arrays([*(found.values for _, found, *_ in parts), pa.array([], pa.binary())]),
+            keys=pa.concat_arrays([*(found.values for _, _, found, _ in parts), pa.array([], pa.binary())]),
+            schema_ids=(
+                pa.concat_arrays([*(found.ids for _, found, *_ in parts), pa.array([], pa.int64())]),
+                pa.concat_arrays([*(found.ids for _, _, found, _ in parts), pa.array([], pa.int64())]),
+            ),
             ingested_at=datetime.now(UTC),
         )
         return KafkaBatch(raw, replace(known, offsets=reached)), left
 
 
-def _unframed(documents: pa.Array, *, is_text: bool) -> pa.Array:
+@dataclass(frozen=True)
+class _Unframed:
+    """Documents without the frame of a schema registry, and the id of the schema that the frame of each names."""
+
+    values: pa.BinaryArray
+    ids: pa.Int64Array
+
+    def first(self, count: int) -> "_Unframed":
+        """The first ones."""
+        return _Unframed(self.values.slice(0, count), self.ids.slice(0, count))
+
+
+def _unframed(documents: pa.Array, *, is_text: bool) -> _Unframed:
     """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.
 
     Unless the messages are known to be text, only what is a JSON object behind the frame is taken for one.
@@ -711,10 +727,14 @@ def _unframed(documents: pa.Array, *, is_text: bool) -> pa.Array:
     if not is_text:
         is_framed = pc.and_(is_framed, pc.match_substring_regex(documents, r"(?s)^.{5}[{].*[}]$"))
     if not pc.any(is_framed).as_py():
-        return documents
-    # shorter ones must not be sliced: Arrow fails on them
+        return _Unframed(documents, pa.nulls(len(documents), pa.int64()))
     framed = pc.if_else(is_framed, documents, b"\0" * _FRAME_BYTES)
-    return pc.if_else(is_framed, pc.binary_slice(framed, _FRAME_BYTES), documents)
+    heads = pc.fill_null(pc.binary_slice(framed, 1, _FRAME_BYTES), bytes(4)).cast(pa.binary(4))
+    numbers = np.frombuffer(heads.buffers()[1], ">u4")[heads.offset : heads.offset + len(heads)].astype(np.int64)
+    ids = pa.array(numbers, mask=~np.asarray(is_framed.fill_null(False)))
+    # Without an end, Arrow multiplies the number of values with the largest integer, and fails on even numbers.
+    texts = pc.binary_slice(framed, _FRAME_BYTES, np.iinfo(np.int32).max)
+    return _Unframed(pc.if_else(is_framed, texts, documents), ids)
 
 
 class _Place(NamedTuple):

@@ -1,5 +1,6 @@
 """Messages of Confluent's own serializers, through a broker and a registry to the rows of a mirror."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -128,3 +129,28 @@ def test_a_registry_that_is_away_or_refuses_stops_the_run_and_tells_no_secret(
     registry.is_down = False
     assert the(project.run()).events == {"u": 1}
     assert project.rows() == [{"id": 1}]
+
+
+def test_json_of_confluents_serializer_has_the_types_of_its_schema(
+    broker: KafkaBroker, registry: SchemaServer, tmp_path: Path
+) -> None:
+    broker.create_topic("json")
+    project = project_of(tmp_path, broker, registry, "json", "debezium-json")
+    of_clients = client(registry)
+    json_schema = pytest.importorskip("confluent_kafka.schema_registry.json_schema")
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    at = {"type": "integer", "title": "io.debezium.time.MicroTimestamp", "connect.type": "int64"}
+    row = {"type": "object", "properties": {"id": {"type": "integer"}, "at": at}}
+    nullable = {"oneOf": [{"type": "null"}, row]}
+    schema = {"title": "Envelope", "type": "object", "properties": {"op": {"type": "string"}, "after": nullable}}
+    serializer = json_schema.JSONSerializer(json.dumps(schema), of_clients, lambda value, _: value)
+    context = SerializationContext("json", MessageField.VALUE)
+    messages = [serializer({"op": "c", "after": {"id": n, "at": n}}, context) for n in range(3)]
+    broker.produce("json", [(None, m) for m in [*messages, b"\0\0\0\0\x63{}"]])
+    report = project.run()
+    assert (the(report).events, the(report).quarantined, the(report).error) == ({"c": 3}, 1, None)
+    # Debezium's timestamps have no zone.
+    assert [row["at"].replace(tzinfo=UTC) for row in project.rows()] == [
+        datetime(1970, 1, 1, 0, 0, 0, n, tzinfo=UTC) for n in range(3)
+    ]

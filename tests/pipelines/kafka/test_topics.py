@@ -160,8 +160,9 @@ def test_messages_with_the_frame_of_a_schema_registry(broker: KafkaBroker, tmp_p
     broker.create_topic("framed")
     project = KafkaProject(tmp_path, broker, "framed")
     frame = b"\0" + (7).to_bytes(4, "big")
-    broker.produce("framed", [(None, frame + sent("c", i)[1]) for i in range(5)])
-    assert the(project.run()).events == {"c": 5}
+    for number, count in enumerate((5, 4, 1)):  # Arrow slices an even number of values otherwise than an odd one
+        broker.produce("framed", [(None, frame + sent("c", 10 * number + i)[1]) for i in range(count)])
+        assert the(project.run()).events == {"c": count}
 
 
 def test_what_cannot_be_decoded_goes_to_quarantine_with_its_place(broker: KafkaBroker, tmp_path: Path) -> None:
