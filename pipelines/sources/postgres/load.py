@@ -107,6 +107,13 @@ class TableLoad:
 
     def _check_identity(self, description: SourceTable) -> None:
         name, identity = self.published.name, self.server.identity(self.published)
+        sent = {column.name for column in description.columns}
+        if unsent := [column for column in description.key if column not in sent]:
+            raise SourceError(
+                f"{name} is identified by {', '.join(unsent)}, which is not sent: it is generated, or not among the columns of the "
+                "publication. Choose other columns (ALTER PUBLICATION ... SET TABLE), or another identity (ALTER TABLE "
+                f"{name} REPLICA IDENTITY USING INDEX ...)"
+            )
         is_known = identity in "fi" or (identity == "d" and description.key)
         if is_known or not self.publication.operations & {"update", "delete"}:
             return

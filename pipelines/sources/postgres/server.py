@@ -440,17 +440,17 @@ class Server:
             [] if table.columns is None else list(table.columns),
         )
         rows = [row for row in rows if table.columns is None or row[0] in table.columns]
-        if not rows:
-            raise SourceError(f"{table.name} no longer exists in the database")
-        oid = int(
-            self.value(
-                "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid::int8", table.schema, table.table
-            )
+        oid = self.value(
+            "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid::int8", table.schema, table.table
         )
+        if oid is None:
+            raise SourceError(f"{table.name} no longer exists in the database")
+        if not rows:
+            raise SourceError(f"{table.name} has no columns that are sent, so there is nothing to read: leave it out")
         key = self.key_of(oid)
         names = self.type_names([(kind, modifier) for _, kind, modifier in rows])
         columns = (SourceColumn(name, names[kind, modifier], name in key) for name, kind, modifier in rows)
-        return SourceTable(oid, table.name, tuple(columns), key)
+        return SourceTable(int(oid), table.name, tuple(columns), key)
 
     def key_of(self, oid: int) -> tuple[str, ...]:
         """Columns of the index that is the replica identity, else of the primary key, in the order of the table."""

@@ -126,6 +126,23 @@ def test_a_table_whose_changes_name_no_row_is_refused(shop: Any) -> None:
     assert "REPLICA IDENTITY FULL" in str(table.error)
 
 
+UNREADABLE = {
+    "CREATE TABLE items ()": "public.items has no columns that are sent",
+    "CREATE TABLE items (a int, id int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY)": "public.items is identified by id, which is not sent",
+}
+
+
+@pytest.mark.parametrize("table", UNREADABLE)
+def test_a_table_of_which_nothing_useful_is_sent_is_refused(shop: Any, table: str) -> None:
+    shop.sql(
+        table,
+        "CREATE PUBLICATION pub FOR TABLE items",
+        "INSERT INTO items DEFAULT VALUES" if "(a" not in table else "INSERT INTO items VALUES (1)",
+    )
+    (found,) = run_once(shop.config("items")).tables
+    assert UNREADABLE[table] in str(found.error)
+
+
 def test_a_table_without_a_key_counts_equal_rows(shop: Any) -> None:
     shop.sql(
         "CREATE TABLE items (id int, name text)",
