@@ -2,12 +2,15 @@
 
 import json
 import re
+from decimal import Decimal, InvalidOperation
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pipelines.decode.batches import RawEvents, from_documents
 from pipelines.decode.json_columns import decode
@@ -15,7 +18,7 @@ from pipelines.decode.value_types import from_arrow
 from pipelines.errors import SourceError
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
-from tests.pipelines.formats.decoded_feed import changes, dms, read, reasons, wal
+from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read, reasons, wal
 
 OLD = {"keynames": ["id"], "keytypes": ["integer"], "keyvalues": [1]}
 VERSION_1 = {"change": [{"kind": "delete", "schema": "public", "table": "products", "oldkeys": OLD}]}
@@ -163,3 +166,70 @@ def test_escapes_in_values_stay_and_endless_odd_names_are_refused() -> None:
     many = ", ".join(f'"\\u006f{n}": 1' for n in range(200))
     with pytest.raises(SourceError, match="unnecessary escapes"):
         read("rows", f'{{"op": "c", "id": 1, {many}}}'.encode())
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-2, 2),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "a", "1", "1.5", "true", "null", "{}", "[]", "2020-01-01", "\U0001f600"]),
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+    max_leaves=5,
+)
+BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def is_same(found: Any, sent: Any) -> bool:
+    """Whether a decoded value is the one in JSON: of any type that holds it, with NULL for members that others have."""
+    if isinstance(found, dict) and isinstance(sent, dict):
+        return all(is_same(found.get(name), sent.get(name)) for name in {*found, *sent})
+    if isinstance(found, list) and isinstance(sent, list):
+        return len(found) == len(sent) and all(map(is_same, found, sent))
+    if isinstance(found, str) and not isinstance(sent, str):
+        return bool(json.loads(found) == sent)
+    if isinstance(sent, str) and isinstance(found, bool):
+        return found == (sent in {"1", "true"})
+    if isinstance(sent, str) and isinstance(found, int | float | Decimal):
+        try:
+            return Decimal(sent) == found
+        except InvalidOperation:
+            return False
+    return bool(found == sent)
+
+
+@pytest.mark.parametrize(
+    "kind", ["debezium-json", *(pytest.param(k, marks=pytest.mark.slow) for k in ("rows", "maxwell-json", "dms"))]
+)
+@settings(max_examples=60, deadline=None)
+@given(batches=BATCHES)
+@example(batches=[[{"x": 1}], ["t", {"x": 1, "z": 5}], [{"x": "t"}, {"x": 2, "y": 6}]])
+@example(batches=[[{"x": 1, "z": []}, {"x": 1, "z": [[None]]}], [[{"x": 1}], [{"y": []}]]])
+def test_a_value_is_kept_or_refused_whatever_stands_beside_it_and_came_before(
+    kind: str, batches: list[list[Any]]
+) -> None:
+    known: dict[str, pa.DataType] = {}
+    for values in batches:
+        rows = [{"id": number, "a": value} for number, value in enumerate(values)]
+        events = {
+            "debezium-json": [
+                {"op": "c", "before": None, "after": row, "source": {"table": "products"}} for row in rows
+            ],
+            "rows": [{"op": "c", **row} for row in rows],
+            "maxwell-json": [{**MAXWELL, "type": "insert", "data": row} for row in rows],
+            "dms": [dms("insert", row) for row in rows],
+        }
+        decoded = read(kind, *events[kind], known_types=known)
+        batch = decoded.tables.get(TABLE)
+        found = {} if batch is None else {row["id"]: row.get("a") for row in batch.table.column("after").to_pylist()}
+        refused = {offset - 1 for offset in decoded.rejected.table.column("source_offset").to_pylist()}
+        assert found.keys() | refused == set(range(len(values)))
+        assert not found.keys() & refused
+        for number, value in found.items():
+            assert is_same(value, values[number]), (value, values[number])
+        if batch is not None:
+            known |= {field.name: field.type for field in batch.row_type}
