@@ -97,6 +97,10 @@ def open_connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+_COMMIT_BYTES = 32 * 1024**2
+"""Rows that a transaction adds: DuckDB holds them beside what its limit counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrivateDatabase:
     """A database of its own for rows that take more than one query, all of whose tables go with it.
@@ -115,7 +119,7 @@ class PrivateDatabase:
 
     def append(self, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Add rows to a table, some at a time; return their number."""
-        count = 0
+        count = num_held = 0
         self.connection.begin()
         try:
             for batch in batches:
@@ -124,6 +128,11 @@ class PrivateDatabase:
                 self.connection.register("appended", rows)
                 self.connection.execute(f"INSERT INTO {self.name(table)} SELECT * FROM appended")
                 self.connection.unregister("appended")
+                num_held += rows.nbytes
+                if num_held > _COMMIT_BYTES:
+                    self.connection.commit()
+                    self.connection.begin()
+                    num_held = 0
         except BaseException:
             self.connection.rollback()
             raise
