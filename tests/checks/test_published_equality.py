@@ -184,11 +184,19 @@ UNITS = {
     "null": ("value(p)", "customer_id", "null"),
     "decimal": ("value(p)", "cast(id as decimal(9, 2))", "3.00"),
     "text": ("value(p)", "cast(id as string)", "3"),
+    "moment": ("value(p)", "at", "2026-01-01T23:00:00"),
 }
 """By kind of partition: its declaration, its SQL, and the key of one that has rows."""
+QUICK = ("day", "null", "decimal")
 
 
-@pytest.mark.parametrize(("unit", "is_large"), [("hour", True), *((unit, False) for unit in UNITS)])
+@pytest.mark.parametrize(
+    ("unit", "is_large"),
+    [
+        ("hour", True),
+        *(pytest.param(unit, False, marks=() if unit in QUICK else pytest.mark.slow) for unit in UNITS),
+    ],
+)
 def test_the_rows_of_single_partitions_are_compared_alone(
     unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
 ) -> None:
