@@ -47,6 +47,10 @@ from scan_core import PartitionSpec
 
 PIECE_MESSAGES = 50_000
 """Messages of a piece: tasks read them in batches, so that their memory depends on the size of a batch alone."""
+PIECE_BATCHES = 8
+"""Batches that a piece of files holds at most, unless there is too much input: a task costs as much as reading some of them."""
+PIECES_PER_SLOT = 4
+"""Pieces are no larger than leaves each slot of the cluster this many."""
 MAX_PIECES = 4_000
 """A shuffle has a block for each pair of a piece and a bucket: more input makes larger pieces, not more of them."""
 LOOKED_AT_BYTES = 4 * 1024**3
@@ -418,7 +422,7 @@ class SparkReading:
     def _pieces(self, files: Sequence[tuple[ListedFile, ReadFile]]) -> list[Piece]:
         """Cut files into parts, where their format allows it, and gather small ones."""
         total = sum(file.size for file, _ in files)
-        most = max(self._options.batch_bytes, total // MAX_PIECES)
+        most = piece_bytes(total, self._options.batch_bytes, self._jobs.num_slots())
         pinned = [(file if is_quiet(file) else replace(file, arrived_ns=_NEVER_QUIET), known) for file, known in files]
         parts = [[Part(file, known, file.size)] for file, known in pinned]
         layouts = self._layouts(pinned, most)
@@ -472,6 +476,12 @@ def _lines_of(file: ListedFile, known: ReadFile, layout: str, found: Sequence[tu
             parts.append(Part(file, state, stop))
         lines, start = lines + count, stop
     return parts
+
+
+def piece_bytes(total: int, batch_bytes: int, num_slots: int) -> int:
+    """Size of the pieces of files of `total` bytes, for a cluster that runs `num_slots` tasks at once."""
+    fair = total // (PIECES_PER_SLOT * num_slots)
+    return max(batch_bytes, min(PIECE_BATCHES * batch_bytes, fair), total // MAX_PIECES)
 
 
 def range_bounds(places: Sequence[str], most: int) -> tuple[str, ...]:

@@ -27,6 +27,12 @@ class SparkJobs:
 
     session: Any
 
+    def num_slots(self) -> int:
+        """How many tasks the session runs at once."""
+        from scan_core.spark import parallelism_of
+
+        return parallelism_of(self.session)
+
     def spread(self, packed: Mapping[int, bytes]) -> Any:
         """A frame of numbered work with one row per task, in columns `number` and `packed`."""
         rows = {"number": pa.array(list(packed), pa.int32()), "packed": pa.array(list(packed.values()), pa.binary())}

@@ -363,6 +363,15 @@ def _content(project: Project) -> dict[str, list[str]]:
 _QUICK = {"a first load with a key twice", "a key changes", "broken events", "rows before and after"}
 
 
+@pytest.mark.parametrize(
+    ("mib", "slots", "pieces", "piece_mib"),
+    [(1, 2, 1, 32), (400, 2, 8, 50), (4_000, 2, 16, 256), (4_000, 1000, 125, 32), (2_048_000, 1000, 4000, 512)],
+)
+def test_pieces_are_large_where_each_slot_still_has_some(mib: int, slots: int, pieces: int, piece_mib: int) -> None:
+    size = spark_run.piece_bytes(mib * 2**20, 32 * 2**20, slots)
+    assert (-(-mib * 2**20 // size), size) == (pieces, piece_mib * 2**20)
+
+
 @pytest.mark.parametrize("name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_engines_agree(name: str, tmp_path: Path) -> None:
     case, seen = CASES[name], {}
