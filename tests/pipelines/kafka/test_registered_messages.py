@@ -16,7 +16,9 @@ from tests.pipelines.project import the
 from tests.support.kafka_broker import KafkaBroker, running_broker
 from tests.support.schema_registry import SchemaServer, serving_schemas
 
+pytest.importorskip("authlib", reason="Confluent's client of registries needs it")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     # Confluent's client leaves its connections to the garbage collector.
     pytest.mark.filterwarnings(
@@ -58,9 +60,9 @@ def project_of(folder: Path, broker: KafkaBroker, registry: SchemaServer, topic:
 
 def client(registry: SchemaServer) -> Any:
     """Confluent's client of registries."""
-    pytest.importorskip("authlib")
-    schema_registry = pytest.importorskip("confluent_kafka.schema_registry")
-    return schema_registry.SchemaRegistryClient(
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    return SchemaRegistryClient(
         {"url": registry.url, "ssl.ca.location": str(registry.authority), "basic.auth.user.info": registry.user}
     )
 
@@ -69,11 +71,11 @@ def serialized(
     registry: SchemaServer, topic: str, made: FileDescriptorProto, name: str, values: list[Any]
 ) -> list[bytes]:
     """Messages of Confluent's serializer, which registers their schema; `values` are arguments of the class."""
-    protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     of_class = class_of(made, name)
-    serializer = protobuf.ProtobufSerializer(of_class, client(registry), {"use.deprecated.format": False})
+    serializer = ProtobufSerializer(of_class, client(registry), {"use.deprecated.format": False})
     return [serializer(of_class(**value), SerializationContext(topic, MessageField.VALUE)) for value in values]
 
 
@@ -137,14 +139,14 @@ def test_json_of_confluents_serializer_has_the_types_of_its_schema(
     broker.create_topic("json")
     project = project_of(tmp_path, broker, registry, "json", "debezium-json")
     of_clients = client(registry)
-    json_schema = pytest.importorskip("confluent_kafka.schema_registry.json_schema")
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     at = {"type": "integer", "title": "io.debezium.time.MicroTimestamp", "connect.type": "int64"}
     row = {"type": "object", "properties": {"id": {"type": "integer"}, "at": at}}
     nullable = {"oneOf": [{"type": "null"}, row]}
     schema = {"title": "Envelope", "type": "object", "properties": {"op": {"type": "string"}, "after": nullable}}
-    serializer = json_schema.JSONSerializer(json.dumps(schema), of_clients, lambda value, _: value)
+    serializer = JSONSerializer(json.dumps(schema), of_clients, lambda value, _: value)
     context = SerializationContext("json", MessageField.VALUE)
     messages = [serializer({"op": "c", "after": {"id": n, "at": n}}, context) for n in range(3)]
     broker.produce("json", [(None, m) for m in [*messages, b"\0\0\0\0\x63{}"]])
