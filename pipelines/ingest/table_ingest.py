@@ -381,6 +381,7 @@ class TableIngest:
                 self._commit_here(changes, rejected, position)
             else:
                 self._commit(changes, changes.key, changes.counts, rejected, position)
+        storage.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)
 
