@@ -16,7 +16,6 @@ from tests.pipelines.project import the
 from tests.support.kafka_broker import KafkaBroker, running_broker
 from tests.support.schema_registry import SchemaServer, serving_schemas
 
-pytest.importorskip("authlib", reason="Confluent's client of registries needs it")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
