@@ -78,9 +78,10 @@ GIVEN: dict[str, Any] = {
     "registry_token": "t", "registry_ca": "c", "schemas": "s", "schema_id_bytes": 8, "before_prefix": "OLD_",
     "op_column": "what", "ts_column": "id", "ops": {"c": "c"}, "no_op": "u", "version": 1, "date_style": "ISO, MDY",
 }  # fmt: skip
-OF_MESSAGES = {"tombstones", "registry", "registry_user", "registry_token", "registry_ca", "schemas", "schema_id_bytes"}
+OF_SCHEMAS = {"registry", "registry_user", "registry_token", "registry_ca", "schemas"}
+OF_MESSAGES = {"tombstones", "schema_id_bytes"} | OF_SCHEMAS
 NOTHING_IN_COLUMNS = {
-    "debezium-json": {"tombstones", "objects"}, "debezium-avro": OF_MESSAGES, "dms": {"objects"}, "rows": {"objects"},
+    "debezium-json": {"tombstones", "objects"} | OF_SCHEMAS, "debezium-avro": OF_MESSAGES, "dms": {"objects"}, "rows": {"objects"},
 }  # fmt: skip
 NOTHING_IN_JSON = {"dms": {"op_column", "ts_column"}}
 
@@ -117,7 +118,7 @@ def test_formats_of_json_alone_refuse_files_of_columns(name: str) -> None:
 
 
 def test_debezium_avro_has_no_option_for_undeclared_objects() -> None:
-    with pytest.raises(ConfigError, match="objects has no effect for debezium-avro"):
+    with pytest.raises(ConfigError, match="objects has no effect for these messages: their schemas"):
         read("debezium-avro", LINE, options={"objects": "text"})
 
 
