@@ -92,22 +92,26 @@ class StoredObject(Protocol):
 
 
 class ArrowObject:
-    """An object as pyarrow or a FileIO opens it."""
+    """An object as pyarrow or a FileIO opens it.
+
+    Its size is asked for once, before threads share it: of a file that is implemented in Python, such as those of fsspec, pyarrow
+    finds the size by moving the position, without the lock under which it reads.
+    """
 
     may_repeat = False
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
+        self._size = int(file.size())
 
     def tail(self, length: int) -> tuple[memoryview, int]:
         """See `StoredObject`."""
-        size = self.size()
-        start = max(size - length, 0)
-        return self.read_at(size - start, start), size
+        start = max(self._size - length, 0)
+        return self.read_at(self._size - start, start), self._size
 
     def size(self) -> int:
         """See `StoredObject`."""
-        return int(self._file.size())
+        return self._size
 
     def read_at(self, length: int, offset: int) -> memoryview:
         """See `StoredObject`."""

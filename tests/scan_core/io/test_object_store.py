@@ -1,12 +1,18 @@
 """Tables on an object store: a real S3 endpoint (moto's server on loopback), read through PyIceberg's FileIO."""
 
+import io
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 import scan_core
+from scan_core.io.object_store import ArrowObject
 from tests.support.fixture_tables import fixture_tables
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.rendering import differences
@@ -51,3 +57,27 @@ def test_a_folder_on_s3_finds_its_metadata(shared_dir: Path, properties: dict[st
 def test_a_missing_object_is_named(properties: dict[str, str]) -> None:
     with pytest.raises(scan_core.TableNotFoundError, match="s3://lake/none"):
         scan_core.open_table("s3://lake/none", properties=properties)
+
+
+class SlowFile(io.BytesIO):
+    """A file that is implemented in Python: other threads may run between any two calls of it."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go to a position."""
+        position = super().seek(offset, whence)
+        time.sleep(0.0005)
+        return position
+
+
+def test_the_end_of_a_file_of_python_is_read_beside_other_ranges() -> None:
+    words = np.arange(50_000, dtype="<u4")
+    stored = ArrowObject(pa.PythonFile(SlowFile(words.tobytes()), "r"))
+
+    def read(index: int) -> bool:
+        if index % 2:
+            data, size = stored.tail(400)
+            return size == words.nbytes and bytes(data) == words[-100:].tobytes()
+        return bytes(stored.read_at(40, index * 40)) == words[index * 10 : index * 10 + 10].tobytes()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(400)))
