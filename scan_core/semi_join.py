@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_ta
 from scan_core.joins.request import FilterKeys, RuntimeFilter
 from scan_core.model.errors import OptionError
 from scan_core.model.options import ScanOptions
+from scan_core.model.running import ProcessLock
 from scan_core.model.schema import Schema
 from scan_core.model.snapshot import FileFormat
 from scan_core.model.statistics import ColumnStatistics
@@ -91,7 +91,7 @@ class KeyRangeSource:
     column: str
     most_ranges: int = MAX_RANGES
     _known: dict[str, KeyRanges] = field(default_factory=dict, repr=False, compare=False)
-    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _lock: ProcessLock = field(default_factory=ProcessLock, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the request alone: the lock belongs to its process."""
@@ -234,7 +234,7 @@ class SemiJoin:
     keys: pa.Table | KeyScan | LateKeys | KeyRangeSource | GivenRanges
     is_exact: bool
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _lock: ProcessLock = field(default_factory=ProcessLock, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the request alone: the lock and the keys read from a scan belong to their process."""

@@ -9,11 +9,11 @@ import logging
 import time
 from contextlib import suppress
 from hashlib import blake2b
-from threading import Lock
 
 import xxhash
 
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, user_folder
+from scan_core.model.running import ProcessLock
 
 _FOLDER = "objects"
 _SWEEPING = "lock"
@@ -39,7 +39,7 @@ class DiskCache:
         self._folder = folder
         self._limit = limit_bytes
         self._added = limit_bytes // _SWEPT_SHARE  # look once at what others left
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def get(self, name: str) -> bytes | None:
         """The entry, if it is there and whole."""

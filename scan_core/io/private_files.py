@@ -306,6 +306,7 @@ def spill_folder() -> PrivateFolder:
 
 
 _SPILL: dict[Path, PrivateFolder] = {}
+os.register_at_fork(after_in_child=_SPILL.clear)  # the folder of the other process goes when that ends
 
 
 def remove_leftovers() -> int:

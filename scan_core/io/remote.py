@@ -3,7 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -370,7 +370,8 @@ class RemoteFile:
 
     def take_kept(self) -> int:
         """Bytes that came from the local disk cache since the last call."""
-        found, self._num_kept = self._num_kept, 0
+        with self._lock:
+            found, self._num_kept = self._num_kept, 0
         return found
 
     def for_arrow(self) -> pa.NativeFile:
@@ -405,10 +406,11 @@ class RemoteFile:
         """
         running = {future for future in list(self._running) if not future.cancel()}
         self._spans.clear()
-        if is_stopped() and running and not self._source.may_repeat:
+        is_cut_short = is_stopped()  # asked once: the scan may be stopped at any time
+        if is_cut_short and running and not self._source.may_repeat:
             _requests(ahead=False).submit(self._close_after, running)
             return
-        if not self.num_repeated and not is_stopped():
+        if not self.num_repeated and not is_cut_short:
             wait(running)
         self._source.close()
 
@@ -474,10 +476,13 @@ class RemoteFile:
             holder = self._holder(offset, offset + length)
         if holder is None:
             return awaited(self._submit(False, self._get, offset, length))
-        if holder.joined is None:
-            found = [self._answer(part) for part in holder.parts]
-            holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
-        return holder.joined[offset - holder.start : offset - holder.start + length]
+        if (data := holder.joined) is None:
+            try:
+                found = [self._answer(part) for part in holder.parts]
+            except CancelledError:  # it was forgotten meanwhile, as another thread needs none of it
+                return awaited(self._submit(False, self._get, offset, length))
+            data = holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
+        return data[offset - holder.start : offset - holder.start + length]
 
     def _answer(self, part: _Part) -> memoryview:
         """The bytes of a request; one that takes far longer than others is sent again, and the first answer counts."""

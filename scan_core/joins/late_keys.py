@@ -1,7 +1,6 @@
 """Keys given by a caller, and LateKeys: a placeholder in a plan for keys that are provided while the scan runs."""
 
 import base64
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -15,6 +14,7 @@ from scan_core.io.private_files import private_folder
 from scan_core.joins.column_keys import KeyField
 from scan_core.joins.key_set import KeySet, as_column_values
 from scan_core.model.errors import OptionError
+from scan_core.model.running import ProcessLock
 
 
 def key_table(keys: Any, names: Sequence[str]) -> pa.Table:
@@ -104,7 +104,7 @@ class LateKeys:
     name: str = field(default_factory=lambda: uuid4().hex)
     _given: list[Any] = field(default_factory=list, repr=False)
     _bound: dict[tuple[Any, ...], tuple[int, KeySet]] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: ProcessLock = field(default_factory=ProcessLock, repr=False)
 
     @property
     def version(self) -> int:

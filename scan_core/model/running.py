@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from threading import Lock, local
 from typing import Self, TypeVar
+from weakref import WeakSet
 
 from scan_core.model.errors import ScanCancelledError
 
@@ -90,6 +91,25 @@ class Running:
                 items.close()
 
 
+class ProcessLock:
+    """A lock of an object that forked processes may use, too: free in a new process, which lacks the thread that held it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        _PROCESS_LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def forget_threads(self) -> None:
+        """Replace the lock, in a forked process."""
+        self._lock = Lock()
+
+
+_PROCESS_LOCKS: WeakSet[ProcessLock] = WeakSet()
 _THREAD = local()
 _LOCK = Lock()
 _RUNNING: set[Running] = set()
@@ -137,11 +157,13 @@ def sharing() -> int:
 
 
 def _forget() -> None:
-    """Forget all runs: none of them continues in a forked process."""
+    """Forget all runs and release all locks: no thread continues in a forked process."""
     global _LOCK  # noqa: PLW0603  a lock that a thread of the parent may have held
     _LOCK = Lock()
     _RUNNING.clear()
     _THREAD.running = None
+    for lock in _PROCESS_LOCKS:
+        lock.forget_threads()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
+from scan_core.model.errors import ScanCancelledError
 from scan_core.model.options import ScanOptions
 from scan_core.model.running import awaited, sharing
 from scan_core.native.compiled import may_use_numba
@@ -76,7 +77,13 @@ class FilesAhead:
             future = self._opened.pop(_key(task), None)
             self._unread.pop(_key(task), None)
         self._fetch_next()
-        return _open(task, context) if future is None else awaited(future)
+        if future is None:
+            return _open(task, context)
+        try:
+            return awaited(future)
+        except ScanCancelledError:  # nobody else knows of the file
+            future.add_done_callback(_close_unused)
+            raise
 
     def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
         """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""
@@ -89,7 +96,8 @@ class FilesAhead:
         habits = self._habits
         if habits is None:
             self._habits = habits = Habits(frozenset((i, reader.field(i).name) for i in first_guess()))
-        self._expect(reader, row_group, habits)
+        with self._lock:
+            self._expect(reader, row_group, habits)
         self._fetch_next()
 
     def record(self, habits: Habits, fetched: int, in_vain: int) -> None:
@@ -123,6 +131,7 @@ class FilesAhead:
         return not relocate(task.data_file.path, context.io).is_local
 
     def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
+        """Fetch what there is room for. Called with the lock held: others would take the same room."""
         self._readers.add(reader)
         room = self._total_bytes - sum(r.num_bytes_ahead for r in list(self._readers))
         reader.expect(row_group, habits, min(room, self._total_bytes // self._options.parallelism))

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from scan_core.files.parquet.pages import PageFacts
 from scan_core.io.cache import BoundedCache, SharedBuilds
 from scan_core.io.remote import ByteSource
 from scan_core.model.errors import MalformedTableError
+from scan_core.model.running import ProcessLock
 from scan_core.rows.buffers import numbers, validity
 
 _REMEMBERED_SCHEMAS = 64
@@ -52,7 +52,7 @@ class FileColumns:
     has_field_ids: bool
     leaf_types: tuple[pa.DataType, ...]
     parts: dict[tuple[int, ...], int] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)
+    lock: ProcessLock = field(default_factory=ProcessLock)
 
     def part(self, column: int, leaves: AbstractSet[int]) -> int | None:
         """The number of a column of which only these leaf columns are read; None where Arrow may not read it so."""
@@ -64,10 +64,12 @@ class FileColumns:
                 of = self.fields[column]
                 if (kind := type_of_leaves(of.type, leaves, self.leaves[column][0])) is None:
                     return None
-                self.parts[key] = len(self.fields)
-                self.ways.append(self.ways[column])
-                self.leaves.append(key[1:])
+                number = len(self.fields)
+                # in place of what a thread had begun to add when this process was forked from another
+                self.ways[number:] = [self.ways[column]]
+                self.leaves[number:] = [key[1:]]
                 self.fields.append(of.with_type(kind))
+                self.parts[key] = number
             return self.parts[key]
 
     def is_part(self, column: int) -> bool:

@@ -11,15 +11,21 @@ import pyarrow as pa
 import pytest
 
 from scan_core.deletes.indexes import DeleteCache
-from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.files.parquet.file_layout import FOOTERS, file_columns
 from scan_core.io import cache, catalog
+from scan_core.io.disk_cache import disk_cache
 from scan_core.io.location import Location
+from scan_core.io.private_files import spill_folder
 from scan_core.joins import key_set
+from scan_core.joins.column_keys import KeyField
+from scan_core.joins.late_keys import LateKeys
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
+from scan_core.model.schema import PrimitiveType
 from scan_core.native import compiled
 from scan_core.read import key_filter
 from scan_core.read.order import HINTS, RUNS, worth_in_run
+from scan_core.semi_join import semi_join
 from scan_core.spark import native
 
 _PATIENCE_SECONDS = 20
@@ -87,6 +93,9 @@ def _use_the_catalog() -> None:
     assert catalog.filesystem(location, {}) == ("known", "bucket/path")
 
 
+JOIN = semi_join("k", pa.table({"k": pa.array([1, 2], pa.int32())}), is_exact=True)
+LATE = LateKeys()
+COLUMNS = file_columns(pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.int32()), ("c", pa.int32())]))]))
 SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "manifests": (lambda: cache._DECODED._lock, lambda: cache.put("fork", "value", 1)),
     "file systems": (lambda: catalog._lock, _use_the_catalog),
@@ -101,6 +110,13 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "runs": (lambda: RUNS._lock, lambda: worth_in_run("fork")),
     "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.find("fork")),
     "dead rows": (lambda: native._CACHE._lock, native.forget),
+    "keys of a join": (lambda: JOIN._lock, lambda: JOIN.bind((KeyField(1, "k", PrimitiveType("int")),))),
+    "late keys": (lambda: LATE._lock, lambda: LATE.fill([1, 2])),
+    "parts of columns": (lambda: COLUMNS.lock, lambda: COLUMNS.part(0, {0, 1})),
+    "objects on disk": (
+        lambda: disk_cache(10**6)._lock,
+        lambda: disk_cache(10**6).put("fork", memoryview(b"data"), is_first=False),
+    ),
 }
 
 
@@ -119,3 +135,25 @@ def test_an_account_of_manifests_that_was_left_half_done_begins_anew() -> None:
             os._exit(cache.total_bytes())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.get("before") == "value"
+
+
+def test_a_part_of_a_column_that_was_being_added_is_added_anew() -> None:
+    kind = pa.struct([("a", pa.int32()), ("b", pa.string()), ("c", pa.int32())])
+    columns = file_columns(pa.schema([("s", kind)]))
+    columns.ways.append((0,))
+    columns.leaves.append((0, 2))  # another thread came so far, and is not in this process
+    number = columns.part(0, {0, 1})
+    assert number is not None
+    assert (columns.ways[number], columns.leaves[number]) == ((0,), (0, 1))
+    assert columns.fields[number].type == pa.struct(list(kind)[:2])
+
+
+def test_a_forked_process_spills_to_a_folder_of_its_own() -> None:
+    own = spill_folder()
+
+    def in_child() -> None:
+        if spill_folder().path == own.path:
+            time.sleep(2 * _PATIENCE_SECONDS)
+
+    assert ends_in_a_forked_process(in_child)
+    assert spill_folder() is own
