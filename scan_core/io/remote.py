@@ -476,13 +476,13 @@ class RemoteFile:
             holder = self._holder(offset, offset + length)
         if holder is None:
             return awaited(self._submit(False, self._get, offset, length))
-        if (data := holder.joined) is None:
+        if holder.joined is None:
             try:
                 found = [self._answer(part) for part in holder.parts]
             except CancelledError:  # it was forgotten meanwhile, as another thread needs none of it
                 return awaited(self._submit(False, self._get, offset, length))
-            data = holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
-        return data[offset - holder.start : offset - holder.start + length]
+            holder.joined = found[0] if len(found) == 1 else memoryview(b"".join(found))
+        return holder.joined[offset - holder.start : offset - holder.start + length]
 
     def _answer(self, part: _Part) -> memoryview:
         """The bytes of a request; one that takes far longer than others is sent again, and the first answer counts."""
