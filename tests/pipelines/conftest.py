@@ -27,3 +27,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         request.getfixturevalue("spark")
         monkeypatch.setattr(Feed, "is_for_spark", lambda feed, _: feed.live is None)
     return str(request.param)
+
+
+@pytest.fixture
+def engine_program(engine: str) -> str:
+    """What a program of a test begins with, so that it reads feeds with the same engine in a process of its own."""
+    return "import tests.support.spark_ingest\n" if engine == "spark" else ""

@@ -57,12 +57,18 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(project: Project) -> Iterator[Start]:
+def start(project: Project, engine_program: str) -> Iterator[Start]:
     """Starts a program beside the test; what still runs at the end of the test is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(program: str = PROGRAM, *arguments: object) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", program, str(project.folder / "nevermore.yaml"), *map(str, arguments)]
+        command = [
+            sys.executable,
+            "-c",
+            engine_program + program,
+            str(project.folder / "nevermore.yaml"),
+            *map(str, arguments),
+        ]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,8 +34,10 @@ MAX_CPU_SECONDS = 0.3
 """An ingest here takes 0.1 to 0.25."""
 
 
-def ingest(config: str, point: str | None = None, cpu_seconds: float = 0) -> None:
+def ingest(config: str, engine: str, point: str | None = None, cpu_seconds: float = 0) -> None:
     """One ingest, in a process of its own, which the system ends at a point, or after a while wherever it is then."""
+    if engine == "spark":
+        import_module("tests.support.spark_ingest")
     if point is not None:
         os.environ[storage.VARIABLE] = point
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
@@ -44,8 +47,9 @@ def ingest(config: str, point: str | None = None, cpu_seconds: float = 0) -> Non
 class Shop:
     """A source database that lands files, and what its table holds."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, engine: str = "local") -> None:
         self.folder = folder
+        self.engine = engine
         self.config = folder / "nevermore.yaml"
         self.random = random.Random(seed)
         self.rows: dict[int, dict[str, Any]] = {}
@@ -82,7 +86,7 @@ class Shop:
 
     def run_and_die(self, point: str, times: int) -> int:
         """The exit code of an ingest that is killed when it reaches a point for the n-th time, if it does."""
-        process = FORKS.Process(target=ingest, args=(str(self.config), f"{point}:{times}"))
+        process = FORKS.Process(target=ingest, args=(str(self.config), self.engine, f"{point}:{times}"))
         process.start()
         process.join(600)
         assert process.exitcode in {0, 3, storage.EXIT_CODE}
@@ -90,7 +94,7 @@ class Shop:
 
     def run_and_be_killed(self, cpu_seconds: float) -> None:
         """An ingest that ends without a word once it has used so much CPU time, which other load does not change."""
-        process = FORKS.Process(target=ingest, args=(str(self.config), None, cpu_seconds))
+        process = FORKS.Process(target=ingest, args=(str(self.config), self.engine, None, cpu_seconds))
         process.start()
         process.join(600)
         assert process.exitcode in {0, 3, -signal.SIGPROF}
@@ -117,10 +121,12 @@ class Shop:
         assert len(self.table("quarantine.shop_products", "source_offset")) == self.num_broken
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
-def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(point: str, tmp_path: Path) -> None:
-    shop = Shop(tmp_path, POINTS.index(point))
+def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(
+    point: str, tmp_path: Path, engine: str
+) -> None:
+    shop = Shop(tmp_path, POINTS.index(point), engine)
     shop.land(40)
     assert shop.run_and_die(point, 2) == storage.EXIT_CODE
     shop.land(10)
@@ -128,9 +134,9 @@ def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(poi
     shop.assert_exactly_once()
 
 
-@pytest.mark.timeout(240)
-def test_rule_29_ingest_killed_in_every_run_gets_on_nevertheless(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, 7)
+@pytest.mark.timeout(600)
+def test_rule_29_ingest_killed_in_every_run_gets_on_nevertheless(tmp_path: Path, engine: str) -> None:
+    shop = Shop(tmp_path, 7, engine)
     for times, point in enumerate(("after-commit", "after-manifests", "before-acknowledgement"), start=2):
         shop.land(25)
         shop.run_and_die(point, times)
@@ -140,9 +146,10 @@ def test_rule_29_ingest_killed_in_every_run_gets_on_nevertheless(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 @pytest.mark.parametrize("block", range(20))
 def test_rule_29_random_kills_never_lose_or_double_a_change(block: int, tmp_path: Path) -> None:
-    """Ten scenarios a block, two hundred in all."""
+    """Ten scenarios a block, two hundred in all. What starts Spark would spend its time on that."""
     for seed in range(10 * block, 10 * block + 10):
         folder = tmp_path / str(seed)
         folder.mkdir()

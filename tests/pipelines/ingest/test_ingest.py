@@ -279,9 +279,9 @@ def test_rule_29_crash_at_any_point_loses_nothing_and_applies_nothing_twice(
     assert project.run().found_nothing_new
 
 
-def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Project) -> None:
+def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Project, engine_program: str) -> None:
     project.land("1.jsonl", [event("c", product(1))])
-    program = "import sys; from pipelines.config.project import load; from pipelines.ingest.feed_run import run_once; "
+    program = f"{engine_program}import sys; from pipelines.config.project import load; from pipelines.ingest.feed_run import run_once; "
     done = subprocess.run(
         [sys.executable, "-c", program + "run_once(load(sys.argv[1]))", str(project.folder / "nevermore.yaml")],
         env={**os.environ, storage.VARIABLE: "after-commit:2"},

@@ -36,6 +36,7 @@ def project_in(folder: Path, limit: int) -> Project:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", ["local"], indirect=True)  # whose memory is that of its own process
 def test_two_hundred_tables_of_one_feed_stay_within_memory(tmp_path: Path) -> None:
     small = project_in(tmp_path / "small", 16 * MEGABYTE)
     small.land("1.jsonl", [event("c", product(1))])

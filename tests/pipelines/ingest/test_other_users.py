@@ -53,6 +53,12 @@ ATTACKS = {
 
 
 @pytest.fixture
+def engine() -> str:
+    """Spilled files are those of the engine that reads in its own process."""
+    return "local"
+
+
+@pytest.fixture
 def attacked() -> Iterator[Machine]:
     with machine() as made:
         yield made
