@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from checks.manifest_facts import read_manifests
+from pipelines.iceberg.conversion import lost_keys
 from scan_core import Damage, DataFile, DeleteFile, ScanOptions, Snapshot, Table
 from scan_core.io import relocate
 from scan_core.metadata import snapshot_manifests
@@ -31,6 +32,7 @@ def snapshot_faults(table: Table, snapshot: Snapshot, next_row_id: int | None) -
     files = [file for _, listed in found for file in listed]
     data = [file for file in files if isinstance(file, DataFile)]
     deletes = [file for file in files if isinstance(file, DeleteFile)]
+    known = frozenset(table.metadata.schema.field_ids)
     for file in files:
         if file.data_sequence_number > snapshot.sequence_number:
             yield Damage(
@@ -42,6 +44,9 @@ def snapshot_faults(table: Table, snapshot: Snapshot, next_row_id: int | None) -
     yield from _repeated(table, data, deletes)
     yield from _vector_faults(table, data, deletes)
     yield from _row_id_faults(data, next_row_id)
+    if any(not known.issuperset(file.equality_ids) for file in deletes):
+        plan = table.scan().with_options(_OPTIONS).as_of_snapshot(snapshot.snapshot_id).select().plan()
+        yield from (Damage(path, "", problem) for path, problem in lost_keys(plan.tasks, table))
 
 
 def _repeated(table: Table, data: Sequence[DataFile], deletes: Sequence[DeleteFile]) -> Iterator[Damage]:

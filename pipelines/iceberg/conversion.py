@@ -10,13 +10,16 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
 from pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
@@ -41,6 +44,7 @@ from scan_core import (
     ScanError,
     ScanOptions,
     ScanPlan,
+    Schema,
     Table,
     TableMetadata,
     Type,
@@ -49,6 +53,7 @@ from scan_core import (
     partition_value,
 )
 from scan_core.bitmaps import PuffinBlob, deletes_of
+from scan_core.files import field_id_of, open_file
 from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
@@ -125,7 +130,7 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
         options: limits for reading key columns.
 
     Raises:
-        SourceError: the format version is another one, or a data file is listed twice.
+        SourceError: the format version is another one, a data file is listed twice, or one lacks the column of a delete.
         CommitConflictError: other writers kept changing the files that were converted.
         CommitUnknownError: it is unknown whether the commit happened.
         MalformedTableError: a data or delete file breaks its specification.
@@ -263,6 +268,7 @@ class _Conversion:
         if found is not None and (found.has_vectors != has_vectors or not found.holds_for(state)):
             self.discard()
         if self._resolved is None:
+            check_keys_stored(self._table, delta.schema, state.plan.tasks)
             self._resolved = self._resolve(state, delta, has_vectors=has_vectors)
         resolved = self._resolved
         if not resolved.leaving:
@@ -341,6 +347,76 @@ def check_listed_once(name: str, plan: ScanPlan) -> None:
         f"{name} lists the data file {path} {times} times, so the positions of its rows do not tell them apart; remove the "
         "file from the table with the engine that added it, and add it once"
     )
+
+
+def lost_keys(tasks: Iterable[FileScanTask], table: Table) -> Iterator[tuple[str, str]]:
+    """Paths of data files that lack the column of a delete because it had been dropped when they were written, and what is wrong.
+
+    A delete by a dropped column still applies, and files from before the column was added have its default. But what files from
+    after it was dropped would have is unknown: NULL, which scans read, is a guess that deletes no row of them, or each.
+    """
+    metadata = table.metadata
+    known, paths = frozenset(metadata.schema.field_ids), metadata.field_paths()
+    for task in tasks:
+        dropped = {i: group for group in task.equality_deletes for i in group.key_ids if i not in known}
+        if not dropped:
+            continue
+        file = task.data_file
+        with closing(open_file(file.path, file.format, table.io)) as reader:
+            stored = set(_field_ids(reader.arrow_schema)) if reader.has_field_ids else dropped.keys()
+        spec = metadata.specs[file.spec_id]
+        from_partition = {f.source_id for f in spec.fields if f.transform == "identity"}
+        number = file.file_sequence_number or file.data_sequence_number
+        for field_id in dropped.keys() - stored - from_partition:
+            if number >= _dropped_at(field_id, metadata) or any(i > field_id for i in stored & paths.keys()):
+                delete = dropped[field_id].files[-1].path
+                column = ".".join(field.name for field in paths[field_id])
+                problem = (
+                    f"{delete} deletes rows by column {column!r}, which the table does not have any more, but data file {file.path} "
+                    "was written without it, so nobody can tell which of its rows are deleted"
+                )
+                yield file.path, problem
+
+
+def _field_ids(fields: Iterable[pa.Field]) -> Iterator[int]:
+    """Ids at every depth."""
+    for one in fields:
+        if (field_id := field_id_of(one)) is not None:
+            yield field_id
+        yield from _field_ids([one.type.field(i) for i in range(one.type.num_fields)])
+
+
+def _dropped_at(field_id: int, metadata: TableMetadata) -> float:
+    """Sequence number of the oldest snapshot that is known to have been committed after a column was dropped."""
+    has = {schema.schema_id for schema in metadata.schemas.values() if field_id in schema.field_ids}
+    line = sorted(metadata.snapshots.values(), key=lambda s: s.sequence_number)
+    first = min((s.sequence_number for s in line if s.schema_id in has), default=inf)
+    for snapshot in line:
+        if snapshot.schema_id is None or snapshot.schema_id in has:
+            continue
+        if snapshot.sequence_number > first or snapshot.schema_id > max(has):
+            return snapshot.sequence_number
+    return inf
+
+
+def check_keys_stored(table: ReadableTable, schema: Schema, tasks: Iterable[FileScanTask]) -> None:
+    """Refuse deletes that cannot be applied, which a rewrite or a conversion would make permanent or forget.
+
+    Args:
+        table: the table.
+        schema: its current schema.
+        tasks: its data files with their deletes.
+
+    Raises:
+        SourceError: a data file was written after the column of a delete was dropped.
+    """
+    known = frozenset(schema.field_ids)
+    concerned = [task for task in tasks if any(not known.issuperset(g.key_ids) for g in task.equality_deletes)]
+    for _, problem in lost_keys(concerned, open_table(table)) if concerned else ():
+        raise SourceError(
+            f"{'.'.join(table.name())}: {problem}. End the writer that still deletes by this column, roll the table back to a "
+            "snapshot before this delete, and delete the rows by a column that exists"
+        )
 
 
 def _is_converted(file: DeleteFile, *, has_vectors: bool) -> bool:

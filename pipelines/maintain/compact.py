@@ -28,7 +28,7 @@ from pipelines.config.tables import (
 from pipelines.errors import CommitUnknownError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.conversion import check_listed_once, convert
+from pipelines.iceberg.conversion import check_keys_stored, check_listed_once, convert
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import open_current, refresh
@@ -287,7 +287,7 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
         progress: called after each file that was read.
 
     Raises:
-        SourceError: the table has a format version that is not written.
+        SourceError: the table has a format version that is not written, or a data file lacks the column of a delete.
         SchemaConflictError: the columns to sort by do not exist, or a row does not fit the table's schema.
         CommitUnknownError: it is unknown whether a commit has happened.
         MalformedTableError: a data or delete file breaks its specification.
@@ -779,6 +779,7 @@ class _Run:
             return frozenset()
         check_listed_once(self.report.table, state.plan)
         delta = RowDelta(self.table)
+        check_keys_stored(self.table, delta.schema, state.plan.tasks)
         columns = pa.Table.from_batches([], schema=parquet_schema(delta.schema))
         check_order(columns, self.settings.order.columns, delta.schema)
         groups = self._groups(opened, state, delta.default_spec, only)

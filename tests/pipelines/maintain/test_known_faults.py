@@ -9,6 +9,9 @@ import pyarrow as pa
 import pytest
 
 import scan_core
+from checks.damage import verify_table
+from pipelines.config.project import parse
+from pipelines.config.tables import RetentionConfig
 from pipelines.errors import SourceError
 from pipelines.iceberg import conversion
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
@@ -18,7 +21,8 @@ from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.maintain.compact import CompactSettings, compact
-from scan_core import ScanOptions
+from pipelines.maintain.retention import MaintainedTable, expire
+from scan_core import NestedField, PrimitiveType, ScanOptions, Schema
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_compact import COLUMNS, EVERYTHING, append, between, files_of, rows, upsert
 from tests.pipelines.project import Project, event, product
@@ -219,6 +223,82 @@ def test_a_delete_by_a_dropped_column_that_overtakes_a_compaction_is_not_lost(
     report = compact(reloaded(catalog), EVERYTHING)
     assert ids_of(catalog) == [1, 3]
     assert (report.replanned, report.dead_rows_removed, files_of(catalog)[1]) == (1, 1, [])
+
+
+def dropped_column(catalog: Any, version: int, *, has_later_column: bool) -> Any:
+    """A table of rows 1 to 3 whose column n was dropped, after which its file was rewritten; returns the schema before."""
+    columns = {"id": "long", "n": "long"} | ({"later": "long"} if has_later_column else {})
+    table = new_table(catalog, columns)
+    if version == 3:
+        upgrade(table, 3)
+    delta = RowDelta(reloaded(catalog))
+    rows = pa.table({name: pa.array([1, 2, 3]) for name in columns})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    before = delta.schema
+    delta = RowDelta(reloaded(catalog))
+    delta.evolve(before.select(tuple(i for i in before.field_ids if i != 2)))
+    delta.commit([], {})
+    compact(reloaded(catalog), EVERYTHING)
+    return before
+
+
+def delete_by(catalog: Any, schema: Any, name: str, value: int | None) -> None:
+    """A delete by a writer that knows a schema."""
+    delta = RowDelta(reloaded(catalog))
+    target = replace(delta.target, schema=schema)
+    keys = pa.table({name: pa.array([value], pa.int64())})
+    delta.commit(write_deletes(keys, target, delta.default_spec, [schema.find(name).field_id]), {})
+
+
+@pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING)], ids=["convert", "compact"])
+@pytest.mark.parametrize("value", [2, None])
+@pytest.mark.parametrize("proof", ["snapshot", "later column"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_by_a_dropped_column_that_comes_after_a_compaction_is_not_made_permanent(
+    tmp_path: Path, version: int, proof: str, value: int | None, act: Callable[[Any], Any]
+) -> None:
+    """The new files lack the column, so that nobody can tell which of their rows a writer that still knows it deletes."""
+    catalog = catalog_in(tmp_path)
+    schema = dropped_column(catalog, version, has_later_column=proof == "later column")
+    delete_by(catalog, schema, "n", value)
+    if proof == "later column":
+        kept = RetentionConfig(keep_snapshots=1, keep_for=0.001)
+        config = parse("tables: {}", tmp_path / "nevermore.yaml")
+        assert expire(catalog, config, MaintainedTable("shop.t", "shop.t", kept)).expired
+    state = files_of(catalog)
+    with pytest.raises(
+        SourceError, match=r"shop\.t: .*deletes rows by column 'n', .* but data file .*parquet was written"
+    ):
+        act(reloaded(catalog))
+    assert files_of(catalog) == state
+    damage = verify_table(scan_core.open_table(reloaded(catalog))).damage
+    assert [one.file for one in damage] == [file.path for file in state[0]]
+    assert "deletes rows by column 'n'" in damage[0].problem
+
+
+@pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING)], ids=["convert", "compact"])
+def test_a_file_from_before_a_column_has_nulls_in_it_though_the_column_was_dropped_later(
+    tmp_path: Path, act: Callable[[Any], Any]
+) -> None:
+    """Rule 14: files from before a key column was added read it as NULL, so that a delete of NULL removes their rows."""
+    catalog = catalog_in(tmp_path)
+    new_table(catalog, {"id": "long"})
+    delta = RowDelta(reloaded(catalog))
+    delta.commit(write_rows(pa.table({"id": [1, 2]}), delta.target, delta.default_spec), {})
+    first = delta.schema
+    delta = RowDelta(reloaded(catalog))
+    delta.evolve(Schema(1, (*first.fields, NestedField(2, "n", PrimitiveType("long"), required=False))))
+    wider = delta.schema
+    delta.commit(write_rows(pa.table({"id": [3, 4], "n": [3, 4]}), delta.target, delta.default_spec), {})
+    delta = RowDelta(reloaded(catalog))
+    delta.evolve(first)
+    delta.commit([], {})
+    delete_by(catalog, wider, "n", None)
+    delete_by(catalog, wider, "n", 3)
+    assert ids_of(catalog) == [4]
+    assert not verify_table(scan_core.open_table(reloaded(catalog))).damage
+    act(reloaded(catalog))
+    assert ids_of(catalog) == [4]
 
 
 def resolved_by_a_commit(table: Any) -> None:
