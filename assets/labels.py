@@ -89,14 +89,15 @@ def _data_docs(config: Config, name: str) -> dg.MetadataValue[Any]:
 def _code_references(config: Config, name: str) -> dg.CodeReferencesMetadataValue:
     """The entry in the config file."""
     path, line = config.path, config.line(name)
-    with beta_features():
+    with preview_features():
         reference = dg.LocalFileCodeReference(file_path=str(path), line_number=line, label=f"{path.name}:{line}")
         return dg.CodeReferencesMetadataValue(code_references=[reference])
 
 
 @contextmanager
-def beta_features() -> Iterator[None]:
-    """Use what Dagster calls beta, such as links to code and backfill policies: there is no alternative."""
+def preview_features() -> Iterator[None]:
+    """Use what Dagster calls beta or preview: links to code, backfill policies, partitions of checks; nothing else does this."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
+        warnings.simplefilter("ignore", dg.PreviewWarning)
         yield

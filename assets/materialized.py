@@ -9,6 +9,7 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from assets.project import change_log_key, mirror_key
+from checks.asset_checks import shown_as_json
 from pipelines.config.project import Config, change_log_name
 from pipelines.config.tables import AssetConfig
 from pipelines.iceberg import positions
@@ -146,7 +147,7 @@ def refresh_metadata(report: PublishReport) -> dict[str, Any]:
         values["checks before publishing"] = {f"{v.table}: {v.check}": v.text for v in report.checks}
     values |= {f"changed rows of {table}": count for table, count in report.changed_rows.items()}
     values |= {f"snapshot id of {table}": str(read.snapshot_id) for table, read in report.reads.items()}
-    values |= {f"read of {table}": read.as_dict() for table, read in report.reads.items()}
+    values |= {f"read of {table}": shown_as_json(read.as_dict()) for table, read in report.reads.items()}
     return values
 
 

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import dagster as dg
 from pydantic import Field
 
 from assets.jobs import INGEST_JOB, PUBLISH_JOB
-from assets.labels import beta_features, formatted_sql, labels
+from assets.labels import formatted_sql, labels, preview_features
 from assets.materialized import partition_metadata, published_columns, refresh_metadata
 from assets.new_events import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
@@ -80,31 +81,51 @@ def row_checks_of(entry: PublishedConfig) -> dict[str, str]:
 
 
 def row_check_results(
-    entry: PublishedConfig, name: str, verdicts: Sequence[Verdict], partitions: Sequence[str] = ()
-) -> Iterator[dg.AssetCheckResult]:
-    """The results of the checks of a published table's rows; if nothing was built, they all pass.
+    context: dg.OpExecutionContext,
+    specs: Iterable[dg.AssetCheckSpec],
+    verdicts: Sequence[Verdict] = (),
+    made: Sequence[str] = (),
+) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
+    """Report the checks of a published table's rows: for each partition of the run, or once without partitions.
+
+    If nothing was built, they all pass. Where a check knows which partitions are wrong, it passes for the others of the run;
+    none of their rows is published either.
 
     Args:
-        entry: the table in the config.
-        name: its name.
+        context: the step.
+        specs: the checks.
         verdicts: what the run has found.
-        partitions: the keys of the partitions that the run made, and the checks therefore looked at.
+        made: the keys of the partitions that the run made, and the checks therefore looked at.
     """
-    found = {verdict.check: verdict for verdict in verdicts if verdict.table == name}
-    of = f"of {partitions_text(partitions)}: " if partitions else ""
-    for check in row_checks_of(entry):
-        verdict = found.get(check, Verdict(name, check, passed=True, text="nothing was made"))
-        metadata = check_metadata(verdict.compared, verdict.offending_keys)
-        if partitions:
-            metadata["partitions"] = dg.TextMetadataValue(", ".join(partitions))
-        yield dg.AssetCheckResult(
-            asset_key=published_key(name),
-            check_name=check,
-            passed=verdict.passed,
-            severity=SEVERITIES[verdict.severity],
-            description=of + verdict.text,
-            metadata=metadata,
+    for spec in specs:
+        nothing = Verdict(spec.name, spec.name, passed=True, text="nothing was made")
+        verdict = next(
+            (v for v in verdicts if v.check == spec.name and published_key(v.table) == spec.asset_key), nothing
         )
+        if spec.partitions_def is None:
+            yield dg.AssetCheckResult(**_outcome(spec, verdict))
+            continue
+        # a result of a step of several partitions would belong to none of them
+        for key in context.partition_keys:
+            outcome = _outcome(spec, nothing)
+            if key in made:
+                is_wrong = not verdict.passed and (not verdict.partitions or key in verdict.partitions)
+                outcome = _outcome(spec, verdict if is_wrong else replace(verdict, passed=True, offending_keys=()))
+                outcome["description"] = f"of {partitions_text(made)}: {outcome['description']}"
+                outcome["metadata"] |= {"partitions": dg.TextMetadataValue(", ".join(made))}
+            yield dg.AssetCheckEvaluation(partition=key, **outcome)
+        yield dg.Output(None, spec.get_python_identifier())
+
+
+def _outcome(spec: dg.AssetCheckSpec, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "asset_key": spec.asset_key,
+        "check_name": spec.name,
+        "passed": verdict.passed,
+        "severity": SEVERITIES[verdict.severity],
+        "description": verdict.text,
+        "metadata": check_metadata(verdict.compared, verdict.offending_keys),
+    }
 
 
 def _fail(context: dg.OpExecutionContext, error: CheckFailedError) -> NoReturn:
@@ -128,10 +149,16 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
     entry = config.published[name]
     unit = entry.partition
     how = "Made from mirrors as a whole." if unit is None else f"Rebuilt by {unit} from mirrors."
+    with preview_features():
+        checks = [
+            dg.AssetCheckSpec(check, asset=key, description=text, partitions_def=partitions)
+            for check, text in row_checks_of(entry).items()
+        ]
 
     def published(
         context: dg.AssetExecutionContext, project: Project
-    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:  # type: ignore[type-arg] # the value is None
+        step = context.op_execution_context
         requested = list(context.partition_keys) if partitions is not None else []
         # tables of a job share their partitions, so some may lie before the start of this table
         strange = out_of_range(project.config(), name, requested)
@@ -140,31 +167,31 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         keys = [key for key in requested if key not in strange]
         if requested and not keys:
             yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
-            yield from row_check_results(entry, name, ())
+            yield from row_check_results(step, checks)
             return
         try:
-            with retry_if_transient(context.op_execution_context):
+            with retry_if_transient(step):
                 report = _publish(project, name, keys)
         except CheckFailedError as error:
             if any(verdict.table == name for verdict in error.verdicts):
-                yield from row_check_results(entry, name, error.verdicts, keys)
-            _fail(context.op_execution_context, error)
+                yield from row_check_results(step, checks, error.verdicts, keys)
+            _fail(step, error)
         context.log.info("%s: %s rows", name, report.rows)
         columns = published_columns(project.config(), name)
         for partition in keys:
             metadata = partition_metadata(report, partition) | columns
             context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report) | columns)
-        yield from row_check_results(entry, name, report.checks, keys)
+        yield from row_check_results(step, checks, report.checks, keys)
 
-    with beta_features():
+    with preview_features():
         policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
         made: dg.AssetsDefinition = dg.asset(
             key=key,
             deps=[mirror_key(table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
-            check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in row_checks_of(entry).items()],
+            check_specs=checks,
             pool=table_pool(name),
             **labels(config, name, "published", name, f"{how}\n\n```sql\n{formatted_sql(config, name)}\n```"),
         )(published)

@@ -1,5 +1,6 @@
 """The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ PROJECT = "project"
 
 MAX_SHOWN = 2
 """Statements of a check that its description has."""
+MAX_EXACT = 2**53 - 1
+"""Largest whole number that browsers show as it is; ids of snapshots and keys are larger."""
 SEVERITIES: Mapping[str, dg.AssetCheckSeverity] = {
     "block": dg.AssetCheckSeverity.ERROR,
     "warn": dg.AssetCheckSeverity.WARN,
@@ -117,14 +120,24 @@ def check_metadata(
     """Counts of a check, the keys that are wrong, and the commands that show more."""
     metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in compared.items()}
     if offending_keys:
-        metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in offending_keys])
+        metadata["offending keys"] = dg.JsonMetadataValue(shown_as_json([dict(row) for row in offending_keys]))
     if reproduce:
         metadata["to see more"] = dg.MarkdownMetadataValue("```bash\n" + "\n".join(reproduce) + "\n```")
     return metadata
 
 
-def _json_row(row: object) -> object:
-    """Keys of any type, as text where JSON has no such type."""
-    if isinstance(row, dict):
-        return {str(name): _json_row(value) for name, value in row.items()}
-    return row if isinstance(row, str | int | float | bool | None) else str(row)
+def shown_as_json(value: object) -> Any:
+    """A value for a page of JSON: as text where JSON has no such type, or where a browser would show another number."""
+    match value:
+        case dict():
+            return {str(name): shown_as_json(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [shown_as_json(inner) for inner in value]
+        case None | str() | bool():
+            return value
+        case int():
+            return value if abs(value) <= MAX_EXACT else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case _:
+            return str(value)

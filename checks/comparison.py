@@ -28,6 +28,7 @@ class CheckResult:
         details: what is wrong, one statement each; notes when passed.
         severity: whether a failure stops what is published from the table, or is only reported.
         reproduce: commands that show what became of some of the keys.
+        partitions: keys of the partitions that have what is wrong; empty if that is not known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class CheckResult:
     details: Sequence[str] = ()
     severity: Literal["block", "warn"] = "block"
     reproduce: Sequence[str] = ()
+    partitions: Sequence[str] = ()
 
     @property
     def blocks(self) -> bool:
@@ -202,6 +204,9 @@ def surplus_rows(
 ) -> tuple[pa.Table, pa.Table, int, int]:
     """Rows that only one side has: up to 20 of each side, and their numbers. DuckDB spills what does not fit into memory.
 
+    If there are any, all of them stay in the temporary table `surplus`: their columns as lc0, lc1, ... where the left side
+    has them, and as rc0, rc1, ... where the right side has; `ln` and `rn` are NULL for a side that has none.
+
     Args:
         connection: the database that has the rows.
         left: a relation in SQL, with the columns c0, c1, ... in the same types as `right`.
@@ -246,7 +251,7 @@ def surplus_rows(
         ).to_arrow_table()
         found.append(rows.rename_columns(schema.names))
     ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()
-    for table in ("differing", "l", "r", "surplus"):
+    for table in ("differing", "l", "r"):
         connection.execute(f"DROP TABLE {table}")
     return found[0], found[1], int(more), int(fewer)
 

@@ -452,11 +452,13 @@ def _compare(
             comparison.store(rows.batches)
             compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
             wrong, notes, offending = list[str](), list[str](), list[Mapping[str, Any]]()
+            keys = set[str]()
             for (origin, partitions), sources in zip(parts, scans, strict=True):
                 found = comparison.compare(origin, partitions, sources)
                 compared["rows published"] += found.num_actual
                 compared["rows by DuckDB"] += found.num_expected
                 wrong, notes, offending = [*wrong, *found.wrong], [*notes, *found.notes], [*offending, *found.rows]
+                keys |= found.keys
         except duckdb.OutOfMemoryException as error:
             raise NotComparableError(
                 f"DuckDB needs more than half of checks: {{memory_bytes: {memory_bytes}}} of {name}; raise it"
@@ -465,7 +467,8 @@ def _compare(
             compared["rows not compared"] = left_out
     if only is not None:
         notes.append(f"compared only {_Only(only).text()}")
-    return CheckResult(NAME, not wrong, compared, offending[:MAX_OFFENDING_KEYS], [*wrong, *notes])
+    rows_shown = offending[:MAX_OFFENDING_KEYS]
+    return CheckResult(NAME, not wrong, compared, rows_shown, [*wrong, *notes], partitions=sorted(keys))
 
 
 @dataclass(frozen=True)
@@ -542,13 +545,14 @@ def _source_scans(config: Config, name: str, origin: Origin) -> dict[str, Scan]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a comparison of some partitions has found."""
+    """What a comparison of some partitions has found; `keys` are those of the partitions in which rows differ."""
 
     num_actual: int
     num_expected: int
     wrong: Sequence[str] = ()
     notes: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
+    keys: frozenset[str] = frozenset()
 
 
 class _Comparison:
@@ -588,7 +592,8 @@ class _Comparison:
         )
         if not num_more and not num_fewer:
             return _Found(num_actual, num_expected)
-        text = partitions.text()
+        keys = self._differing(fields)
+        text = partitions_text(keys) if keys else partitions.text()
         # whether DuckDB itself computes other rows when the mirrors' rows are in another order
         self._compute("again", schemas, partitions, is_reversed=True)
         if any(surplus_rows(self._connection, expected, self._database.name("again"), schema, close)[2:]):
@@ -600,7 +605,15 @@ class _Comparison:
             )
         wrong = [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
         wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
-        return _Found(num_actual, num_expected, wrong, (), [*sample(more), *sample(fewer)])
+        return _Found(num_actual, num_expected, wrong, (), [*sample(more), *sample(fewer)], keys)
+
+    def _differing(self, fields: Sequence[NestedField]) -> frozenset[str]:
+        """The keys of the partitions that the surplus rows belong to; empty without partitions."""
+        if self._column < 0:
+            return frozenset()
+        column = fields.index(self._schema.fields[self._column])
+        sides = (f"SELECT {s}c{column} AS c{self._column} FROM surplus WHERE {s}n IS NOT NULL" for s in "lr")
+        return frozenset(self._keys_in(f"({' UNION ALL '.join(sides)})"))
 
     @property
     def _column(self) -> int:
@@ -628,15 +641,13 @@ class _Comparison:
         how = "SEMI" if isinstance(partitions, _Only) else "ANTI"
         return f"{rows} AS g {how} JOIN wanted AS w ON {self._place(column)} IS NOT DISTINCT FROM w.place"
 
-    def _existing(self) -> set[str]:
-        """The keys of the partitions that have rows."""
+    def _keys_in(self, rows: str) -> set[str]:
+        """The keys of the partitions that have some of these rows; `rows` is SQL for a FROM clause."""
         partition = self._entry.partitioning
         if partition is None:
             return set()
         field = self._arrow.field(self._column)
-        found = self._connection.sql(
-            f"SELECT DISTINCT {self._place(self._column)} FROM {self._database.name('published')}"
-        ).to_arrow_table()
+        found = self._connection.sql(f"SELECT DISTINCT {self._place(self._column)} FROM {rows}").to_arrow_table()
         rows = pa.table({partition.column: found.column(0).cast(field.type)})
         return set(keys_of_rows(rows, partition, self._schema.fields[self._column].type).to_pylist())
 
@@ -649,7 +660,11 @@ class _Comparison:
             raise NotComparableError("the SQL is not understood well enough")
         runs: Sequence[str | None] = [None]
         if self._entry.partitioning is not None and self._query.depends_on_partition:
-            runs = sorted(partitions.keys if isinstance(partitions, _Only) else self._existing() - partitions.keys)
+            runs = sorted(
+                partitions.keys
+                if isinstance(partitions, _Only)
+                else self._keys_in(self._database.name("published")) - partitions.keys
+            )
         for table, view in self._query.view_names.items():
             stored = self._database.name(self._stored[table][0])
             order = " ORDER BY rowid DESC" if is_reversed else ""
@@ -866,4 +881,5 @@ def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:
         tuple(result.offending_keys),
         result.severity,
         tuple(result.details),
+        tuple(result.partitions),
     )

@@ -34,6 +34,7 @@ class Verdict:
         offending_keys: some keys or rows that are wrong.
         severity: whether a failure stops the publication, or is only reported.
         details: what is wrong, one statement each; part of `text`.
+        partitions: keys of the partitions that have what is wrong; empty if that is not known.
     """
 
     table: str
@@ -44,6 +45,7 @@ class Verdict:
     offending_keys: Sequence[Mapping[str, Any]] = ()
     severity: Literal["block", "warn"] = "block"
     details: Sequence[str] = ()
+    partitions: Sequence[str] = ()
 
     def told(self, what: str) -> str:
         """Lines for people, below a heading: `what` failed, and each statement on what is wrong."""
@@ -64,6 +66,7 @@ class Verdict:
             "compared": dict(self.compared),
             "offending_keys": list(self.offending_keys),
             "severity": self.severity,
+            "partitions": list(self.partitions),
         }
 
 

@@ -1,6 +1,8 @@
 """Each asset and check run as a user would in CI: `dagster.materialize` over a folder of event files."""
 
+import math
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from assets.definitions import change_log_assets, mirror_asset
 from assets.project import Project, change_log_key, mirror_key
-from checks.asset_checks import check_result, mirror_asset_checks
+from checks.asset_checks import check_metadata, check_result, mirror_asset_checks
 from checks.comparison import CheckResult
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
@@ -180,6 +182,28 @@ def _write_behind_the_log(project: ShopProject, rows: list[dict[str, Any]]) -> N
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     files = write_rows(pa.table(columns), delta.target, delta.default_spec)
     delta.commit(files, {})
+
+
+def test_values_that_browsers_would_show_as_others_are_text() -> None:
+    keys = [
+        {
+            "id": 2**53 + 1,
+            "small": 7,
+            "part": Decimal("1.50"),
+            "ratio": math.nan,
+            "list": [-(2**60), True, None],
+        }
+    ]
+    shown = check_metadata({}, keys)["offending keys"].value
+    assert shown == [
+        {
+            "id": "9007199254740993",
+            "small": 7,
+            "part": "1.50",
+            "ratio": "nan",
+            "list": ["-1152921504606846976", True, None],
+        }
+    ]
 
 
 def test_a_failed_check_shows_its_first_statements_and_keeps_all_of_them() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,6 +60,8 @@ LAUNCH = """mutation($params: LaunchBackfillParams!) { launchPartitionBackfill(b
 RETRY = """mutation($params: ReexecutionParams!) { reexecutePartitionBackfill(reexecutionParams: $params) {
     __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
 STATUS = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+CHECKED = """query($day: String!) { assetCheckExecutions(assetKey: {path: ["published", "shop", "daily"]},
+    checkName: "published_equals_duckdb", limit: 9, partition: $day) { status runId partition } }"""
 RUNS = """query($id: String!) { runsOrError(filter: {tags: [{key: "dagster/backfill", value: $id}]}) { ... on Runs { results {
     status tags { key value } stepStats { stepKey startTime endTime status } } } } }"""
 
@@ -167,6 +170,11 @@ def partition_of(run: Any) -> str:
     return str(tags.get("dagster/partition") or tags["dagster/asset_partition_range_start"])
 
 
+def checked(dagster: Dagster, day: str) -> list[Any]:
+    """The results of the comparison for one day, the newest first."""
+    return list(dagster.ask(CHECKED, day=day)["assetCheckExecutions"])
+
+
 def test_a_red_partition_fails_alone_stays_as_it_was_and_is_green_when_it_is_tried_again(
     project: ShopProject, dagster: Dagster
 ) -> None:
@@ -178,6 +186,10 @@ def test_a_red_partition_fails_alone_stays_as_it_was_and_is_green_when_it_is_tri
         DAYS[2]: "SUCCESS",
     }
     assert len(runs) == len(DAYS)  # the red one was not tried again
+    assert [[c["status"] for c in checked(dagster, day)] for day in DAYS] == [["SUCCEEDED"], ["FAILED"], ["SUCCEEDED"]]
+    spans = sorted((step["startTime"], step["endTime"]) for run in runs for step in run["stepStats"])
+    assert len(spans) == len(DAYS)
+    assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))  # the pool has one slot: one writer
 
     old, new = (dt.date(2026, 1, 3), 1, 20.0), (dt.date(2026, 1, 3), 1, 21.0)
     first, last = (dt.date(2026, 1, 1), 1, 11.0), (dt.date(2026, 1, 5), 1, 31.0)
@@ -195,6 +207,7 @@ def test_a_red_partition_fails_alone_stays_as_it_was_and_is_green_when_it_is_tri
     assert status == "COMPLETED_SUCCESS"
     assert [(partition_of(run), run["status"]) for run in runs] == [(RED, "SUCCESS")]
     assert rows(project) == [first, new, last]
+    assert [check["status"] for check in checked(dagster, RED)] == ["SUCCEEDED", "FAILED"]
 
 
 def test_two_tables_of_a_run_are_made_side_by_side_in_one_process(project: ShopProject, dagster: Dagster) -> None:

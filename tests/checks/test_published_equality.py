@@ -219,9 +219,24 @@ def test_the_rows_of_single_partitions_are_compared_alone(
     wrong = rows.set_column(1, "n", pa.array([n + 1 for n in rows["n"].to_pylist()]))
     write(config, NAME, wrong, state_of(config))
     found = published_equals_duckdb(config, NAME, [key])
-    assert not found.passed
+    assert (found.passed, found.partitions) == (False, [key])
     assert found.compared == alone.compared
     assert published_equals_duckdb(config, NAME).compared["rows published"] == rows.num_rows
+
+
+@pytest.mark.parametrize("made_alone", [False, True])
+def test_partitions_with_wrong_rows_are_named_alone(config: Config, *, made_alone: bool) -> None:
+    days = ["2026-01-01", "2026-01-02"]
+    sources = {SOURCE + n: str(i) for n, i in snapshots_read(scans(config)).items()}
+    told = {PARTITIONS: partitions_json(days), QUERY: query_hash(config, config.published[NAME]), **sources}
+    first, *others = PUBLISHED
+    publish(config, [(first[0], first[1], first[2] + 1, first[3]), *others], told if made_alone else None)
+    found = published_equals_duckdb(config, NAME)
+    assert (found.passed, found.partitions) == (False, days[:1])
+    assert found.details == [
+        "1 rows of partition 2026-01-01 are published that DuckDB does not compute",
+        "1 rows that DuckDB computes for partition 2026-01-01 are not published",
+    ]
 
 
 def expected_rows_of(config: Config, sql: str) -> pa.Table:
