@@ -26,7 +26,7 @@ from assets.new_events import new_events_sensor
 from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from assets.steps import executor_of, retry, retry_if_transient
-from checks.asset_checks import leave_run_failed, mirror_asset_checks, published_asset_checks
+from checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
@@ -42,7 +42,7 @@ def require_success(context: dg.OpExecutionContext, report: IngestReport) -> Non
     """Fail the step if a table failed, or try it again if all the errors may pass; what was committed stays.
 
     Raises:
-        dagster.Failure: with the error of every failed table.
+        StepFailedError: with the error of every failed table.
         dagster.RetryRequested: all of them are transient.
     """
     failed = [table for table in report.tables if table.error is not None]
@@ -51,8 +51,7 @@ def require_success(context: dg.OpExecutionContext, report: IngestReport) -> Non
     message = "; ".join(f"{table.table}: {table.error}" for table in failed)
     if all(table.may_retry for table in failed):
         retry(context, message)
-    leave_run_failed(context)
-    raise dg.Failure(message, metadata={table.table: str(table.error) for table in failed}, allow_retries=False)
+    fail(context, message)
 
 
 def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
+from checks.asset_checks import fail
 from checks.equality import difference_of_base
 from pipelines.config.publish_partition import FORMATS, Unit
 from pipelines.config.published import PublishedConfig
@@ -49,7 +50,7 @@ def maintain(context: dg.OpExecutionContext, project: Project) -> None:
     """Expire snapshots, trim change logs and delete orphan files of all tables of the config, as its `maintenance` says.
 
     Raises:
-        dagster.Failure: with the error of every table that failed; the others were processed.
+        StepFailedError: with the error of every table that failed; the others were processed.
     """
     config = project.config()
     catalog = open_existing(config)
@@ -73,7 +74,7 @@ def maintain(context: dg.OpExecutionContext, project: Project) -> None:
         }
     )
     if failed:
-        raise dg.Failure("; ".join(f"{table}: {error}" for table, error in failed.items()), metadata=failed)
+        fail(context, "; ".join(f"{table}: {error}" for table, error in failed.items()))
 
 
 @dg.job(name=RETENTION_JOB, description="Expire old snapshots of all tables and delete the files that nothing names.")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -15,7 +15,7 @@ from assets.materialized import partition_metadata, published_columns, refresh_m
 from assets.new_events import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
 from assets.steps import retry_if_transient
-from checks.asset_checks import SEVERITIES, check_metadata, leave_run_failed
+from checks.asset_checks import SEVERITIES, check_metadata, fail
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE, partitions_text
 from checks.published_equality import NAME as EQUALS_DUCKDB
@@ -128,13 +128,6 @@ def _outcome(spec: dg.AssetCheckSpec, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _fail(context: dg.OpExecutionContext, error: CheckFailedError) -> NoReturn:
-    """Fail the step because of a check; neither step nor run is tried again, because the rows would be the same."""
-    leave_run_failed(context)
-    failed = {f"{v.table}: {v.check}": v.text for v in error.verdicts if not v.passed}
-    raise dg.Failure(str(error), metadata=failed, allow_retries=False) from error
-
-
 DAYS_PER_RUN = 31
 """Partitions of a backfill in one run: a month shares one Spark session; the runs of a year can be retried one by one."""
 
@@ -175,7 +168,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         except CheckFailedError as error:
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(step, checks, error.verdicts, keys)
-            _fail(step, error)
+            fail(step, str(error))
         context.log.info("%s: %s rows", name, report.rows)
         columns = published_columns(project.config(), name)
         for partition in keys:
@@ -305,7 +298,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
             with retry_if_transient(context):
                 report = _publish(project, name, config.partitions, is_full=config.full, is_dry=config.dry_run)
         except CheckFailedError as error:
-            _fail(context, error)
+            fail(context, str(error))
         context.log.info("%s: %s", name, report.reason)
         if report.is_dry:
             context.add_output_metadata(refresh_metadata(report))

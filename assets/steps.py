@@ -32,10 +32,12 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.base import Executor
 from dagster._utils.error import serializable_error_info_from_exc_info
 
-from checks.asset_checks import leave_run_failed
+from checks.asset_checks import fail, leave_run_failed
 from pipelines.config.project import Config
+from pipelines.errors import PipelineError
 from pipelines.iceberg.commit import is_transient
 from pipelines.publish.audit import CheckFailedError
+from scan_core import ScanError
 
 POLL_SECONDS = 0.5
 """How often the run looks for an interrupt, and for slots of pools, while steps work."""
@@ -196,5 +198,7 @@ def retry_if_transient(context: dg.OpExecutionContext) -> Iterator[None]:
     except Exception as error:
         if is_transient(error):
             retry(context, error)
+        if isinstance(error, PipelineError | ScanError):  # raised on purpose: what to do is in the message
+            fail(context, str(error))
         leave_run_failed(context)
         raise

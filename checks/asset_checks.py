@@ -1,11 +1,13 @@
 """The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster_shared.error import SerializableErrorInfo
 
 from checks.comparison import CheckResult
 from checks.configured import DESCRIPTIONS, configured, published_results, severity_of
@@ -50,10 +52,8 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
     )
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
-        for found in run_checks(context.resources.project.config(), table, [n for n in names if n in selected]):
-            if found.blocks:
-                leave_run_failed(context)
-            yield check_result(found, key)
+        results = run_checks(context.resources.project.config(), table, [n for n in names if n in selected])
+        yield from _reported(context, results, key, table)
 
     return check
 
@@ -78,19 +78,45 @@ def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.As
     )
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
-        for found in published_results(context.resources.project.config(), name, selected):
-            if found.blocks:
-                leave_run_failed(context)
-            yield check_result(found, key)
+        yield from _reported(context, published_results(context.resources.project.config(), name, selected), key, name)
 
     return check
 
 
-def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionContext) -> None:
-    """Keep the run from being tried again once it fails: the rows would be the same.
+def _reported(
+    context: dg.AssetCheckExecutionContext, results: Iterable[CheckResult], key: dg.AssetKey, table: str
+) -> Iterator[dg.AssetCheckResult]:
+    """The results for Dagster; after all of them, those that block fail the step."""
+    blocking = []
+    for found in results:
+        blocking += [found] if found.blocks else []
+        yield check_result(found, key)
+    if blocking:
+        names = ", ".join(found.name for found in blocking)
+        commands = dict.fromkeys(command for found in blocking for command in found.reproduce)
+        fail(context, "\n".join([f"{table} fails {names}", *(f"to see more: {command}" for command in commands)]))
 
-    `dg.Failure(allow_retries=False)` and the failure of a blocking check end the step alone; retries of runs look at this tag.
+
+class StepFailedError(DagsterUserCodeProcessError):
+    """A failure that its message explains: runs show it without the frames of the code that found it."""
+
+    def __init__(self, message: str) -> None:
+        shown = SerializableErrorInfo(f"{message}\n", stack=[], cls_name=type(self).__name__)
+        super().__init__(message, user_code_process_error_infos=[shown])  # type: ignore[no-untyped-call]
+
+
+def fail(context: dg.AssetCheckExecutionContext | dg.OpExecutionContext, message: str) -> NoReturn:
+    """Fail the step for good: its run is not tried again either, as nothing would be another way.
+
+    Raises:
+        StepFailedError: always, with the message.
     """
+    leave_run_failed(context)
+    raise StepFailedError(message) from None
+
+
+def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionContext) -> None:
+    """Keep the run from being tried again once it fails: retries of runs look at this tag."""
     context.instance.add_run_tags(context.run.run_id, {"dagster/max_retries": "0"})
 
 

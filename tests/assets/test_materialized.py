@@ -135,8 +135,10 @@ def test_rows_that_fail_their_check_are_not_published_and_fail_their_run_which_i
         (name, day): name != EQUALS_DUCKDB or day not in wrong for name in (COMPLETE, MANIFESTS, EQUALS_DUCKDB) for day in made
     }  # fmt: skip
     (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
-    told = str(failure.event_specific_data)
-    assert "new rows fail their checks" in told
+    error = failure.step_failure_data.error
+    assert error is not None
+    assert "new rows fail their checks" in error.message
+    assert (error.stack, error.cause) == ([], None)
     assert _rows(project) == [_FIRST]
     table = find_table(open_catalog(project.config), NAME)
     assert table is not None
