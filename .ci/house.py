@@ -34,7 +34,7 @@ SINGLE_IMPORTERS = {
     "checks.snapshot_facts": _LARGE,
     "pipelines.cli.row_output": _LAZY,
     "pipelines.cli.watch": _LAZY,
-    "pipelines.decode.protobuf_kernels": _COMPILED,
+    "pipelines.decode.avro_kernels": _COMPILED,
     "pipelines.formats.binlog": "a feed; the registry imports every feed",
     "pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "pipelines.formats.debezium_json": "a feed; the registry imports every feed",

@@ -2,9 +2,13 @@
 
 Narrow (5 columns) and wide (60), Debezium JSON bare and in its schema envelope. `floor` is DuckDB's `from_json` into
 known types of the same payloads, which tells neither missing from null nor notices values that do not fit.
+
+Then narrow messages in Avro and Protobuf, which name their schema by an id, beside the same events in JSON, and Avro files,
+with the kernels for Avro and with fastavro.
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -16,13 +20,19 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks.race import chosen
+from pipelines.decode.avro import KERNELS
+from pipelines.decode.batches import RawEvents, from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.mirrors.fold import fold
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
+from tests.pipelines.formats import avro_events as avro
+from tests.pipelines.formats import protobuf_events as protobuf
 
 ROUNDS = 3
+MESSAGES = 100_000
+NARROW = {"name": "string", "city": "string", "qty": "int", "price": "double"}
 
 
 def row(n: int, columns: int) -> dict[str, Any]:
@@ -114,6 +124,72 @@ def best(run: Callable[[], int]) -> float:
     return 1 / min(times)
 
 
+def updates(number: int) -> dict[str, Any]:
+    """An update of a narrow row in Debezium's envelope."""
+    return avro.event(
+        "u", {"id": number, "name": f"n{number % 977}", "city": "Oslo", "qty": number % 97, "price": number / 8}
+    )
+
+
+def write_messages(folder: Path) -> dict[str, list[bytes]]:
+    """Updates as messages by format, with their schemas in a folder of files."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.json_format import ParseDict
+
+    columns = [protobuf.field("id", 1, "int32")]
+    columns += [
+        protobuf.field(name, 2 + place, kind.replace("int", "int32"))
+        for place, (name, kind) in enumerate(NARROW.items())
+    ]
+    made = protobuf.envelope(protobuf.message("Row", *columns))
+    of_message = protobuf.class_of(made, "Envelope")
+    files = [protobuf.known_file(name) for name in made.dependency]
+    (folder / "1.avsc").write_text(json.dumps(avro.envelope(NARROW)))
+    (folder / "1.desc").write_bytes(FileDescriptorSet(file=[*files, made]).SerializeToString())
+
+    def in_protobuf(event: dict[str, Any]) -> bytes:
+        parsed = ParseDict(event, of_message(), ignore_unknown_fields=True)
+        return protobuf.framed(parsed.SerializeToString(), 1)
+
+    events = [updates(number) for number in range(MESSAGES)]
+    (folder / "events.avro").write_bytes(avro.container(avro.envelope(NARROW), events, "deflate"))
+    return {
+        "debezium-json": [json.dumps(event, separators=(",", ":")).encode() for event in events],
+        "debezium-protobuf": [in_protobuf(event) for event in events],
+        "debezium-avro": [avro.message(avro.envelope(NARROW), event, 1) for event in events],
+    }
+
+
+def decoded(raw: RawEvents, name: str, schemas: Path) -> int:
+    options = {} if name == "debezium-json" or raw.rows is not None else {"schemas": str(schemas)}
+    feed = FeedConfig(format=name, tables=(TableFeed(name="public.t", key=("id",)),), options=options)
+    return decode(raw, feed).tables["public.t"].num_rows
+
+
+def file_decoded(folder: Path) -> int:
+    batches = discover([str(folder / "events.avro")])
+    return sum(decoded(batch.raw, "debezium-avro", folder) for batch in batches)
+
+
+def measure_messages() -> None:
+    """Print the rates of messages."""
+    print("| messages | bytes each | decode k/s |\n|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = write_messages(folder)
+        for kind, messages in made.items():
+            raw = from_documents(messages)
+            for switch in ("1", "0") if kind == "debezium-avro" else ("1",):
+                os.environ[KERNELS] = switch
+                rate = best(lambda r=raw, k=kind: decoded(r, k, folder))
+                shown = kind if switch == "1" else f"{kind}, fastavro"
+                print(f"| {shown} | {sum(map(len, messages)) // MESSAGES} | {rate / 1000:,.0f} |")
+        for switch in ("1", "0"):
+            os.environ[KERNELS] = switch
+            rate = best(lambda: file_decoded(folder))
+            print(f"| Avro file{'' if switch == '1' else ', fastavro'} | | {rate / 1000:,.0f} |")
+
+
 def main() -> None:
     pa.set_cpu_count(1)
     print("| events | floor k/s | decode k/s | decode + fold k/s |")
@@ -133,6 +209,7 @@ def main() -> None:
                 print(f"| {name} | " + " | ".join(f"{rate / 1000:,.0f}" for rate in rates) + " |")
                 sys.stdout.flush()
                 path.unlink()
+    measure_messages()
 
 
 if __name__ == "__main__":

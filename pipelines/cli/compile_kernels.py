@@ -16,6 +16,7 @@ MODULES = (
     "pipelines.jsonscan.text_kernels",
     "pipelines.jsonscan.binary_kernels",
     "pipelines.jsonscan.double_kernels",
+    "pipelines.decode.avro_kernels",
     "pipelines.decode.protobuf_kernels",
     "pipelines.formats.mysql_json_kernels",
     "pipelines.formats.mysql_kernels",

@@ -1,16 +1,18 @@
 """Avro schemas and messages of feeds.
 
-Contains the value types of Avro fields and decoding of many messages in one call. Avro container files are read in
-`sources/file_reader.py`.
+Contains the value types of Avro fields and decoding of many messages in one call: a kernel finds where the values of all
+messages are, and these become columns. fastavro reads the schemas, and with `NEVERMORE_AVRO_KERNELS=0` the messages, too.
+Avro container files are read in `sources/file_reader.py`.
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +20,17 @@ import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 from numpy.typing import NDArray
 
+from pipelines.decode import avro_kernels as kernels
+from pipelines.decode.casting import cast_each
 from pipelines.decode.feed_schemas import decimal_type, logical_type
 from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import SourceError
+from pipelines.jsonscan.spans import from_binary
+from pipelines.jsonscan.text_kernels import gather_text
+from pipelines.jsonscan.value_kernels import STRING
 from scan_core import Mask
-from scan_core.files import AvroField, encode_long, parse_record
+from scan_core.files import AvroField, encode_long, parse_record, union_members
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -115,12 +122,14 @@ def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:
             _collect(part, named, depth + 1)
 
 
-def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:
+def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:  # noqa: C901 - one branch per kind of type
     if depth > _MAX_DEPTH:
         raise ValueError(f"the schema nests deeper than {_MAX_DEPTH} levels")
     if isinstance(schema, list):
-        values = [branch for branch in schema if branch != "null"]
-        return _value_type(values[0], named, depth + 1) if values else ValueType(pa.null())
+        found = [(name, _value_type(branch, named, depth + 1)) for name, branch in union_members(schema)]
+        if len(found) < 2:
+            return found[0][1] if found else ValueType(pa.null())
+        return ValueType(pa.struct([pa.field(name, value.arrow) for name, value in found]), members=tuple(found))
     if isinstance(schema, str):
         return ValueType(_PHYSICAL[schema]) if schema in _PHYSICAL else _value_type(named[schema], named, depth + 1)
     meant = logical_type(schema.get("connect.name"), schema.get("connect.parameters") or schema)
@@ -167,15 +176,6 @@ def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
     return None
 
 
-_MARK = "mark"
-_MARK_BYTES = 8
-_CHUNK_ROWS = 2_048
-"""Records are Python dicts for a moment: this many at a time stay in the caches and are garbage collected only once."""
-
-_BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
-"""What fastavro and Arrow raise on bytes that are not a value of the schema."""
-
-
 class AvroMessages:
     """How messages in Avro are framed: the value follows the id of its schema."""
 
@@ -198,13 +198,410 @@ class AvroMessages:
         return None if is_key and not is_record(document) else reader_of(document)
 
 
+KERNELS = "NEVERMORE_AVRO_KERNELS"
+"""With this environment variable set to 0, fastavro reads values instead of kernels."""
+
+
+class AvroReader(Protocol):
+    """Reads the values of one record schema."""
+
+    @property
+    def fields(self) -> tuple[AvroField, ...]:
+        """Fields of the record, with their physical Arrow types."""
+        ...
+
+    @property
+    def types(self) -> Mapping[str, ValueType]:
+        """The value type of each field."""
+        ...
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
+        """Read values as rows of physical columns, and the mask of invalid ones, whose columns mean nothing."""
+        ...
+
+    def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
+        """Read blocks with their number of values, which follow each other; None if any does not hold exactly these."""
+        ...
+
+
+def reader_of(document: str) -> AvroReader:
+    """Create the reader of an Avro schema in JSON.
+
+    Raises:
+        SourceError: not the schema of a record, or one that cannot be read.
+    """
+    return _reader(document, with_kernels=os.environ.get(KERNELS) != "0")
+
+
+@lru_cache(maxsize=1024)
+def _reader(document: str, *, with_kernels: bool) -> AvroReader:
+    try:
+        schema = load_schema(document)
+        fields, plain, _ = parse_record(physical(schema), unions_as_structs=True)
+        types = field_types(schema)
+        marked = {
+            "type": "record",
+            "name": "marked",
+            "fields": [
+                {"name": "value", "type": plain},
+                {"name": _MARK, "type": {"type": "fixed", "name": "mark", "size": _MARK_BYTES}},
+            ],
+        }
+        parsed = parse_schema({"type": "array", "items": marked})
+        array = parse_schema({"type": "array", "items": plain})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
+    if with_kernels:
+        return _KernelReader(fields, types, _Compiler().program(plain, pa.struct([f.arrow() for f in fields])))
+    for one in fields:
+        if _holds_union(one.type.plain):
+            raise SourceError(
+                f"Avro field {one.name} is a union of several types, which is only read with kernels: unset {KERNELS}"
+            )
+    return _FastavroReader(fields, types, parsed, array)
+
+
+def _holds_union(plain: Any) -> bool:
+    if isinstance(plain, list):
+        return len(plain) - plain.count("null") > 1 or any(map(_holds_union, plain))
+    parts = [plain.get("items"), *(f["type"] for f in plain.get("fields", ()))] if isinstance(plain, dict) else []
+    return any(map(_holds_union, parts))
+
+
+Words = NDArray[np.int64]
+Present = Mask | None
+"""Where there is a value; None for everywhere."""
+
+
 @dataclass(frozen=True)
-class AvroReader:
-    """Reads the values of one schema.
+class _Found:
+    """What a kernel has found of values of one type.
 
     Attributes:
-        fields: fields of the record, with their physical Arrow types.
-        types: value type of each field.
+        data: bytes of all values.
+        words: numbers by slot and value; see `avro_kernels.read_messages`.
+        stops: ends of bytes and arrays by slot and value.
+        bad: receives which values are invalid.
+    """
+
+    data: NDArray[np.uint8]
+    words: Words
+    stops: NDArray[np.int32]
+    bad: Mask
+
+    def __len__(self) -> int:
+        return len(self.bad)
+
+
+Make = Callable[[_Found, Present], pa.Array]
+"""Makes the column of a type, with NULL where there is no value."""
+
+_FOUND_BYTES = 2 * 1024**2
+"""Of the results of a kernel: what stays in the caches is read again faster."""
+_MIN_FOUND, _MAX_FOUND = 64, 65_536
+"""Values in a call of a kernel."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """How to read values of one type: the steps of the kernel, and what makes the column of its results.
+
+    Attributes:
+        steps: see `avro_kernels`.
+        targets: steps of the branches of unions.
+        slots: number of results for each value.
+        depth: how many arrays are within each other.
+        make: makes the column.
+    """
+
+    steps: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    slots: int
+    depth: int
+    make: Make
+
+    @property
+    def room(self) -> int:
+        """How many values to read in one call."""
+        return min(max(_FOUND_BYTES // (12 * self.slots + 1), _MIN_FOUND), _MAX_FOUND)
+
+    def found(self, data: NDArray[np.uint8], count: int) -> tuple[_Found, tuple[NDArray[Any], ...]]:
+        """Room for the results of that many values, and the last arguments of the kernels."""
+        words, stops = np.zeros((self.slots, count), np.int64), np.zeros((self.slots, count), np.int32)
+        stack = np.zeros((self.depth, kernels.TOTAL + 1), np.int64)
+        return _Found(data, words, stops, np.zeros(count, np.bool_)), (self.steps, self.targets, words, stops, stack)
+
+
+@dataclass(frozen=True)
+class _KernelReader:
+    """Reads values by compiled functions; see `AvroReader`."""
+
+    fields: tuple[AvroField, ...]
+    types: Mapping[str, ValueType]
+    program: _Program
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
+        """See `AvroReader`."""
+        documents = from_binary(values)
+        nothing = documents.start < 0
+        start, end = (np.where(nothing, np.int32(0), places) for places in (documents.start, documents.end))
+        bad = nothing.copy()
+        parts = []
+        for first in range(0, len(values), self.program.room):
+            rows = slice(first, first + self.program.room)
+            found, room = self.program.found(documents.data, len(start[rows]))
+            kernels.read_messages(documents.data, start[rows], end[rows], *room, found.bad)
+            found.bad[nothing[rows]] = True
+            if found.bad.any():
+                found.words[:, found.bad] = found.stops[:, found.bad] = 0
+                parts.append(self._rows(found, ~found.bad))
+            else:
+                parts.append(self._rows(found, None))
+            bad[rows] = found.bad
+        return pa.Table.from_batches(parts, self._schema), bad
+
+    def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
+        """See `AvroReader`."""
+        if any(count > len(data) for data, count in blocks):
+            return None  # records without bytes carry no information, and nothing limits their number
+        content = np.frombuffer(b"".join(data for data, _ in blocks), np.uint8)
+        end = np.cumsum([len(data) for data, _ in blocks], dtype=np.int32)
+        counts, place = np.array([count for _, count in blocks], np.int32), np.zeros(3, np.int64)
+        left, parts = int(counts.sum(dtype=np.int64)), []
+        while place[0] < len(blocks):
+            found, room = self.program.found(content, min(self.program.room, left))
+            if not kernels.read_blocks(content, end, counts, place, *room):
+                return None
+            parts.append(self._rows(found, None))
+            left -= len(found)
+            if found.bad.any():
+                return None
+        return pa.Table.from_batches(parts, self._schema)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field(f.name, f.type.meant) for f in self.fields])
+
+    def _rows(self, found: _Found, present: Present) -> pa.RecordBatch:
+        columns = self.program.make(found, present)
+        arrays = [columns.field(at) for at in range(len(self.fields))]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Compiler:
+    """Makes a program of a type. Mutable: collects its steps."""
+
+    def __init__(self) -> None:
+        self._steps: list[list[int]] = []
+        self._targets: list[int] = []
+        self._slots = 0
+        self._open = 0
+        self._depth = 0
+
+    def program(self, plain: Any, arrow: pa.DataType) -> _Program:
+        """The program of a type, as `AvroType` has it: rewritten schema and Arrow type."""
+        make = self._value(plain, arrow)
+        steps = np.array(self._steps, np.int32).reshape(-1, kernels.FIRST + 1)
+        return _Program(steps, np.array(self._targets, np.int32), self._slots, self._depth, make)
+
+    def _step(self, kind: int, size: int = 0, slots: int = 1) -> int:
+        """Add a step and return its slot. The items of an array have none: these are read later, by their own program."""
+        slot = 0 if self._open else self._slots
+        self._slots += 0 if self._open else slots
+        self._steps.append([kind, slot, size, 0])
+        return slot
+
+    def _value(self, plain: Any, arrow: pa.DataType) -> Make:
+        if isinstance(plain, list):
+            return self._union(plain, arrow)
+        kind = plain if isinstance(plain, str) else plain["type"]
+        match kind:
+            case "null":
+                return lambda found, _: pa.nulls(len(found))
+            case "record":
+                return self._record(plain, arrow)
+            case "array":
+                return self._array(plain["items"], arrow)
+            case "bytes":
+                slot = self._step(kernels.SIZED)
+                is_text = pa.types.is_string(arrow)
+                return lambda found, present: (_text if is_text else _bytes)(found, slot, present)
+            case "fixed":
+                slot = self._step(kernels.FIXED, plain["size"])
+                return lambda found, present: _fixed(found, slot, present, arrow)
+            case "enum":
+                slot = self._step(kernels.ENUM, len(plain["symbols"]))
+                names = pa.array(plain["symbols"], pa.string())
+                return lambda found, present: names.take(_integers(found.words[slot], np.int32, present))
+            case "boolean":
+                slot = self._step(kernels.BOOLEAN)
+                return lambda found, present: _booleans(found.words[slot] != 0, present)
+        step, dtype = _NUMBERS[kind]
+        slot = self._step(step)
+        if step in {kernels.FIXED32, kernels.FIXED64}:
+            low = np.uint32 if step == kernels.FIXED32 else np.uint64
+            return lambda found, present: _numbers(found.words[slot].astype(low).view(dtype), present)
+        return lambda found, present: _integers(found.words[slot], dtype, present)
+
+    def _record(self, plain: Mapping[str, Any], arrow: pa.StructType) -> Make:
+        makes = [self._value(f["type"], arrow.field(at).type) for at, f in enumerate(plain["fields"])]
+
+        def make(found: _Found, present: Present) -> pa.Array:
+            return _struct([member(found, present) for member in makes], arrow, len(found), present)
+
+        return make
+
+    def _union(self, branches: Sequence[Any], arrow: pa.DataType) -> Make:
+        slot, here, first = self._step(kernels.UNION, len(branches)), len(self._steps) - 1, len(self._targets)
+        self._steps[here][kernels.FIRST] = first
+        self._targets += [0] * len(branches)
+        is_several = len(branches) - branches.count("null") > 1
+        makes: dict[int, Make] = {}
+        kinds: dict[int, pa.DataType] = {}
+        jumps = []
+        for number, branch in enumerate(branches):
+            self._targets[first + number] = len(self._steps)
+            if branch != "null":
+                kinds[number] = arrow.field(len(makes)).type if is_several else arrow
+                makes[number] = self._value(branch, kinds[number])
+            jumps.append(len(self._steps))
+            self._step(kernels.JUMP, slots=0)
+        for jump in jumps:
+            self._steps[jump][kernels.SIZE] = len(self._steps)
+
+        def make(found: _Found, present: Present) -> pa.Array:
+            branch = found.words[slot]
+
+            def where(chosen: Mask) -> Mask:
+                return chosen if present is None else chosen & present
+
+            chosen = {number: where(branch == number) for number in makes}
+            members = [
+                of_branch(found, chosen[number]) if chosen[number].any() else pa.nulls(len(found), kinds[number])
+                for number, of_branch in makes.items()
+            ]
+            if not is_several:
+                return members[0] if members else pa.nulls(len(found))
+            return _struct(members, arrow, len(found), where(np.isin(branch, [*makes])))
+
+        return make
+
+    def _array(self, items: Any, arrow: pa.DataType) -> Make:
+        """An array, or a map, which has pairs as items."""
+        slot, here = self._step(kernels.ARRAY, slots=2), len(self._steps) - 1
+        is_map = pa.types.is_map(arrow)
+        kind = pa.struct([arrow.key_field, arrow.item_field]) if is_map else arrow.value_type
+        self._open += 1
+        self._depth = max(self._depth, self._open)
+        self._value(items, kind)
+        self._step(kernels.NEXT)
+        self._open -= 1
+        self._steps[here][kernels.SIZE] = len(self._steps)
+        if self._open:
+            return _unread
+        program = _Compiler().program(items, kind)
+
+        def make(found: _Found, present: Present) -> pa.Array:
+            counts = found.words[slot + 1]
+            rows, places = np.flatnonzero(counts), np.r_[0, np.cumsum(counts)]
+            inner, room = program.found(found.data, int(places[-1]))
+            start, end = found.words[slot][rows].astype(np.int32), found.stops[slot][rows]
+            if kernels.read_items(found.data, start, end, *room) != len(inner):
+                raise AssertionError(f"not the {len(inner)} items that arrays have been found to have")
+            values, offsets = program.make(inner, None), pa.array(places, pa.int32())
+            if inner.bad.any():
+                found.bad[np.repeat(np.arange(len(found)), counts)[inner.bad]] = True
+            nothing = None if present is None else pa.array(~present)
+            if not is_map:
+                return pa.ListArray.from_arrays(offsets, values, type=arrow, mask=nothing)
+            # A key that is no text makes its message invalid.
+            keys = values.field(0).fill_null("") if values.field(0).null_count else values.field(0)
+            return pa.MapArray.from_arrays(offsets, keys, values.field(1), type=arrow, mask=nothing)
+
+        return make
+
+
+_NUMBERS: Mapping[str, tuple[int, Any]] = {
+    "int": (kernels.INT, np.int32),
+    "long": (kernels.LONG, np.int64),
+    "float": (kernels.FIXED32, np.float32),
+    "double": (kernels.FIXED64, np.float64),
+}
+"""By type: the step that reads it, and the type of its column."""
+
+
+def _unread(_: _Found, __: Present) -> pa.Array:
+    raise AssertionError("the items of an array are read by their own program")
+
+
+def _validity(present: Present) -> pa.Buffer | None:
+    return None if present is None or present.all() else pa.array(present).buffers()[1]
+
+
+def _numbers(values: NDArray[Any], present: Present) -> pa.Array:
+    """An array over the memory of `values`."""
+    arrow = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(arrow, len(values), [_validity(present), pa.py_buffer(values)])
+
+
+def _integers(words: Words, dtype: Any, present: Present) -> pa.Array:
+    return _numbers(words.astype(dtype), present)  # a copy, as the words of all slots are freed at once
+
+
+def _booleans(values: Mask, present: Present) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(present), pa.array(values).buffers()[1]])
+
+
+def _struct(members: Sequence[pa.Array], arrow: pa.StructType, count: int, present: Present) -> pa.Array:
+    return pa.Array.from_buffers(arrow, count, [_validity(present)], children=list(members))
+
+
+def _gathered(found: _Found, slot: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """(offsets of the bytes of each value, these): there are none where there is no value."""
+    start, end = found.words[slot].astype(np.int32), found.stops[slot]
+    count = len(start)
+    offsets, out = np.zeros(count + 1, np.int32), np.empty(int((end - start).sum(dtype=np.int64)), np.uint8)
+    kinds, wanted = np.full(count, STRING, np.int8), np.ones(count, np.bool_)
+    gather_text(found.data, start, end, kinds, wanted, offsets, out, np.zeros(count, np.bool_))
+    return offsets, out
+
+
+def _bytes(found: _Found, slot: int, present: Present) -> pa.BinaryArray:
+    offsets, out = _gathered(found, slot)
+    buffers = [_validity(present), pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(found), buffers)
+
+
+def _text(found: _Found, slot: int, present: Present) -> pa.StringArray:
+    texts, bad = cast_each(_bytes(found, slot, present), pa.string())
+    found.bad[bad] = True
+    return texts
+
+
+def _fixed(found: _Found, slot: int, present: Present, arrow: pa.FixedSizeBinaryType) -> pa.Array:
+    rows = np.arange(len(found)) if present is None else np.flatnonzero(present)
+    out = np.zeros((len(found), arrow.byte_width), np.uint8)
+    out[rows] = _gathered(found, slot)[1].reshape(len(rows), arrow.byte_width)
+    return pa.Array.from_buffers(arrow, len(found), [_validity(present), pa.py_buffer(out)])
+
+
+_MARK = "mark"
+_MARK_BYTES = 8
+_CHUNK_ROWS = 2_048
+"""Records are Python dicts for a moment: this many at a time stay in the caches and are garbage collected only once."""
+
+_BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
+"""What fastavro and Arrow raise on bytes that are not a value of the schema."""
+
+
+@dataclass(frozen=True)
+class _FastavroReader:
+    """Reads values by fastavro, as dictionaries; see `AvroReader`.
+
+    It takes what only a broken writer writes: numbers of more than 64 bits, negative numbers of branches and symbols, truth
+    values other than 0 and 1, blocks that are not as long as they say.
+
+    Attributes:
         schema: an array of records, each followed by a marker, in fastavro's form.
         plain: an array of records.
     """
@@ -215,7 +612,7 @@ class AvroReader:
     plain: Any
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
-        """Read the values as rows of physical columns, and the mask of invalid ones (NULL in every column)."""
+        """See `AvroReader`; invalid values are NULL in every column."""
         bad = np.asarray(values.is_null()).copy()
         parts: list[tuple[int, pa.Table]] = []
         pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
@@ -233,36 +630,62 @@ class AvroReader:
                 parts.append((first, _nothing(self)))
         schema = pa.schema([pa.field(f.name, f.type.meant) for f in self.fields])
         tables = [table for _, table in parts]
-        return (pa.concat_tables(tables).combine_chunks() if tables else pa.Table.from_batches([], schema=schema)), bad
+        return (pa.concat_tables(tables) if tables else pa.Table.from_batches([], schema=schema)), bad
+
+    def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
+        """See `AvroReader`."""
+        tables = [_of_block(data, count, self) for data, count in blocks]
+        found = [table for table in tables if table is not None]
+        return pa.concat_tables([_table([], self), *found]) if len(found) == len(tables) else None
 
 
-@lru_cache(maxsize=1024)
-def reader_of(document: str) -> AvroReader:
-    """Create the reader of an Avro schema in JSON.
-
-    Raises:
-        SourceError: not the schema of a record, or one that cannot be read.
-    """
+def _read(values: pa.BinaryArray, reader: _FastavroReader) -> pa.Table | None:
+    """Read all values; None if any of them is broken."""
+    count = len(values)
+    marks = np.arange(1, count + 1, dtype=np.int64) * np.int64(0x5851F42D4C957F2D)
+    offsets = np.arange(count + 1, dtype=np.int32) * _MARK_BYTES
+    ends = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(marks)])
+    joined = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
+    _, places, data = joined.buffers()
+    begin, end = np.frombuffer(places, np.int32)[[0, count]].tolist()
+    stream = BytesIO(encode_long(count) + data.slice(begin, end - begin).to_pybytes() + b"\0")
     try:
-        schema = load_schema(document)
-        fields, plain, _ = parse_record(physical(schema))
-        types = field_types(schema)
-        marked = {
-            "type": "record",
-            "name": "marked",
-            "fields": [
-                {"name": "value", "type": plain},
-                {"name": _MARK, "type": {"type": "fixed", "name": "mark", "size": _MARK_BYTES}},
-            ],
-        }
-        parsed = parse_schema({"type": "array", "items": marked})
-        array = parse_schema({"type": "array", "items": plain})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
-    for field in fields:
-        if _holds_union(field.type.meant):
-            raise SourceError(f"Avro field {field.name} is a union of several types, which no column type can hold")
-    return AvroReader(fields, types, parsed, array)
+        records: list[dict[str, Any]] = schemaless_reader(stream, reader.schema, None)
+        if len(records) != count or stream.read(1):
+            return None
+        if b"".join(map(itemgetter(_MARK), records)) != marks.tobytes():
+            return None
+        return _table(list(map(itemgetter("value"), records)), reader)
+    except _BROKEN:
+        return None  # one of them is broken: the caller bisects until it is found
+
+
+def _of_block(data: bytes, count: int, reader: _FastavroReader) -> pa.Table | None:
+    if count == 0:
+        return _table([], reader) if not data else None
+    if count > len(data):
+        return None  # as in `_KernelReader`
+    stream = BytesIO(encode_long(count) + data + b"\0")
+    try:
+        records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
+        return None if len(records) != count or stream.read(1) else _table(records, reader)
+    except _BROKEN:
+        return None
+
+
+def _table(rows: list[dict[str, Any]], reader: _FastavroReader) -> pa.Table:
+    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
+    return pa.Table.from_arrays([_column(rows, field) for field in reader.fields], schema=schema)
+
+
+def _column(rows: list[dict[str, Any]], field: AvroField) -> pa.Array:
+    array = pa.array(list(map(itemgetter(field.key), rows)), type=field.type.stored)
+    return array if field.type.finish is None else field.type.finish(array)
+
+
+def _nothing(reader: _FastavroReader) -> pa.Table:
+    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
+    return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
 
 
 @lru_cache(maxsize=1024)
@@ -303,59 +726,3 @@ def is_record(document: str) -> bool:
         return True
     kind = schema.get("type") if isinstance(schema, Mapping) else schema
     return isinstance(schema, Mapping) and (kind == "record" or kind not in {*_PHYSICAL, "fixed", "array", "map"})
-
-
-def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
-    """Read the records of a block of a file; None if it does not hold them."""
-    if count == 0:
-        return _table([], reader) if not data else None
-    if count > len(data):
-        return None  # records without bytes carry no information, and nothing limits their number
-    stream = BytesIO(encode_long(count) + data + b"\0")
-    try:
-        records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
-        return None if len(records) != count or stream.read(1) else _table(records, reader)
-    except _BROKEN:
-        return None
-
-
-def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:
-    """Read all values; None if any of them is broken."""
-    count = len(values)
-    marks = np.arange(1, count + 1, dtype=np.int64) * np.int64(0x5851F42D4C957F2D)
-    offsets = np.arange(count + 1, dtype=np.int32) * _MARK_BYTES
-    ends = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(marks)])
-    joined = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
-    _, places, data = joined.buffers()
-    begin, end = np.frombuffer(places, np.int32)[[0, count]].tolist()
-    stream = BytesIO(encode_long(count) + data.slice(begin, end - begin).to_pybytes() + b"\0")
-    try:
-        records: list[dict[str, Any]] = schemaless_reader(stream, reader.schema, None)
-        if len(records) != count or stream.read(1):
-            return None
-        if b"".join(map(itemgetter(_MARK), records)) != marks.tobytes():
-            return None
-        return _table(list(map(itemgetter("value"), records)), reader)
-    except _BROKEN:
-        return None  # one of them is broken: the caller bisects until it is found
-
-
-def _table(rows: list[dict[str, Any]], reader: AvroReader) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
-    return pa.Table.from_arrays([_column(rows, field) for field in reader.fields], schema=schema)
-
-
-def _column(rows: list[dict[str, Any]], field: AvroField) -> pa.Array:
-    array = pa.array(list(map(itemgetter(field.key), rows)), type=field.type.stored)
-    return array if field.type.finish is None else field.type.finish(array)
-
-
-def _nothing(reader: AvroReader) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
-    return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
-
-
-def _holds_union(arrow: pa.DataType) -> bool:
-    if pa.types.is_union(arrow):
-        return True
-    return any(_holds_union(arrow.field(i).type) for i in range(arrow.num_fields))

@@ -5,7 +5,7 @@ container files; CSV is in `csv_file.py`. Files are selected in `files.py`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, read_records, reader_of
+from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
 from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.errors import SourceError
 from pipelines.jsonscan import document_kernels
@@ -73,12 +73,13 @@ def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
             )
         document = header.schema.decode()
         reader = reader_of(document)
-        blocks = find_blocks(source.read_at, header, size)
-        for block, rows in ahead(partial(_rows_ahead, source, b, header.codec, reader, max_bytes) for b in blocks):
-            table = _rows(source, block, header.codec, reader, max_bytes) if rows is None else rows
-            table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
-            for first in range(0, table.num_rows, batch_rows):
-                yield table.slice(first, batch_rows)
+        blocks = _together(find_blocks(source.read_at, header, size))
+        for some, rows in ahead(partial(_rows_ahead, source, b, header.codec, reader, max_bytes) for b in blocks):
+            tables = [rows] if rows is not None else (_rows(source, [b], header.codec, reader, max_bytes) for b in some)
+            for table in tables:
+                described = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
+                for first in range(0, table.num_rows, batch_rows):
+                    yield described.slice(first, batch_rows)
     except (ValueError, KeyError, IndexError, EOFError) as error:
         raise SourceError(f"unreadable Avro file: {error}") from error
 
@@ -98,35 +99,60 @@ def _seekable(stream: Any, max_bytes: int) -> Any:
 
 _AHEAD_BYTES = 8 * 1024**2
 """Bytes of blocks that are decoded ahead; larger ones are decoded one at a time."""
+_TOGETHER_ROWS, _TOGETHER_BYTES = 32_768, 1024**2
+"""Blocks are decoded together up to this: writers make them of 16 KB or more."""
+
+
+def _together(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """Neighbouring blocks, so that a call has many rows."""
+    some: list[Block] = []
+    rows = stored = 0
+    for block in blocks:
+        if some and (rows + block.num_rows > _TOGETHER_ROWS or stored + block.num_bytes > _TOGETHER_BYTES):
+            yield some
+            some, rows, stored = [], 0, 0
+        some.append(block)
+        rows += block.num_rows
+        stored += block.num_bytes
+    if some:
+        yield some
 
 
 def _rows_ahead(
-    source: Any, block: Block, codec: str, reader: AvroReader, max_bytes: int
-) -> tuple[Block, pa.Table | None]:
-    """(block, its rows; None if it is large)."""
+    source: Any, blocks: list[Block], codec: str, reader: AvroReader, max_bytes: int
+) -> tuple[list[Block], pa.Table | None]:
+    """(blocks, their rows; None if they are large or one of them cannot be read)."""
     try:
-        return block, _rows(source, block, codec, reader, min(max_bytes, _AHEAD_BYTES))
-    except SourceError:
-        return block, None
+        return blocks, _rows(source, blocks, codec, reader, min(max_bytes, _AHEAD_BYTES))
+    except (SourceError, ValueError):
+        return blocks, None
 
 
-def _rows(source: Any, block: Block, codec: str, reader: AvroReader, max_bytes: int) -> pa.Table:
-    taken = max(record_bytes(block.num_rows, len(reader.fields)), block.num_bytes)
-    if taken > _DECODED_SHARE * max_bytes or block.num_bytes > max_bytes:
+def _rows(source: Any, blocks: Sequence[Block], codec: str, reader: AvroReader, max_bytes: int) -> pa.Table:
+    """The rows of blocks; where they cannot be read, the first block is named: errors are those of single ones."""
+    first = blocks[0]
+    num_rows, num_bytes = sum(b.num_rows for b in blocks), sum(b.num_bytes for b in blocks)
+    taken = max(record_bytes(num_rows, len(reader.fields)), num_bytes)
+    if taken > _DECODED_SHARE * max_bytes or num_bytes > max_bytes:
         raise SourceError(
-            f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes, which take about "
+            f"the block at {first.offset} claims {num_rows} records in {num_bytes} bytes, which take about "
             f"{taken} bytes to decode; raise memory_limit_bytes, or write smaller blocks"
         )
-    try:
-        data = decompress(source.read_at(block.num_bytes, block.offset), codec, max_bytes)
-    except BlockTooLargeError as error:
-        raise SourceError(
-            f"the block at {block.offset} becomes more than {max_bytes} bytes; raise memory_limit_bytes, or write "
-            "smaller blocks"
-        ) from error
-    table = read_records(data, block.num_rows, reader)
+    contents: list[tuple[bytes, int]] = []
+    left = max_bytes
+    for block in blocks:
+        try:
+            data = decompress(source.read_at(block.num_bytes, block.offset), codec, left)
+        except BlockTooLargeError as error:
+            raise SourceError(
+                f"the block at {block.offset} becomes more than {max_bytes} bytes; raise memory_limit_bytes, or write "
+                "smaller blocks"
+            ) from error
+        contents.append((data, block.num_rows))
+        left -= len(data)
+    table = reader.read_blocks(contents)
     if table is None:
-        raise ValueError(f"the block at {block.offset} does not hold the {block.num_rows} records that it claims")
+        raise ValueError(f"the block at {first.offset} does not hold the {num_rows} records that it claims")
     return table
 
 

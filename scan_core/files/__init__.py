@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scan_core.files.avro import encode_long as encode_long
     from scan_core.files.avro import parse_record as parse_record
     from scan_core.files.avro import record_bytes as record_bytes
+    from scan_core.files.avro import union_members as union_members
     from scan_core.files.formats import decode_column as decode_column
     from scan_core.files.formats import open_file as open_file
     from scan_core.files.parquet.checksums import BLOOM_FILTER as BLOOM_FILTER
@@ -33,7 +34,7 @@ else:
         {
             "scan_core.columns.file_reader": "FileReader field_id_of",
             "scan_core.columns.memory_budget": "DecodingLimits",
-            "scan_core.files.avro": "AvroField encode_long parse_record record_bytes",
+            "scan_core.files.avro": "AvroField encode_long parse_record record_bytes union_members",
             "scan_core.files.formats": "decode_column open_file",
             "scan_core.files.parquet.checksums": (
                 "BLOOM_FILTER COLUMN_INDEX HEADER_BYTES NUM_PARTS OFFSET_INDEX PAGE_HEADERS blank_entries sealed"

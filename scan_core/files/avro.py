@@ -179,21 +179,44 @@ _UNREADABLE = pa.dense_union([pa.field("value", pa.null())])
 """The type of what has no column type; it converts to nothing, so that only its own column is refused."""
 
 
-def parse_record(document: Any) -> tuple[tuple[AvroField, ...], Any, int]:
+def parse_record(document: Any, *, unions_as_structs: bool = False) -> tuple[tuple[AvroField, ...], Any, int]:
     """The fields of a file's top-level record, its rewritten schema, and the fewest bytes of a row.
+
+    A union of several types has no column type, or is a struct of `union_members`.
 
     Raises:
         ValueError: no record, a type that does not exist, recursion, or a schema that expands too far.
     """
-    parser = _Parser()
+    parser = _Parser(unions_as_structs=unions_as_structs)
     if not isinstance(document, Mapping) or document.get("type") != "record":
         raise ValueError(f"the top-level schema must be a record, not {document!r:.80}")
     fields = parser.fields(document, 0)
     return fields, parser.plain_record(fields), sum(f.type.min_bytes for f in fields)
 
 
+def union_members(branches: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The types of a union other than null, under their names as Kafka Connect gives them: that of the type alone.
+
+    Where two have the same name, they have their full names.
+    """
+    values = [branch for branch in branches if branch != "null"]
+    names = [_branch_name(branch) for branch in values]
+    short = [name.rpartition(".")[2] for name in names]
+    return list(zip(short if len(set(short)) == len(short) else names, values, strict=True))
+
+
+def _branch_name(branch: Any) -> str:
+    while isinstance(branch, Mapping):
+        if branch.get("type") in {"record", "enum", "fixed"}:
+            name, namespace = str(branch.get("name")), branch.get("namespace")
+            return f"{namespace}.{name}" if namespace and "." not in name else name
+        branch = branch.get("type")
+    return str(branch)
+
+
 class _Parser:
-    def __init__(self) -> None:
+    def __init__(self, *, unions_as_structs: bool) -> None:
+        self._unions_as_structs = unions_as_structs
         self._named: dict[str, Any] = {}
         self._open: set[str] = set()
         self._nodes = 0
@@ -275,8 +298,13 @@ class _Parser:
     def _union(self, branches: list[Any], depth: int) -> AvroType:
         values = [b for b in branches if b != "null"]
         if len(values) > 1 or len(branches) - len(values) > 1 or not branches:
-            plain = [self.type(b, depth + 1).plain for b in branches]
-            return AvroType(plain, _UNREADABLE, _UNREADABLE, refuse_union, 1)
+            types = [self.type(b, depth + 1) for b in branches]
+            meant = _UNREADABLE
+            if self._unions_as_structs and values:
+                known = [kind for kind, branch in zip(types, branches, strict=True) if branch != "null"]
+                names = [name for name, _ in union_members(branches)]
+                meant = pa.struct([pa.field(name, kind.meant) for name, kind in zip(names, known, strict=True)])
+            return AvroType([t.plain for t in types], _UNREADABLE, meant, refuse_union, 1, "null" in branches)
         if not values:
             return AvroType(["null"], pa.null(), pa.null(), None, 1, nullable=True)
         inner = self.type(values[0], depth + 1)

@@ -1,13 +1,13 @@
 import json
 from base64 import b64encode
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines.decode.avro import read_records, reader_of
+from pipelines.decode.avro import KERNELS, reader_of
 from pipelines.decode.batches import RawEvents, from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
@@ -18,10 +18,10 @@ from tests.pipelines.formats.avro_events import (
     COLUMNS,
     KEY,
     container,
-    datum,
     envelope,
     event,
     message,
+    named,
     row,
 )
 
@@ -95,7 +95,7 @@ def test_events_in_an_avro_file_decode_by_the_names_in_its_schema(codec: str, tm
 
 def test_block_that_claims_more_records_than_it_has_bytes_is_refused_before_memory_is_taken() -> None:
     empty = json.dumps({"type": "record", "name": "r", "fields": [{"name": "op", "type": "null"}]})
-    assert read_records(b"", 10**15, reader_of(empty)) is None
+    assert reader_of(empty).read_blocks([(b"", 10**15)]) is None
 
 
 def test_messages_decode_by_the_schemas_that_they_name(schemas: Path) -> None:
@@ -288,14 +288,54 @@ def test_messages_without_a_place_for_schemas_are_an_error_that_says_what_to_add
         decoded(from_documents([message(envelope(), EVENTS[0], 2)]), ("id",))
 
 
-def test_union_of_several_types_is_refused_by_name(schemas: Path) -> None:
-    schema = {"type": "record", "name": "r", "fields": [{"name": "odd", "type": ["int", "string"]}]}
+def test_a_union_of_several_types_in_a_row_is_a_struct_with_values_of_their_logical_types(schemas: Path) -> None:
+    odd = ["string", named("long", "io.debezium.time.MicroTimestamp"), {"type": "array", "items": "int"}]
+    schema = envelope({"odd": odd})
     (schemas / "6.avsc").write_text(json.dumps(schema))
-    with pytest.raises(SourceError, match="odd is a union"):
-        decoded(from_documents([b"\0\0\0\0\x06" + datum(schema, {"odd": 1})]), ("id",), schemas=str(schemas))
+    values = ["a", 1, [1, 2]]
+    raw = from_documents([message(schema, event("c", {"id": i, "odd": v}), 6) for i, v in enumerate(values)])
+    result = decoded(raw, ("id",), schemas=str(schemas))
+    assert not result.rejected.num_rows
+    assert [row["odd"] for row in result.tables["public.t"].table.column("after").to_pylist()] == [
+        {"string": "a", "long": None, "array": None},
+        {"string": None, "long": datetime(1970, 1, 1, 0, 0, 0, 1), "array": None},  # noqa: DTZ001 - without zone
+        {"string": None, "long": None, "array": [1, 2]},
+    ]
 
 
 def test_damaged_avro_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "1.avro").write_bytes(container(envelope(), EVENTS)[:-20])
     with pytest.raises(SourceError, match=r"1\.avro.*block"):
         list(discover([str(tmp_path / "1.avro")]))
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_logical_types_are_those_of_columns(switch: str, schemas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KERNELS, switch)
+
+    def of(kind: str, logical: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "logicalType": logical, **more}
+
+    utc, local = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001 - a local timestamp
+    number = b"\0\0\x04\xd2"
+    columns: dict[str, tuple[Any, Any, Any]] = {
+        "day": (of("int", "date"), 1, date(1970, 1, 2)),
+        "time_ms": (of("int", "time-millis"), 1_001, time(0, 0, 1, 1_000)),
+        "time_us": (of("long", "time-micros"), 1_001, time(0, 0, 0, 1_001)),
+        "time_ns": (of("long", "time-nanos"), 1_001_001, time(0, 0, 0, 1_001)),
+        "at_ms": (of("long", "timestamp-millis"), -1, utc - timedelta(milliseconds=1)),
+        "at_us": (of("long", "timestamp-micros"), -1, utc - timedelta(microseconds=1)),
+        "at_ns": (of("long", "timestamp-nanos"), -1, utc - timedelta(microseconds=1)),
+        "local_ns": (of("long", "local-timestamp-nanos"), 1_999, local + timedelta(microseconds=1)),
+        "price": (of("bytes", "decimal", precision=5, scale=2), number, Decimal("12.34")),
+        "fixed": (of("fixed", "decimal", name="f", size=4, precision=9, scale=2), number, Decimal("12.34")),
+        "uuid": (of("string", "uuid"), "00010203-0405-0607-0809-0a0b0c0d0e0f", bytes(range(16))),
+        "raw": (of("fixed", "uuid", name="u", size=16), bytes(range(16)), bytes(range(16))),
+    }
+    schema = envelope({name: kind for name, (kind, _, _) in columns.items()})
+    (schemas / "7.avsc").write_text(json.dumps(schema))
+    sent = {"id": 1, **{name: value for name, (_, value, _) in columns.items()}}
+    result = decoded(from_documents([message(schema, event("c", sent), 7)]), ("id",), schemas=str(schemas))
+    after = result.tables["public.t"].table.column("after")[0].as_py()
+    assert after == {"id": 1, **{name: value for name, (_, _, value) in columns.items()}}
+    assert result.skipped == {"digits below a microsecond": 3}
