@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -83,6 +83,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth|webhook", re.IGNORECASE)
 """Matches names of options whose values may be secret."""
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
+_INTEGER = "tag:yaml.org,2002:int"
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class ConfigDocument:
         """Parse a text.
 
         Raises:
-            ConfigError: not YAML, too large or too deeply nested, not a mapping, or a key that is repeated or not text.
+            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key that is repeated or not text, or a number that
+                versions of YAML read in different ways.
         """
         try:
             _check_shape(text, path)
@@ -111,7 +114,7 @@ class ConfigDocument:
                 f"{path}: a config is a mapping with the sections catalog, tables and published; `nevermore init` writes one"
             )
         document = cls(str(path), root, raw)
-        document._check_keys(root)
+        document._check_nodes(root)
         return document
 
     def values(self) -> dict[str, Any]:
@@ -186,10 +189,16 @@ class ConfigDocument:
         remember_passwords(filled)
         return filled
 
-    def _check_keys(self, node: yaml.Node) -> None:
+    def _check_nodes(self, node: yaml.Node) -> None:
+        where = f"{self.path}:{node.start_mark.line + 1}"
+        if node.tag == _INTEGER and not _DECIMAL.fullmatch(node.value):
+            raise ConfigError(
+                f"{where}: {node.value} is not a number in all versions of YAML; write it in decimal digits alone, or in quotes if "
+                "it is text"
+            )
         if isinstance(node, yaml.SequenceNode):
             for child in node.value:
-                self._check_keys(child)
+                self._check_nodes(child)
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
@@ -200,11 +209,44 @@ class ConfigDocument:
                 if key.value in seen:
                     raise ConfigError(f"{where}: {key.value!r} occurs twice")
                 seen.add(key.value)
-                self._check_keys(value)
+                self._check_nodes(value)
+
+
+class WrittenFloat(float):
+    """A number that is its text in the config where text is wanted: `1.10` is not `1.1`."""
+
+    _text: str
+
+    def __new__(cls, text: str) -> Self:
+        """The number of a text that Python can read."""
+        number = super().__new__(cls, text)
+        number._text = text
+        return number
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> tuple[type["WrittenFloat"], tuple[str]]:
+        return type(self), (self._text,)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, with the line number in errors about dates."""
+    """YAML's safe loader, with the words and numbers of YAML 1.2, and the line number in errors about dates.
+
+    YAML 1.1 reads `no` as false, also where text is wanted, and `1:30.5` as 90.5. Options that are true or false take `no` as text.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as the base class has it
+        first: [(tag, text) for tag, text in resolvers if tag.rpartition(":")[2] not in {"bool", "float"}]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """A number, with its text if Python would write another one."""
+        if node.value.lower().endswith((".inf", ".nan")):
+            return float(super().construct_yaml_float(node))
+        number = WrittenFloat(node.value)
+        return float(number) if repr(float(number)) == node.value else number
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
         try:
@@ -215,6 +257,17 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"([-+]?((\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(inf|Inf|INF))|\.(nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
 
 
 def _check_shape(text: str, path: str | Path) -> None:

@@ -95,11 +95,11 @@ def _type_name(value: str) -> str:
 
 
 def _property_texts(value: Any) -> Any:
-    """Iceberg properties are text, which YAML may read as booleans or numbers."""
+    """Iceberg properties are text, which YAML may read as booleans, numbers or dates."""
     if not isinstance(value, Mapping):
         return value
     return {
-        k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float) else v
+        k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float | date) else v
         for k, v in value.items()
     }
 
@@ -175,7 +175,7 @@ def _group(value: str) -> str:
 
 
 def _word(value: Any) -> Any:
-    """YAML reads `off` as false."""
+    """`false` means off, too."""
     return "off" if value is False else value
 
 
@@ -197,7 +197,7 @@ def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_number(annotation: Any) -> bool:
-    """Whether a field takes numbers, and neither truth values nor words that YAML reads as such."""
+    """Whether a field takes numbers, and no truth values."""
     inside = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return _is_number(inside[0])
@@ -240,7 +240,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads `yes` and `on` as true, which is no number, although Python takes it for 1."""
+        """`true` is no number, although Python takes it for 1."""
         if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return value

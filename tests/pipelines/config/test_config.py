@@ -115,10 +115,24 @@ published:
             with_lines("commit_rows: true"),
             "nevermore.yaml:6: tables.shop.products.commit_rows: must be a number, not true",
         ),
-        (with_lines("commit_interval: yes"), "commit_interval: must be a number, not true"),
-        (with_lines("memory_limit_bytes: on"), "memory_limit_bytes: must be a number, not true"),
-        (with_lines("max_quarantine_ratio: no"), "max_quarantine_ratio: must be a number, not false"),
-        (with_lines("maintenance: {keep_snapshots: yes}"), "keep_snapshots: must be a number, not true"),
+        (with_lines("commit_interval: true"), "commit_interval: must be a number, not true"),
+        (with_lines("memory_limit_bytes: true"), "memory_limit_bytes: must be a number, not true"),
+        (with_lines("max_quarantine_ratio: false"), "max_quarantine_ratio: must be a number, not false"),
+        (with_lines("maintenance: {keep_snapshots: true}"), "keep_snapshots: must be a number, not true"),
+        (with_lines("commit_interval: yes"), "commit_interval: 'yes' is not a duration"),
+        (with_lines("memory_limit_bytes: on"), "memory_limit_bytes: 'on' is not a size"),
+        (with_lines("max_quarantine_ratio: no"), "max_quarantine_ratio: must be a number, not 'no'"),
+        (with_lines("maintenance: {keep_snapshots: yes}"), "keep_snapshots: must be a whole number, not 'yes'"),
+        *(
+            (with_lines(line), f"nevermore.yaml:6: {value} is not a number in all versions of YAML")
+            for value in ("010", "1:30", "1_000", "0x10", "0b1", "-010")
+            for line in (
+                f"commit_rows: {value}",
+                f"maintenance: {{keep_snapshots: {value}}}",
+                f"partition_by: [a, {value}]",
+            )
+        ),
+        (with_lines("max_quarantine_ratio: 0:30.5"), "max_quarantine_ratio: must be a number, not '0:30.5'"),
         (with_lines("commit_interval: 99999999999d"), "commit_interval: must be at most"),
         (with_lines("maintenance: {keep_log: 99999999999d}"), "keep_log: must be at most"),
         (with_lines("memory_limit_bytes: 99999999999999999999"), "memory_limit_bytes: must be at most"),
@@ -130,7 +144,7 @@ published:
         (MINIMAL + "threads: true\n", "threads: must be a number, not true"),
         (with_lines("types: [a]"), "types: must be a mapping, with one `name: value` per line, not ['a']"),
         ("tables:", "nevermore.yaml:1: tables: must be a mapping, with one `name: value` per line, not nothing"),
-        (with_lines("on: true"), "nevermore.yaml:6: YAML reads the key on as bool; write it in quotes"),
+        (with_lines("true: 1"), "nevermore.yaml:6: YAML reads the key true as bool; write it in quotes"),
         (
             "tables: {}\npublished:\n  a.b: {sql: x, start: 2026-13-01}\n",
             "nevermore.yaml:3: not YAML: 2026-13-01 is not a date",
@@ -163,6 +177,22 @@ def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, mon
     assert "Input should" not in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["no", "off", "1.10", "1e3", ".5", "1.0", "true", "2026-01-05", "7"])
+def test_text_is_what_the_config_says(text: str) -> None:
+    config = parse(with_lines(f"properties: {{a: {text}}}", f"tags: {{a: {text}}}")).tables["shop.products"]
+    assert (config.properties["a"], config.tags["a"]) == (text, text)
+
+
+@pytest.mark.parametrize("text", ["0.5", ".5", "0.50", "5e-1", "+0.5"])
+def test_a_number_may_be_written_in_several_ways(text: str) -> None:
+    assert parse(with_lines(f"max_quarantine_ratio: {text}")).tables["shop.products"].max_quarantine_ratio == 0.5
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("On", True), ("no", False), ("OFF", False)])
+def test_words_are_true_or_false_where_options_are(text: str, value: bool) -> None:  # noqa: FBT001
+    assert parse(with_lines(f"soft_delete: {text}")).tables["shop.products"].soft_delete is value
 
 
 def test_days_and_years_of_yaml_are_keys_of_partitions() -> None:
