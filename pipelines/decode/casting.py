@@ -172,7 +172,7 @@ _POSTGRES_STYLE = "%a %b %d %H:%M:%S %Y"
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _TIME = r"(?: (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?"
-_ZONE = r"(?: ?(?P<zone>[A-Z]{1,5}|[+-]\d\d(?::?\d\d)?))?$"
+_ZONE = r"(?: ?(?P<zone>[A-Z]{1,5}|[+-]\d\d(?::?\d\d(?::?\d\d)?)?))?$"
 _DAY, _MONTH, _YEAR = r"(?P<day>\d\d)", r"(?P<month>\d\d)", r"(?P<year>\d{4})"
 _NAMED = r"(?P<month>[A-Z][a-z]{2})"
 _CLOCK = r"(?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)"
@@ -277,6 +277,8 @@ def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]
 
 _MOMENT = r"^.{10}([T ]\d\d(:?\d\d(:?\d\d(\.\d+)?)?)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d(:?\d\d)?)?))?$"
 """A day that may be followed by a time of day, and by a zone, as Debezium's IsoDate always is."""
+_SECONDS_OF_ZONE = r"(?P<before>[T ]\d\d:.*(?P<sign>[+-])\d\d(?::\d\d:|\d\d))(?P<seconds>[0-5]\d)$"
+"""A zone with seconds: local time before there was standard time, which Arrow does not read."""
 
 
 def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -289,6 +291,9 @@ def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, 
         days, _ = cast_each(pc.utf8_slice_codeunits(pc.if_else(is_moment, trimmed, None), 0, 10), arrow)
         return days, np.asarray(pc.and_(pc.is_null(days), pc.is_valid(text)))
     zoned = pa.timestamp(arrow.unit, "UTC")
+    local = pc.extract_regex(trimmed, _SECONDS_OF_ZONE)
+    if local.null_count < len(local):
+        return _with_seconds_of_zone(trimmed, local, arrow)
     has_zone = pc.match_substring_regex(trimmed, r"\d[T ]\d\d:.*(Z|[+-]\d\d(:?\d\d)?)$")
     with_zone = pc.if_else(has_zone, trimmed, pc.binary_join_element_wise(trimmed, "Z", ""))
     parsed, bad = cast_each(with_zone, zoned)
@@ -303,9 +308,22 @@ def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, 
     return parsed, bad
 
 
+def _with_seconds_of_zone(text: pa.StringArray, local: pa.StructArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Moments from text of which some has a zone with seconds, whose parts are in `local`."""
+    has_seconds = local.is_valid()
+    plain = pc.replace_substring_regex(text, r":?\d\d$", "")
+    parsed, bad = _from_odd_text(pc.if_else(has_seconds, plain, text), arrow)
+    moments = np.asarray(pc.fill_null(parsed.cast(pa.int64()), 0))
+    seconds = np.asarray(pc.fill_null(pc.struct_field(local, "seconds").cast(pa.int64()), 0)) * _per_second(arrow)
+    east = np.asarray(pc.fill_null(pc.equal(pc.struct_field(local, "sign"), "+"), False))
+    moved = moments + np.where(east, -seconds, seconds)
+    bad = bad | ((moved > moments) & east) | ((moved < moments) & ~east)  # beyond 64 bits
+    return _array(moved, np.asarray(parsed.is_valid()) & ~bad, arrow), bad
+
+
 def _time_of_day(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
     trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.\d{6})\d+", r"\1")
-    local = pc.replace_substring_regex(trimmed, r"(Z|[+-]\d\d(:?\d\d)?)$", "")
+    local = pc.replace_substring_regex(trimmed, r"(Z|[+-]\d\d(:?\d\d(:?[0-5]\d)?)?)$", "")
     moments, bad = cast_each(pc.binary_join_element_wise("1970-01-01T", local, ""), pa.timestamp(arrow.unit))
     return moments.cast(pa.int64()).view(arrow), bad
 

@@ -92,3 +92,48 @@ def test_a_zone_leaves_a_date_as_it_is(zone: str, time: str) -> None:
     days, bad = from_text(pa.array([f"2020-02-29{time}{zone}", "2020-02-30Z", "2020-02-29 BC", None]), pa.date32())
     assert days.to_pylist() == [date(2020, 2, 29), None, None, None]
     assert bad.tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("separator", [" ", "T"])
+@pytest.mark.parametrize(
+    ("text", "utc"),
+    [
+        ("1890-01-01{}00:00:00+00:19:32", "1889-12-31 23:40:28"),
+        ("1890-01-01{}00:00:00.25-00:25:21", "1890-01-01 00:25:21.250000"),
+        ("1890-01-01{}00:00:00+001932", "1889-12-31 23:40:28"),
+        ("1890-01-01{}00:00:00.123456789+00:19:32", "1889-12-31 23:40:28.123456"),
+        ("1890-01-01{}00:00:00-15:59:59", "1890-01-01 15:59:59"),
+        ("1890-01-01{}00:00:00+00:19:60", None),
+        ("1890-01-01{}00:00:00+00:19:32:10", None),
+        ("1890-02-30{}00:00:00+00:19:32", None),
+        ("1890-01-01{}00:00:00+00:19:32 BC", None),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_zone_may_have_seconds(text: str, separator: str, utc: str | None, zone: str | None) -> None:
+    # beside text of other kinds, which must stay as it is
+    texts = [
+        text.format(separator),
+        "1890-01-01 00:00:00+05:30",
+        "1890-01-01 12:00:00",
+        None,
+        "Mon Jan 05 08:00:00 1970",
+    ]
+    moments, bad = from_text(pa.array(texts), pa.timestamp("us", zone))
+    shown = [None if m is None else str(m.replace(tzinfo=None)) for m in moments.to_pylist()]
+    assert shown == [utc, "1889-12-31 18:30:00", "1890-01-01 12:00:00", None, "1970-01-05 08:00:00"]
+    assert bad.tolist() == [utc is None, False, False, False, False]
+
+
+def test_a_zone_with_seconds_does_not_pass_the_bounds_of_a_type() -> None:
+    texts = ["1677-09-21 00:12:43.145224193+00:00:01", "2262-04-11 23:47:16.854775807-00:00:01", None]
+    moments, bad = from_text(pa.array(texts), pa.timestamp("ns", "UTC"))
+    assert (moments.null_count, bad.tolist()) == (3, [True, True, False])
+
+
+@pytest.mark.parametrize(
+    ("text", "time"), [("10:00:00+00:19:32", "10:00:00"), ("10:00:00+001932", "10:00:00"), ("10:00:00+00:19:60", None)]
+)
+def test_a_time_of_day_has_no_zone(text: str, time: str | None) -> None:
+    times, _ = from_text(pa.array([text]), pa.time64("us"))
+    assert [None if t is None else str(t) for t in times.to_pylist()] == [time]
