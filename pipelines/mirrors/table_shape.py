@@ -47,7 +47,7 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
 
     Raises:
         ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known
-            type, or a transform that is not for its type.
+            type, a transform that is not for its type, or a column to sort by that does not exist.
         SchemaConflictError: a key of a type that cannot identify a row.
     """
     _check_names(name, row_types)
@@ -62,6 +62,7 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
                 f"declare it under types, e.g. types: {{{column}: string}}"
             )
     check_key(schema, [f.name for f in fields] if keyless else key)
+    _check_sort(name, config, schema)
     for transform, column in partition_by:
         kind = schema.find(column).type
         try:
@@ -111,9 +112,9 @@ def _type_hint(config: TableConfig, transform: str, column: str) -> str:
 
 
 def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[NestedField, ...]:
-    """The columns, and columns of `partition_by` without values so far, with their declared `types`."""
+    """The columns, and those of `partition_by` and `sort_by` without values so far, with their declared `types`."""
     known = {f.name for f in fields}
-    sources = dict.fromkeys(partition_field(text)[1] for text in config.partition_by)
+    sources = dict.fromkeys((*(partition_field(text)[1] for text in config.partition_by), *config.sort_by))
     declared = [c for c in sources if c not in known and c in config.types]
     first = max(Schema(0, tuple(fields)).field_ids, default=0) + 1
     return (*fields, *(NestedField(first + i, c, parse_type(config.types[c])) for i, c in enumerate(declared)))
@@ -178,7 +179,8 @@ def _check_sort(name: str, config: TableConfig, schema: Schema) -> None:
     plain = [f.name for f in schema.fields if isinstance(f.type, PrimitiveType)]
     if unknown := [column for column in config.sort_by if column not in plain]:
         raise ConfigError(
-            f"{name}: sort_by: {unknown[0]} is not a plain column of the table; choose from {', '.join(plain)}"
+            f"{name}: sort_by: {unknown[0]} is not a plain column of the table; choose from {', '.join(plain)}, or declare its type "
+            "under types"
         )
 
 

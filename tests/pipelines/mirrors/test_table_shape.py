@@ -46,6 +46,18 @@ def test_partition_column_that_never_came_is_made_as_declared(tmp_path: Path) ->
     assert project.rows() == [{"id": 1, "region": None}]
 
 
+def test_sorting_by_a_column_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    project = project_of(tmp_path, sort_by=["id", "region"])
+    project.land("1.jsonl", [event("c", {"id": 2, "s": {"a": 1}, "region": None}), event("c", {"id": 1})])
+    assert "sort_by: region is not a plain column of the table; choose from id" in failed(project)
+    change_config(project, sort_by=["s"])
+    assert "sort_by: s is not a plain column" in failed(project)
+    assert project.snapshots() == {}
+    change_config(project, sort_by=["region", "id"], types={"region": "string"})
+    assert the(project.run()).error is None
+    assert project.rows() == [{"id": 1, "s": None, "region": None}, {"id": 2, "s": {"a": 1}, "region": None}]
+
+
 def test_transform_for_another_type_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     project = project_of(tmp_path, partition_by=["day(n)"])
     project.land("1.jsonl", [event("c", {"id": 1, "n": 1})])
