@@ -335,10 +335,16 @@ def with_value(reason: str, values: SpanColumn | pa.Array, bad: Mask) -> pa.Stri
 
 
 def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
-    """Values as shown to people: in quotes, and no longer than MAX_SHOWN."""
-    is_text = True
+    """Values as shown to people: in quotes, and no longer than MAX_SHOWN. Text that is no Unicode is shown as it was written."""
+    is_text, remark = True, ""
     if isinstance(values, SpanColumn):
-        texts = json_text(values)[0]
+        texts, halves = json_text(values)
+        if halves.any():
+            kind = np.where(halves, np.int8(kernels.STRING), values.kind)
+            texts = pc.if_else(
+                pa.array(halves), json_text(SpanColumn(values.data, values.start, values.end, kind))[0], texts
+            )
+            remark = pc.if_else(pa.array(halves), " (half of a surrogate pair)", "")
     else:
         is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
         nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
@@ -351,7 +357,7 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
     cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
     ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")
     cut = pc.replace_substring_regex(pc.binary_join_element_wise(cut, ends, ""), r"\s", " ")
-    return pc.binary_join_element_wise("'", cut, "'", "") if is_text else cut
+    return pc.binary_join_element_wise("'", cut, "'", remark, "") if is_text else cut
 
 
 def per_event(texts: pa.StringArray, bad: Mask) -> pa.StringArray:

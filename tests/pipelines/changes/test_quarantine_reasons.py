@@ -21,3 +21,18 @@ def test_reasons_that_differ_in_their_value_alone_are_counted_together(tmp_path:
     missing = 'column n was not sent and the table has no row with this key to take it from: key {"id":7}'
     assert held == ["column n: text 'it's' is no long", "column n: text ''b'' is no long", missing]
     assert reasons(catalog, "shop.products") == {"column n: text ... is no long": 2, missing: 1}
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_it_was_written(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"], "max_quarantine_ratio": 1}})
+    words = ["\ud800x", "a\nb\ude00", "😀", "", "\ud800" * 200]
+    project.land("1.jsonl", [event("c", {"id": key, "n": word}) for key, word in enumerate(words)])
+    project.run()
+    held = [
+        found["reason"] for found in held_events(open_catalog(load(tmp_path / "nevermore.yaml")), "shop.products", 9)
+    ]
+    remark = " (half of a surrogate pair) is no string"
+    assert held[:2] == [f"column n: text '{text}'{remark}" for text in (r"\ud800x", r"a\nb\ude00")]
+    assert held[2].startswith(r"column n: text '\ud800\ud800")
+    assert held[2].endswith(f"...'{remark}")
+    assert [row["n"] for row in project.rows()] == ["😀", ""]
