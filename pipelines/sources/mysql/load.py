@@ -302,18 +302,23 @@ class _Selection:
 
     def _large(self, data: bytes) -> tuple[bytes, bytes]:
         """(a row that takes several packets, what follows it)."""
-        source = self._connection._rfile  # noqa: SLF001
         row = [b"\0\0\0\0"]
         while True:
-            while len(data) < 4:
-                data += source.read(4 - len(data))
+            data = self._at_least(4, data)
             size = int.from_bytes(data[:3], "little")
-            if len(data) < 4 + size:
-                data += source.read(4 + size - len(data))
+            data = self._at_least(4 + size, data)
             row.append(data[4 : 4 + size])
             data = data[4 + size :]
             if size < FULL_PACKET:
                 return b"".join(row), data
+
+    def _at_least(self, size: int, data: bytes) -> bytes:
+        """What was read, and what is missing to so many bytes."""
+        if len(data) < size:
+            data += self._connection._rfile.read(size - len(data))  # noqa: SLF001
+        if len(data) < size:
+            raise OSError("the server closed the connection")
+        return data
 
     def _finish(self, data: bytes) -> None:
         """See that the packet after the rows is their end, and the last.
