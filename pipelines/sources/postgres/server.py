@@ -28,6 +28,8 @@ SESSION = (
 REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=0 -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 """The server must not ask for answers: a commit may take longer than it waits, and psycopg2 would acknowledge what it thinks is idle."""
 CONNECT_SECONDS = 15
+UNANSWERED_MILLISECONDS = 90_000
+"""A connection ends after this time without an answer to what was sent: the network has failed. Otherwise it would take a quarter of an hour."""
 RELEASE_SECONDS = 10.0
 """How long a server may take to notice that a connection was closed."""
 _SHAPE = (
@@ -68,6 +70,7 @@ def connect(source: PostgresSource, *, replication: bool = False) -> "psycopg2.e
             keepalives_idle=30,
             keepalives_interval=10,
             keepalives_count=6,
+            tcp_user_timeout=UNANSWERED_MILLISECONDS,
         )
     except psycopg2.ProgrammingError as error:
         raise ConfigError(f"dsn of {source.title}: {_words(error)}") from None
