@@ -30,7 +30,7 @@ from checks.asset_checks import fail, mirror_asset_checks, published_asset_check
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.recovery import open_existing
+from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
 from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded

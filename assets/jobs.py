@@ -15,7 +15,7 @@ from checks.asset_checks import fail
 from checks.equality import difference_of_base
 from pipelines.config.publish_partition import FORMATS, Unit
 from pipelines.config.published import PublishedConfig
-from pipelines.iceberg.recovery import open_existing
+from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.maintain.compact import compact_mirror
 from pipelines.maintain.log_base import MIN_SHARE, trim_logs
 from pipelines.maintain.orphans import orphans_of_all

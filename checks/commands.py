@@ -427,7 +427,7 @@ def trim_log(
     from pipelines.config.project import load
     from pipelines.config.tables import MaintenanceConfig
     from pipelines.errors import ConfigError
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.log_base import trim_logs
     from pipelines.maintain.retention import overriding
 

@@ -6,31 +6,30 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.changes.change_run import Changes
-from pipelines.decode.batches import ORDER, PROVENANCE, ChangeBatch, change_schema
+from pipelines.changes.log_state import LogState
+from pipelines.decode.batches import PROVENANCE, ChangeBatch, change_schema
+from pipelines.decode.feed import ORDER
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import create_table, find_table
+from pipelines.iceberg.catalog import create_table
 from pipelines.iceberg.commit import Committed, RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.loaded_table import (
-    check_writable,
-    current_schema,
     metadata_location,
     open_current,
     refresh,
-    storage_of,
 )
 from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
-from scan_core import Constantish, Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
+from scan_core import Constantish, Expr, PartitionSpec, StructType, Table, col
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -158,30 +157,6 @@ LOADED = "nevermore.loaded"
 
 
 @dataclass(frozen=True, slots=True)
-class LogBase:
-    """The part of a change log that does not hold every change any more, but changes that lead to the same rows.
-
-    Attributes:
-        ordinal: the last change that it stands for; the log holds all later ones.
-        num_changes: the changes in it.
-    """
-
-    ordinal: int = 0
-    num_changes: int = 0
-
-    @classmethod
-    def of(cls, table: "CatalogTable") -> "LogBase":
-        """The base of a change log; an empty one if every change is held."""
-        text = positions.newest_property(table, positions.LOG_BASE)
-        return cls() if text is None else cls(*map(int, text.split()))
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Summary properties of the snapshots that have it."""
-        return {positions.LOG_BASE: f"{self.ordinal} {self.num_changes}"} if self.ordinal else {}
-
-
-@dataclass(frozen=True, slots=True)
 class FoldOrder:
     """How changes that are elsewhere become files of a mirror.
 
@@ -250,15 +225,12 @@ class Appended:
     committed: Committed
 
 
-class ChangeLog:
+class ChangeLog(LogState):
     """One change log. Mutable: its state is that of the last commit it knows."""
 
     def __init__(self, catalog: "Catalog | LightCatalog", name: str, options: WriterOptions | None = None) -> None:
-        self.name = name
-        self._catalog = cast("Catalog", catalog)  # a LightCatalog only where nothing is written
+        super().__init__(catalog, name)
         self._options = options
-        self.table = find_table(self._catalog, name)
-        self._read_state()
 
     @property
     def stored(self) -> "CatalogTable":
@@ -271,68 +243,12 @@ class ChangeLog:
             raise PositionLostError(f"{self.name} no longer exists")
         return self.table
 
-    def _read_state(self) -> None:
-        self.position: str | None = None
-        self.last_ordinal = 0
-        self.base = LogBase()
-        self.order_by = self.order_reached = None
-        if self.table is None:
-            return
-        check_writable(self.table)
-        storage = storage_of(self.table)
-        for snapshot in positions.ancestors(self.table):
-            self.position = positions.position_in(positions.summary_properties(snapshot), storage)
-            if self.position is not None:
-                break
-        ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)
-        if (self.position is None or ordinal is None) and _has_rows(self.table):
-            raise PositionLostError(
-                f"{self.name} contains changes, but none of its snapshots has a source position: reading from the start "
-                "would apply everything twice. Restore the snapshots that had it, or drop the table and its mirror"
-            )
-        self.last_ordinal = int(ordinal or 0)
-        self.base = LogBase.of(self.table)
-        if ORDER in current_schema(self.table).names:
-            self.order_by = positions.newest_property(self.table, positions.ORDER_BY)
-            self.order_reached = positions.newest_property(self.table, positions.ORDER_REACHED)
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The log's current snapshot."""
-        return None if self.table is None else self.table.metadata.current_snapshot_id
-
-    @property
-    def schema(self) -> Schema | None:
-        """The log's schema, or None before its first commit."""
-        return None if self.table is None else current_schema(self.table)
-
-    @property
-    def row_types(self) -> dict[str, pa.DataType]:
-        """Arrow type of every column of the rows logged so far."""
-        return self._member_types("after")
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key columns of the changes logged so far."""
-        return tuple(self._member_types("key"))
-
-    def _member_types(self, column: str) -> dict[str, pa.DataType]:
-        schema = self.schema
-        if schema is None or column not in schema.names:
-            return {}
-        struct = schema.find(column).type
-        return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
-
     def create(self, properties: Mapping[str, str] | None = None) -> None:
         """Create the table with these properties, unless it exists."""
         if self.table is None:
             fields, hours = iceberg_fields(FIXED_COLUMNS), [("hour", "ingested_at")]
             self.table = create_table(self._catalog, self.name, fields, partition_by=hours, properties=properties)
             self._read_state()
-
-    def property(self, name: str) -> str | None:
-        """A property of the table."""
-        return None if self.table is None else self.table.metadata.properties.get(name)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Commit properties of the table, at the current position.
@@ -500,11 +416,6 @@ class ChangeLog:
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last
         return end
-
-
-def _has_rows(table: "CatalogTable") -> bool:
-    snapshot = positions.current_snapshot(table)
-    return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
 
 
 MAX_CHANGES = 20

@@ -13,11 +13,10 @@ from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_se
 from pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from pipelines.changes.change_run import Changes
 from pipelines.changes.keys import KeySet, encode_keys, keys_touched
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import ORDER, ChangeBatch
+from pipelines.decode.batches import ChangeBatch
 from pipelines.decode.column_types import widened
-from pipelines.decode.feed import POSITION
-from pipelines.errors import ConfigError, SchemaConflictError
+from pipelines.decode.feed import ORDER
+from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import member, without_extensions
 from scan_core import Scan, col
@@ -121,25 +120,6 @@ def with_later_changes(
                 yield with_earlier_values(log, _with_later(valid, log, key), key)
         if rest.num_rows:
             yield rest
-
-
-def order_text(config: TableConfig) -> str | None:
-    """`order_by` as stored in change logs; None if the position in the source orders the changes."""
-    return None if config.order_by == POSITION else ", ".join(config.order_by)
-
-
-def check_order(name: str, config: TableConfig, log: ChangeLog) -> None:
-    """Refuse a config whose `order_by` differs from that of the changes logged so far.
-
-    Raises:
-        ConfigError: it differs; says what to do.
-    """
-    wanted = order_text(config)
-    if wanted is not None and log.order_by is not None and wanted != log.order_by:
-        raise ConfigError(
-            f"{name}: order_by was [{log.order_by}] and is now [{wanted}]; changes cannot be compared with those in "
-            f"{log.name}: restore the previous order_by, or drop {log.name} and {name} and ingest again"
-        )
 
 
 def _with_logged(row_type: pa.StructType, log: ChangeLog) -> pa.StructType:

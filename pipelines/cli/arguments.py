@@ -172,7 +172,7 @@ def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
         PipelineError: there is no catalog, or it does not agree with the warehouse.
         ScanError: there is no such table.
     """
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
 
     return name if not is_identifier(name) else _whole_table(name, config, open_existing)
 

@@ -187,7 +187,7 @@ def debt(
     Example: `nevermore debt shop.orders --json`
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.debt import debts_of_all
 
     settings = load(config)
@@ -270,7 +270,7 @@ def expire(
     """
     from pipelines.config.project import load
     from pipelines.config.tables import RetentionConfig
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.retention import expire_all, overriding
 
     settings = load(config)
@@ -305,7 +305,7 @@ def orphans(
     """
     from pipelines.config.project import load
     from pipelines.config.tables import RetentionConfig
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.orphans import orphans_of_all
     from pipelines.maintain.retention import overriding
 
@@ -344,7 +344,7 @@ def erase(
     Example: `nevermore erase shop.customers --where "id = 4711" --delete`
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.erase import erase as erase_rows
 
     settings = load(config)
@@ -398,7 +398,7 @@ def rollback(
     """
     from pipelines.cli.arguments import parse_time
     from pipelines.config.project import load
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.ingest.table_patterns import expanded
     from pipelines.maintain.rollback import roll_back
 

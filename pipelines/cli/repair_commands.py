@@ -47,7 +47,7 @@ def adopt(
     has a later format version than the config says.
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.maintain.adoption import adopt as make_mirror
 
     settings = load(config)
@@ -184,7 +184,7 @@ def quarantine(
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import open_catalog, open_to_look
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
@@ -388,7 +388,7 @@ def resync(
 
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
     """(catalog, config including the tables found by patterns) for a command that changes existing tables."""
-    from pipelines.iceberg.recovery import open_existing
+    from pipelines.iceberg.checked_catalog import open_existing
     from pipelines.ingest.table_patterns import expanded
 
     catalog = open_existing(settings)

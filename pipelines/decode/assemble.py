@@ -14,19 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import (
-    ORDER,
-    TIMESTAMP,
-    ChangeBatch,
-    RawEvents,
-    Reasons,
-    Rejected,
-    change_schema,
-    with_members,
-)
+from pipelines.decode.batches import TIMESTAMP, ChangeBatch, RawEvents, Reasons, Rejected, change_schema, with_members
 from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
-from pipelines.decode.feed import TableFeed
+from pipelines.decode.feed import ORDER, TableFeed
 from pipelines.decode.image import Columns, Image, is_whole, typed
 from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
 from scan_core import Mask, Rows

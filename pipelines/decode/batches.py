@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.decode.casting import cast_each
+from pipelines.decode.feed import ORDER
 from pipelines.decode.json_columns import TEXT_KINDS, json_text
 from pipelines.decode.value_types import Encoding, ValueType, describe
 from pipelines.jsonscan import value_kernels as kernels
@@ -44,10 +45,6 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("table_name", pa.string()),
     ]
 )
-
-
-ORDER = "source_order"
-"""Place of a change in the configured order (`order_by`), as text; present only with `order_by`."""
 
 
 def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bool = False) -> pa.Schema:

@@ -14,6 +14,8 @@ import pyarrow as pa
 from pipelines.errors import ConfigError
 
 POSITION = "position"
+ORDER = "source_order"
+"""Column of changes: their place in the configured order (`order_by`), as text; present only with `order_by`."""
 
 T = TypeVar("T")
 _WORDS: Mapping[Any, str] = {

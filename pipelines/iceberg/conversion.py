@@ -28,7 +28,7 @@ from pipelines.iceberg.dead_row_index import dead_rows, framed
 from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.manifests import FileName, NamedFiles, physical
-from pipelines.iceberg.positions import ancestors, carried_positions, summary_properties
+from pipelines.iceberg.positions import carried_positions, waiting_since
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.table_writer import write_positions
 from scan_core import (
@@ -148,19 +148,6 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
     except CommitConflictError:
         conversion.discard()
         raise
-
-
-def waiting_since(table: ReadableTable) -> float | None:
-    """When the oldest commit with equality deletes was made that are not converted, in seconds since the epoch.
-
-    None if the current snapshot has none, or does not state their number.
-    """
-    oldest = None
-    for snapshot in ancestors(table):
-        if summary_properties(snapshot).get("total-equality-deletes", "0") == "0":
-            break
-        oldest = snapshot.timestamp_ms / 1000
-    return oldest
 
 
 def keep_converted(

@@ -6,6 +6,7 @@ All other modules write and read them by these functions and names.
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipelines.errors import PositionLostError
 from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.storage import Storage
 
@@ -111,6 +112,37 @@ def newest_property(table: ReadableTable, name: str) -> str | None:
         if (value := summary_properties(snapshot).get(name)) is not None:
             return str(value)
     return None
+
+
+def applied_ordinal(name: str, mirror: ReadableTable | None) -> int:
+    """The last ordinal of the change log that is in the mirror `name`; 0 for none.
+
+    Raises:
+        PositionLostError: the table has rows, but no snapshot records which changes they contain.
+    """
+    if mirror is None:
+        return 0
+    text = newest_property(mirror, LOG_ORDINAL)
+    if text is None and mirror.metadata.current_snapshot_id is not None:
+        raise PositionLostError(
+            f"{name} has snapshots but none records which changes of its log it contains; it was not created "
+            f"by this pipeline, or that snapshot has expired. Keep its rows and apply the log to them: nevermore adopt "
+            f"{name}. Or rebuild it from its log alone, which drops all present rows: nevermore resync {name}"
+        )
+    return int(text or 0)
+
+
+def waiting_since(table: ReadableTable) -> float | None:
+    """When the oldest commit with equality deletes was made that are not converted, in seconds since the epoch.
+
+    None if the current snapshot has none, or does not state their number.
+    """
+    oldest = None
+    for snapshot in ancestors(table):
+        if summary_properties(snapshot).get("total-equality-deletes", "0") == "0":
+            break
+        oldest = snapshot.timestamp_ms / 1000
+    return oldest
 
 
 def carried_positions(table: ReadableTable) -> dict[str, str]:

@@ -25,9 +25,9 @@ from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
 from pipelines.formats.registry import DecodedFeed, decode, other_format
+from pipelines.iceberg.checked_catalog import open_for_comparing, open_for_writing
 from pipelines.iceberg.commit import is_transient
 from pipelines.iceberg.moments import Moment, record_moment
-from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
 from pipelines.ingest.decode_ahead import Ahead, DecodeAhead
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.keys import KeySet, keys_touched
-from pipelines.changes.late_changes import order_text, with_later_changes
+from pipelines.changes.late_changes import with_later_changes
+from pipelines.changes.log_state import order_text
 from pipelines.changes.quarantine import QUARANTINED_AT
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.config.tables import TableConfig

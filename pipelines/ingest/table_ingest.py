@@ -13,19 +13,22 @@ import pyarrow as pa
 
 from pipelines.changes.change_log import Appended, ChangeLog, RemoteChanges, last_offsets
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
-from pipelines.changes.late_changes import check_order, order_text, with_later_changes
+from pipelines.changes.late_changes import with_later_changes
+from pipelines.changes.log_state import check_order, order_text
 from pipelines.changes.quarantine import check_ratio, quarantine
 from pipelines.config.project import change_log_name, quarantine_name
 from pipelines.config.tables import TableConfig, partition_field
-from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected, change_schema
+from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
 from pipelines.decode.column_types import widened
+from pipelines.decode.feed import ORDER
 from pipelines.errors import PipelineError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.conversion import keep_converted, waiting_since
+from pipelines.iceberg.conversion import keep_converted
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
+from pipelines.iceberg.positions import waiting_since
 from pipelines.ingest.report import TableReport, unmet_columns
 from pipelines.ingest.schema_approval import check_schema_change
 from pipelines.ingest.table_patterns import SOURCE_TABLE

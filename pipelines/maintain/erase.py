@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.changes.change_log import LogBase
 from pipelines.changes.keys import KeySet
+from pipelines.changes.log_state import LogBase
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, PipelineError, SourceError
 from pipelines.iceberg.catalog import find_table

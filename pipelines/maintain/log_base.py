@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
-from pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
+from pipelines.changes.change_log import ORDINAL, ChangeLog, atomic_runs, last_truncate, read_changes
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
 from pipelines.changes.keys import KeySet, single_chunk
+from pipelines.changes.log_state import LogBase
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.config.tables import TableConfig
 from pipelines.errors import CommitUnknownError, PipelineError, SourceError

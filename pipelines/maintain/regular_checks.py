@@ -16,7 +16,7 @@ import orjson
 
 from pipelines.config.project import Config
 from pipelines.errors import PipelineError
-from pipelines.iceberg.recovery import open_existing
+from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.ingest.table_patterns import expanded
 
 END_SECONDS = 10.0

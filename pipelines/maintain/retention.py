@@ -23,10 +23,10 @@ from pipelines.config.tables import RetentionConfig, TableConfig
 from pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
 from pipelines.iceberg import positions, storage
 from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.iceberg.commit import request_or_conflict, retry_conflicts
 from pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
 from pipelines.iceberg.metadata_swap import supports, swap_without
-from pipelines.iceberg.recovery import open_existing
 from pipelines.ingest.feeds import feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.publish.state import STATE, PublishedState, base_of

@@ -10,7 +10,8 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from pipelines.changes.change_log import ORDINAL, LogBase
+from pipelines.changes.change_log import ORDINAL
+from pipelines.changes.log_state import LogBase
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import PositionLostError, SourceError
 from pipelines.iceberg import positions

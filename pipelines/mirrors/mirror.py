@@ -349,17 +349,7 @@ class Mirror:
         Raises:
             PositionLostError: the table has rows, but no snapshot records which changes they contain.
         """
-        if self.table is None:
-            return 0
-        text = positions.newest_property(self.table, positions.LOG_ORDINAL)
-        if text is None and self.table.metadata.current_snapshot_id is not None:
-            raise PositionLostError(
-                f"{self.name} has snapshots but none records which changes of its log it contains; it was not created "
-                f"by this pipeline, or that snapshot has expired. Keep its rows and apply the log to them: nevermore adopt "
-                f"{self.name}. Or rebuild it from its log alone, which drops all present rows: nevermore resync "
-                f"{self.name}"
-            )
-        return int(text or 0)
+        return positions.applied_ordinal(self.name, self.table)
 
     def catch_up(
         self,

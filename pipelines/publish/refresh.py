@@ -21,11 +21,11 @@ from pipelines.config.published import PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.checked_catalog import open_for_writing
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.index_upkeep import keep_indexes
 from pipelines.iceberg.positions import current_snapshot, summary_properties
-from pipelines.iceberg.recovery import open_for_writing
 from pipelines.iceberg.storage import Storage
 from pipelines.publish.abandoned_runs import (
     REFUSED,

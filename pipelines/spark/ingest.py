@@ -24,9 +24,9 @@ from pipelines.changes.change_log import ORDINAL
 from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
 from pipelines.changes.keys import same_rows, single_chunk
 from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import ORDER, BatchEnd, ChangeBatch, Rejected
+from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
-from pipelines.decode.feed import Decided, FeedConfig
+from pipelines.decode.feed import ORDER, Decided, FeedConfig
 from pipelines.errors import PipelineError, SchemaConflictError, SourceError
 from pipelines.formats.registry import complete_events_of, decode, lookup, other_format
 from pipelines.iceberg.file_metrics import WrittenFile

@@ -15,7 +15,8 @@ from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.errors import CatalogMismatchError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.recovery import open_existing, recover
+from pipelines.iceberg.checked_catalog import open_existing
+from pipelines.iceberg.recovery import recover
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
 from pipelines.maintain.replay import resync

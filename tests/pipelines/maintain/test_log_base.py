@@ -16,7 +16,8 @@ import pytest
 from checks.equality import difference_of_base
 from checks.mirror_checks import checks_of, run_checks
 from checks.reference.expected_rows import RefusedError, fold_changes, fold_log
-from pipelines.changes.change_log import ChangeLog, LogBase, last_offsets
+from pipelines.changes.change_log import ChangeLog, last_offsets
+from pipelines.changes.log_state import LogBase
 from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.config.tables import RetentionConfig, TableConfig
