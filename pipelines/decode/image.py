@@ -26,8 +26,6 @@ from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
 from scan_core import Mask, Rows
 
-DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
-
 
 def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
     """The forms in which Debezium writes the placeholder of a value that was not sent, by the column's type."""

@@ -5,7 +5,6 @@ Each function turns the messages of one feed into changes; JSON itself is read i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from pipelines.decode.events import (
 from pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
 from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
 from pipelines.decode.json_columns import integers, json_text
+from pipelines.formats.options import CanalOptions, MaxwellOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
@@ -46,11 +46,6 @@ _NO_ROWS = dict.fromkeys(
 )  # fmt: skip
 """Canal's other event types: DDL, and events without rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
-
-
-@dataclass(frozen=True)
-class CanalOptions:
-    """Canal has no options."""
 
 
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
@@ -171,17 +166,6 @@ _CONTROL = dict.fromkeys(
     ),
     "x",
 )
-
-
-@dataclass(frozen=True)
-class MaxwellOptions:
-    """Options of Maxwell.
-
-    Attributes:
-        objects: `struct`, or `text` to keep nested objects (JSON columns) as JSON text.
-    """
-
-    objects: str = "text"
 
 
 def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:

@@ -4,7 +4,7 @@ Updates may come as two rows, before and after. AWS DMS is such a format with it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ from pipelines.decode.events import (
 from pipelines.decode.image import EitherImages, ImageSource, Nothing, ObjectImages, PrefixedImages, TableImages
 from pipelines.decode.json_columns import decode, json_text
 from pipelines.decode.value_types import ValueType
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import SourceError
+from pipelines.formats.options import DmsOptions, RowChangeOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
@@ -89,31 +90,6 @@ SEVERAL = (
 )
 _LAST_LOOKED_AT = 64
 """Maximum of rows before updates and blank lines at the end of a batch; more are unusual."""
-
-
-@dataclass(frozen=True)
-class RowChangeOptions:
-    """Options of the format.
-
-    Attributes:
-        op_column: column with the operation; None uses the column of each row that has a usual name.
-        ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in either case,
-            are known.
-        ts_column: column with the source's time, which stays in the row.
-        no_op: letter for rows of files without the column; None rejects them.
-        objects: `struct`, or `text` to keep nested objects as JSON text.
-    """
-
-    op_column: str | None = None
-    ops: Mapping[str, str] = field(default_factory=dict)
-    ts_column: str | None = None
-    no_op: str | None = None
-    objects: str = "struct"
-
-    def __post_init__(self) -> None:
-        letters = {*self.ops.values(), *([self.no_op] if self.no_op else [])}
-        if unknown := sorted(letters - set("rcudtbx")):
-            raise ConfigError(f"ops: {', '.join(unknown)} is none of r, c, u, d, t, b, x")
 
 
 def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | None = None) -> Events:
@@ -343,25 +319,6 @@ _NAMES = ("data", "metadata", "before", "before-image")
 _METADATA = ("timestamp", "record-type", "operation", "schema-name", "table-name")
 _OPS = {"load": "r", "insert": "c", "update": "u", "delete": "d", "truncate-table": "t"}
 _LETTERS = {"I": "c", "U": "u", "D": "d"}
-BEFORE_PREFIX = "BI_"
-"""Default prefix of DMS for the names of before-image columns."""
-
-
-@dataclass(frozen=True)
-class DmsOptions:
-    """Options of AWS DMS.
-
-    Attributes:
-        before_prefix: prefix of before-image columns.
-        op_column: column with the operation in S3 rows; files without it are a full load.
-        ts_column: column with the commit time in S3 rows, if there is one.
-        objects: `struct`, or `text` to keep nested objects as JSON text.
-    """
-
-    before_prefix: str = BEFORE_PREFIX
-    op_column: str = "Op"
-    ts_column: str | None = None
-    objects: str = "text"
 
 
 def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:

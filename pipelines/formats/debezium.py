@@ -27,20 +27,18 @@ from pipelines.decode.events import (
     op_codes,
     table_names,
 )
-from pipelines.decode.image import DEFAULT_PLACEHOLDER, ArrowMembers, StackedImages
+from pipelines.decode.image import ArrowMembers, StackedImages
 from pipelines.decode.json_columns import base64_bytes, text, true_mask
 from pipelines.decode.protobuf import ProtobufMessages
 from pipelines.decode.schema_registry import (
     RegisteredSchema,
-    RegistryConfig,
     SchemaKind,
     Schemas,
     UnknownSchemaError,
-    folder,
-    registry,
 )
 from pipelines.decode.value_types import ValueType
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import SourceError
+from pipelines.formats.options import DebeziumMessageOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
@@ -118,31 +116,6 @@ def of_row(stated: Ops, given: Mask, deleted: Mask) -> tuple[Ops, Mask]:
     unknown = given & ~known
     op = np.where(deleted, np.uint8(DELETE), np.where(known, stated, np.uint8(UPDATE)))
     return np.where(unknown, np.uint8(0), op), unknown
-
-
-@dataclass(frozen=True)
-class DebeziumOptions:
-    """Options of Debezium.
-
-    Attributes:
-        placeholder: the connector's `unavailable.value.placeholder`.
-        tombstones: `ignore`, or `delete` if only they indicate deletes.
-        objects: `struct`, or `text` to keep undeclared nested objects as JSON text.
-    """
-
-    placeholder: str = DEFAULT_PLACEHOLDER
-    tombstones: str = "ignore"
-    objects: str = "struct"
-
-    def __post_init__(self) -> None:
-        if not self.placeholder:
-            raise ConfigError(
-                "placeholder is empty; leave it out, or set the connector's unavailable.value.placeholder"
-            )
-        if self.tombstones not in {"ignore", "delete"}:
-            raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
-        if self.objects not in {"struct", "text"}:
-            raise ConfigError(f"objects must be struct or text, not {self.objects!r}")
 
 
 @dataclass(frozen=True)
@@ -405,62 +378,6 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
 
 _MAGIC = 0
 _OPENING_BRACE = 0x7B
-
-
-@dataclass(frozen=True)
-class DebeziumJsonOptions(DebeziumOptions):
-    """Options of Debezium in messages that may name their schema by an id.
-
-    Attributes:
-        registry: address of the schema registry.
-        registry_user: `name:secret`.
-        registry_token: bearer token.
-        registry_ca: file of certificates to trust.
-        schemas: folder of files named by the id, instead of a registry: `<id>.avsc` for Avro, `<id>.desc` for Protobuf,
-            `<id>.json` for JSON.
-    """
-
-    registry: str | None = None
-    registry_user: str | None = None
-    registry_token: str | None = None
-    registry_ca: str | None = None
-    schemas: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.registry is not None and self.schemas is not None:
-            raise ConfigError("schemas and registry are mutually exclusive: leave out one of them")
-        if self.registry is not None and not self.registry.startswith(("http://", "https://")):
-            raise ConfigError(f"registry must be an http or https address, not {self.registry!r}")
-
-    def source(self) -> Schemas:
-        """Create the source of schemas.
-
-        Raises:
-            ConfigError: the options name none.
-        """
-        if self.schemas is not None:
-            return folder(self.schemas)
-        if self.registry is None:
-            raise ConfigError("these messages refer to their schema by an id: set registry or schemas to where it is")
-        return registry(RegistryConfig(self.registry, self.registry_user, self.registry_token, self.registry_ca))
-
-
-@dataclass(frozen=True)
-class DebeziumMessageOptions(DebeziumJsonOptions):
-    """Options of Debezium in binary messages, all of which name their schema by an id of `schema_id_bytes`.
-
-    These are 4, or 8 in Apicurio's own wire format.
-    """
-
-    schema_id_bytes: int = 4
-
-    def __post_init__(self) -> None:
-        if self.objects != DebeziumOptions.objects:
-            raise ConfigError("objects has no effect for these messages: their schemas declare nested objects")
-        super().__post_init__()
-        if self.schema_id_bytes not in {4, 8}:
-            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {self.schema_id_bytes!r}")
 
 
 def decode_debezium_avro(raw: RawEvents, options: DebeziumMessageOptions) -> Events:

@@ -36,14 +36,8 @@ from pipelines.decode.json_schema import connect_schema
 from pipelines.decode.schema_registry import SchemaKind, Schemas, UnknownSchemaError
 from pipelines.decode.value_types import ValueType
 from pipelines.formats import debezium as rules
-from pipelines.formats.debezium import (
-    ADDED,
-    ORIGIN_PREFIXES,
-    DebeziumJsonOptions,
-    DebeziumOptions,
-    decode_rows_of_file,
-    layouts_of,
-)
+from pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, decode_rows_of_file, layouts_of
+from pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
 from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects

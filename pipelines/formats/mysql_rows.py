@@ -24,6 +24,7 @@ from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_json_kernels as trees
 from pipelines.formats import mysql_kernels as rows
+from pipelines.formats.options import MysqlRowsOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Members, from_binary
 from scan_core import Rows
@@ -181,11 +182,6 @@ def _layout(header: bytes) -> _Layout:
             for name, columns, key in orjson.loads(header)
         )
     )
-
-
-@dataclass(frozen=True)
-class MysqlRowsOptions:
-    """The format has no options."""
 
 
 @dataclass(frozen=True)

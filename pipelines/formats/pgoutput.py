@@ -21,6 +21,7 @@ from pipelines.decode.image import Columns, Nothing
 from pipelines.decode.value_types import ValueType
 from pipelines.errors import SourceError
 from pipelines.formats import pgoutput_kernels as messages
+from pipelines.formats.options import PgOutputOptions
 from pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, JSON_LIST, LIST, MAP, MAX_GROWTH, REAL, TEXT
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Members, from_binary
@@ -129,11 +130,6 @@ def _tables_in(header: bytes) -> tuple[SourceTable, ...]:
         SourceTable(oid, name, tuple(SourceColumn(*c) for c in columns), tuple(key))
         for oid, name, columns, key in orjson.loads(header)
     )
-
-
-@dataclass(frozen=True)
-class PgOutputOptions:
-    """The format has no options."""
 
 
 @dataclass(frozen=True)

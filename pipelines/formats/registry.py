@@ -7,7 +7,6 @@ this folder and one entry here.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -33,24 +32,30 @@ from pipelines.decode.events import (
     tombstones,
     without_refused,
 )
-from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, options_of
+from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.binlog import CanalOptions, MaxwellOptions, decode_canal, decode_maxwell
-from pipelines.formats.change_rows import DmsOptions, RowChangeOptions, complete_pairs, decode_dms, decode_rows
-from pipelines.formats.debezium import (
+from pipelines.formats.binlog import decode_canal, decode_maxwell
+from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
+from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
+from pipelines.formats.debezium_json import decode_debezium
+from pipelines.formats.mysql_rows import decode_mysql_rows
+from pipelines.formats.options import (
+    CanalOptions,
     DebeziumJsonOptions,
     DebeziumMessageOptions,
-    decode_debezium_avro,
-    decode_debezium_protobuf,
-    is_envelope,
-    is_unwrapped,
+    DmsOptions,
+    MaxwellOptions,
+    MysqlRowsOptions,
+    PgOutputOptions,
+    RowChangeOptions,
+    Wal2JsonOptions,
+    full_name,
+    parse_options,
 )
-from pipelines.formats.debezium_json import decode_debezium
-from pipelines.formats.mysql_rows import MysqlRowsOptions, decode_mysql_rows
-from pipelines.formats.pgoutput import PgOutputOptions, decode_pgoutput
-from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
+from pipelines.formats.pgoutput import decode_pgoutput
+from pipelines.formats.wal2json import complete_transactions, decode_wal2json
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
@@ -451,7 +456,7 @@ def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None
     chosen = lookup(name)
     if chosen.complete is None:
         return None
-    complete = partial(chosen.complete, options=parse_options(chosen, options))
+    complete = partial(chosen.complete, options=parse_options(chosen.options, options))
     return lambda events: complete(events if isinstance(events, pa.Table) else with_plain_names(events))
 
 
@@ -460,17 +465,6 @@ def _first_events(events: pa.BinaryArray | pa.Table) -> RawEvents:
         return from_documents(with_plain_names(events.slice(0, SNIFFED_EVENTS)))
     first = events.slice(0, SNIFFED_EVENTS)
     return replace(from_documents(pa.nulls(first.num_rows, pa.binary())), documents=None, rows=first)
-
-
-ALIASES: Mapping[str, str] = {
-    "debezium": "debezium-json",
-    "protobuf": "debezium-protobuf",
-    "canal": "canal-json",
-    "maxwell": "maxwell-json",
-    **dict.fromkeys(("dms-json", "dms-csv", "dms-parquet"), "dms"),
-    **dict.fromkeys(("wal2json-1", "wal2json-2"), "wal2json"),
-    **dict.fromkeys(("rows-json", "rows-csv", "rows-parquet"), "rows"),
-}
 
 
 def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
@@ -563,7 +557,7 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     if chosen is None:
         name, known_format = _decide_format(raw, known_format)
         chosen = lookup(name)
-    options = parse_options(chosen, feed.options)
+    options = parse_options(chosen.options, feed.options)
     _check_options(chosen, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
     events = without_refused(chosen.decode(readable, options))
@@ -605,11 +599,7 @@ def lookup(name: str | None) -> Format:
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    if name is not None and (own := ALIASES.get(name, name)) in FORMATS:
-        return FORMATS[own]
-    near = get_close_matches(name or "", FORMATS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(FORMATS)}"
-    raise ConfigError(f"unknown format {name!r}; {hint}")
+    return FORMATS[full_name(name)]
 
 
 def other_format(raw: RawEvents, name: str | None) -> str | None:
@@ -621,17 +611,6 @@ def other_format(raw: RawEvents, name: str | None) -> str | None:
     except SourceError:
         return None
     return None if FORMATS[found] is lookup(name) else found
-
-
-def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
-    """Split the format's own options from those of the source; unknown ones are an error."""
-    valid = {f.name for f in fields(chosen.options)}
-    for name in options:
-        if name not in valid:
-            near = get_close_matches(name, valid, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
-            raise ConfigError(f"unknown option {name!r} of the format; {hint}")
-    return options_of(chosen.options, options)
 
 
 def _with_plain_names(raw: RawEvents) -> RawEvents:

@@ -3,7 +3,6 @@
 Names, types and values come as lists of objects or as parallel lists and become columns here.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +30,7 @@ from pipelines.decode.events import (
 from pipelines.decode.feed_schemas import postgres_type
 from pipelines.decode.image import CellImages, Nothing, taken_cells
 from pipelines.decode.value_types import Encoding
-from pipelines.errors import ConfigError
+from pipelines.formats.options import Wal2JsonOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
@@ -136,46 +135,7 @@ def parallel(events: Members, names: str, types: str, values: str | None) -> Cel
 _V2 = {"I": "c", "U": "u", "D": "d", "T": "t"}
 _V2_CONTROL = dict.fromkeys(("B", "C", "K", "E", "M", "X", "P", "R"), "x")
 _V1 = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
-_DATE_STYLES: Mapping[tuple[str, ...], Encoding] = {
-    **{("iso", order): Encoding.NATURAL for order in ("mdy", "dmy", "ymd")},
-    **{("german", order): Encoding.GERMAN for order in ("mdy", "dmy", "ymd")},
-    ("iso",): Encoding.NATURAL,
-    ("german",): Encoding.GERMAN,
-    ("sql", "mdy"): Encoding.SQL_MDY,
-    ("sql", "dmy"): Encoding.SQL_DMY,
-    ("postgres", "mdy"): Encoding.POSTGRES_MDY,
-    ("postgres", "dmy"): Encoding.POSTGRES_DMY,
-}
 _TIMESTAMP = pa.timestamp("us", "UTC")
-
-
-@dataclass(frozen=True)
-class Wal2JsonOptions:
-    """Options of wal2json.
-
-    Attributes:
-        version: 1 or 2; None detects it for each event.
-        date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. It is never guessed from values.
-    """
-
-    version: int | None = None
-    date_style: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.date_style is not None and _words(self.date_style) not in _DATE_STYLES:
-            raise ConfigError(
-                f"date_style must be what SHOW DateStyle says, as 'ISO, MDY', 'SQL, DMY', 'Postgres, MDY' or 'German, DMY', "
-                f"not {self.date_style!r}"
-            )
-
-    @property
-    def dates(self) -> Encoding:
-        """The encoding of dates and timestamps."""
-        return Encoding.NATURAL if self.date_style is None else _DATE_STYLES[_words(self.date_style)]
-
-
-def _words(style: str) -> tuple[str, ...]:
-    return tuple(word for word in str(style).lower().replace(",", " ").split() if word)
 
 
 def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:

@@ -10,7 +10,7 @@ from pipelines.iceberg.metadata_swap import current_location, metadata_json, sup
 from pipelines.iceberg.positions import current_snapshot
 from pipelines.iceberg.sqlite_catalog import StoredTable
 from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, Schema, Table, TableMetadata, Type, parse_schema, places_of
+from scan_core import PartitionField, PartitionSpec, Schema, TableMetadata, Type, parse_schema
 from scan_core.io import FileIOConfig, table_facts
 from scan_core.metadata import parse_metadata
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
     from pyiceberg.typedef import TableVersion
 
+    from scan_core import Table
 
-def open_current(table: ReadableTable) -> Table:
+
+def open_current(table: ReadableTable) -> "Table":
     """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots."""
     facts = table_facts(table)
     if facts is None:
@@ -35,7 +37,9 @@ def open_current(table: ReadableTable) -> Table:
     return _opened(parse_metadata(text, location), location, FileIOConfig(properties=properties))
 
 
-def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> Table:
+def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> "Table":
+    from scan_core import Table, places_of  # the planner, which a run that finds nothing new does not need
+
     return Table(facts, location, replace(io, places=places_of(facts, location, io, is_registered=True)))
 
 

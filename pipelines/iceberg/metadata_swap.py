@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pipelines.iceberg.storage import Storage
-from scan_core.bitmaps import FILE_SUFFIX
 from scan_core.metadata import decompress_document
 
 if TYPE_CHECKING:
@@ -232,6 +231,8 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) 
 
 
 def _without(document: _Document, expired: frozenset[int], base: str, *, keeps_indexes: bool) -> _Document:
+    from scan_core.bitmaps import FILE_SUFFIX
+
     rest = document.rest
     history = rest.get("snapshot-log") or []
     # A history with a gap would be wrong, so it is kept only after the last expired snapshot.

@@ -17,7 +17,8 @@ from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import ChangeBatch, Rejected
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import complete_events_of, decode, lookup, parse_options, route_tables
+from pipelines.formats.options import parse_options
+from pipelines.formats.registry import complete_events_of, decode, lookup, route_tables
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.ingest.table_patterns import discovered, found_source
 from pipelines.sources.file_listing import RemoteFiles

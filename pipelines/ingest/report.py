@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.changes.change_log import Appended
 from pipelines.config.tables import TableConfig
-from pipelines.iceberg.conversion import ConversionReport
-from pipelines.iceberg.file_metrics import FileContent
-from pipelines.iceberg.index_upkeep import IndexUpdate
-from pipelines.mirrors.mirror import Applied
+
+if TYPE_CHECKING:  # a report of nothing new loads no writer
+    from pipelines.changes.change_log import Appended
+    from pipelines.iceberg.conversion import ConversionReport
+    from pipelines.iceberg.index_upkeep import IndexUpdate
+    from pipelines.mirrors.mirror import Applied
 
 _OPTIONS = ("types", "encodings", "cast", "include", "exclude", "rename")
 
@@ -119,8 +120,8 @@ class TableReport:
     written_bytes: int = 0
     position: str | None = None
     unmet_columns: tuple[UnmetColumn, ...] = ()
-    indexes: IndexUpdate | None = None
-    conversion: ConversionReport | None = None
+    indexes: "IndexUpdate | None" = None
+    conversion: "ConversionReport | None" = None
     error: str | None = None
     exit_code: int = DONE
     may_retry: bool = False
@@ -139,14 +140,16 @@ class TableReport:
         """Count changes that are older than a truncate already applied."""
         self.superseded += count
 
-    def add_appended(self, appended: Appended, events: Mapping[str, int]) -> None:
+    def add_appended(self, appended: "Appended", events: Mapping[str, int]) -> None:
         """Count a commit of the change log."""
         self.events.update(events)
         self.log_commits += 1
         self.log_snapshot_id = appended.committed.snapshot_id
 
-    def add_applied(self, applied: Applied) -> None:
+    def add_applied(self, applied: "Applied") -> None:
         """Count a commit of the mirror."""
+        from pipelines.iceberg.file_metrics import FileContent
+
         self.mirror_commits += 1
         self.missed_removals += applied.num_missed
         self.snapshot_id = applied.committed.snapshot_id
@@ -159,7 +162,7 @@ class TableReport:
                 self.delete_files += 1
                 self.delete_rows += file.record_count
 
-    def add_indexes(self, update: IndexUpdate) -> None:
+    def add_indexes(self, update: "IndexUpdate") -> None:
         """Count an update of the indexes."""
         if self.indexes is None:
             self.indexes = update

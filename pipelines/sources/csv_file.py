@@ -24,8 +24,9 @@ from pipelines.decode.casting import cast_each
 from pipelines.errors import SourceError
 from pipelines.jsonscan.value_kernels import require
 from pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
-from pipelines.sources.file_options import SNIFFED_BYTES, FileOptions, Layout
+from pipelines.sources.file_options import FileOptions, Layout
 from pipelines.sources.file_position import ReadFile
+from pipelines.sources.layout_detection import SNIFFED_BYTES
 from scan_core import Mask
 from scan_core.native import kernel
 

@@ -19,8 +19,9 @@ from pipelines.jsonscan import document_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.file_options import SPACE, Layout
+from pipelines.sources.file_options import Layout
 from pipelines.sources.file_position import ReadFile
+from pipelines.sources.layout_detection import SPACE
 from scan_core import Mask
 
 _SEARCHED_BYTES = 64 * 1024

@@ -36,17 +36,9 @@ from pipelines.sources.file_documents import (
     split_lines,
 )
 from pipelines.sources.file_listing import FileSystem, ListedFile, open_file
-from pipelines.sources.file_options import (
-    EVENT_SHARE,
-    SNIFFED_BYTES,
-    SPACE,
-    FileOptions,
-    Layout,
-    Undecided,
-    comment_length,
-    sniff_layout,
-)
+from pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout
 from pipelines.sources.file_position import ReadFile
+from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from pipelines.workers import ahead
 from scan_core import ScanError
 from scan_core.files import DecodedSizes, DecodingLimits, read_layout, record_bytes

@@ -29,7 +29,8 @@ def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environ
 
 
 def test_page_names_every_format_and_every_option() -> None:
-    from pipelines.formats.registry import ALIASES, FORMATS
+    from pipelines.formats.options import ALIASES
+    from pipelines.formats.registry import FORMATS
     from pipelines.sources.file_options import FileOptions
 
     words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8")))))

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.decode.batches import Complete
-from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions
+from pipelines.formats.options import Wal2JsonOptions
+from pipelines.formats.wal2json import complete_transactions
 from tests.pipelines.formats.decoded_feed import TABLE, changes, read, reasons, wal
 
 
