@@ -15,10 +15,10 @@ from assets.project import Project, change_log_key, mirror_key
 from pipelines.config.project import Config
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import open_to_look
-from pipelines.ingest.feed_run import found_nothing_new
+from pipelines.ingest.at_rest import found_nothing_new
 from pipelines.ingest.feeds import Feed, feeds_of
 from pipelines.maintain.status import status
-from pipelines.sources.files import Listing
+from pipelines.sources.file_changes import Listing
 from pipelines.sources.live import TellsNews
 from scan_core import ScanError
 

@@ -107,6 +107,23 @@ class LogState:
         struct = schema.find(column).type
         return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
 
+    def check_reached(self, mirror: str, applied: int) -> None:
+        """Refuse to go on with a mirror that contains this log up to an ordinal from which the log does not lead on.
+
+        Raises:
+            PositionLostError: the log ends before it, or its base stands for more.
+        """
+        if applied > self.last_ordinal:
+            raise PositionLostError(
+                f"{mirror} holds changes up to {applied}, but {self.name} ends at {self.last_ordinal}: the log was "
+                "re-made; rebuild the mirror"
+            )
+        if 0 < applied < self.base.ordinal:
+            raise PositionLostError(
+                f"{mirror} holds changes up to {applied}, but {self.name} has only the last change of each key "
+                f"up to {self.base.ordinal}; rebuild the mirror: nevermore resync {mirror}"
+            )
+
     def property(self, name: str) -> str | None:
         """A property of the table."""
         return None if self.table is None else self.table.metadata.properties.get(name)

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipelines.config.project import Config
     from pipelines.ingest.feed_run import OnReport
     from pipelines.ingest.report import IngestReport, TableReport
+    from pipelines.ingest.table_ingest import Progress
     from pipelines.maintain.compact import CompactReport
     from pipelines.maintain.regular_checks import CheckRound
     from pipelines.maintain.retention import Expiry
@@ -82,8 +83,8 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
     Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
     """
     from pipelines.config.project import load
+    from pipelines.ingest.at_rest import check_tables
     from pipelines.ingest.doctor import examine
-    from pipelines.ingest.feed_run import check_tables
 
     settings = load(config)
     check_tables(settings)
@@ -168,7 +169,7 @@ def ingest(
     """
     from pipelines.config.project import load
     from pipelines.errors import ConfigError
-    from pipelines.ingest.feed_run import check_tables, freeze_imports, ingest_once
+    from pipelines.ingest.at_rest import check_tables
 
     if once:
         raise ConfigError(
@@ -177,7 +178,6 @@ def ingest(
         )
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
-    freeze_imports()
     for name in tables or ():
         settings.table(name)
     with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
@@ -187,6 +187,25 @@ def ingest(
     else:
         _print(report, settings)
     raise typer.Exit(report.exit_code)
+
+
+def ingest_once(
+    config: "Config", progress: "Progress | None" = None, tables: Collection[str] | None = None
+) -> "IngestReport":
+    """Run once in a new process: decoders, writers and PyIceberg, which are slow to import, are not loaded if nothing is new."""
+    from pipelines.ingest.at_rest import found_nothing_new
+    from pipelines.ingest.feeds import Readers
+
+    readers = Readers()
+    try:
+        if (report := found_nothing_new(config, tables, readers)) is not None:
+            return report
+        from pipelines.ingest.feed_run import freeze_imports, run_once
+
+        freeze_imports()
+        return run_once(config, progress, tables, readers=readers)
+    finally:
+        readers.close()
 
 
 def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, tables: list[str] | None) -> "Config":
@@ -333,7 +352,8 @@ def run(
     """
     from pipelines.cli.watch import watching
     from pipelines.config.project import load
-    from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
+    from pipelines.ingest.at_rest import check_tables
+    from pipelines.ingest.feed_run import freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
     from pipelines.maintain.regular_checks import RegularChecks
     from pipelines.maintain.retention import RegularExpiry

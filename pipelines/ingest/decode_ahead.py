@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Union
 
 from pipelines.decode.feed import FeedConfig
 from pipelines.formats.registry import DecodedFeed, ScannedFeed, scan
-from pipelines.sources.files import AppliedLines, FileBatch, OnSkipped
+from pipelines.sources.file_changes import AppliedLines, OnSkipped
+from pipelines.sources.files import FileBatch
 from pipelines.workers import num_threads, submitted
 
 if TYPE_CHECKING:

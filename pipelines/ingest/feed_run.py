@@ -23,16 +23,18 @@ from pipelines.config.project import Config, SparkConfig, change_log_name
 from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
-from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError, SourceError
+from pipelines.errors import PipelineError, QuarantineLimitError, SourceError
 from pipelines.formats.registry import DecodedFeed, decode, other_format
-from pipelines.iceberg.checked_catalog import open_for_comparing, open_for_writing
+from pipelines.iceberg.checked_catalog import open_for_writing
 from pipelines.iceberg.commit import is_transient
 from pipelines.iceberg.moments import Moment, record_moment
+from pipelines.ingest.at_rest import chosen_names, reports_in_order, unmatched_patterns
 from pipelines.ingest.decode_ahead import Ahead, DecodeAhead
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
+from pipelines.ingest.table_state import by_position
 from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
 from pipelines.watch.telemetry import span
 from pipelines.workers import num_cores, workers
@@ -88,7 +90,7 @@ class FeedRun:
             if name not in feed.patterns:
                 started += self.started(name, feed.tables[name])
         feed = feed.remembering(self.catalog, started)
-        groups = _by_position(started)
+        groups = by_position(started)
         first = groups.pop(None, [])
         late: list[TableIngest] = []
         for position, together in groups.items():
@@ -96,26 +98,6 @@ class FeedRun:
             late += found
         if first or late or (not groups and set(feed.wanted) & set(feed.patterns)):
             self._read_from(feed, None, [*first, *late])
-
-    def is_at_rest(self, feed: Feed) -> bool:
-        """Whether `read` would change and report nothing. The catalog may be one that cannot be written.
-
-        Raises:
-            Exception: what `read` would report for a table or for the feed.
-        """
-        if feed.live is not None:
-            return False
-        tables = []
-        for name in feed.wanted:
-            if name not in feed.patterns:
-                table = TableIngest(self.catalog, name, feed.tables[name], TableReport(name))
-                if not table.is_applied():
-                    return False
-                table.start()
-                tables.append(table)
-                self.reports[name] = table.report
-        groups = _by_position(tables)
-        return bool(groups) and not any(position is None or feed.may_have_news(position) for position in groups)
 
     def started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         """A table with all logged changes applied; none, with a report, if that fails."""
@@ -136,11 +118,7 @@ class FeedRun:
         reading = Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
-            engine = "spark" if feed.is_for_spark(position) else "local"
-            for table in tables:
-                table.report.engine = engine
-                is_chosen = engine == "local" and table.config.ingest.engine == "auto"
-                table.report.why_local = feed.why_local(position) if is_chosen else None
+            engine = feed.choose_engine(position, [table.report for table in tables])
             if engine == "spark":
                 self._read_on_spark(reading)
             else:
@@ -492,14 +470,6 @@ def start_table(
     return table, report
 
 
-def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIngest]]:
-    """Tables by their position in the source: those with the same position are read together."""
-    groups: dict[str | None, list[TableIngest]] = {}
-    for table in tables:
-        groups.setdefault(table.position, []).append(table)
-    return groups
-
-
 def within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
     """Spill the largest tables until all together are within a memory limit; return those that did not fail."""
     alive = list(tables)
@@ -563,11 +533,11 @@ def run_once(
     for feed in feeds_of(config, [*config.tables, *config.patterns]):
         feed.check()
     if not config.patterns:
-        _chosen(config, tables)
+        chosen_names(config, tables)
     remove_leftovers()
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
-    chosen = _chosen(current, tables)
+    chosen = chosen_names(current, tables)
     own = Readers() if readers is None else readers
     run = FeedRun(
         catalog,
@@ -588,56 +558,15 @@ def run_once(
     return _report(run, current, chosen, began)
 
 
-def ingest_once(
-    config: Config, progress: Progress | None = None, tables: Collection[str] | None = None
-) -> IngestReport:
-    """Run once in a new process: PyIceberg, which is slow to import, is not loaded if nothing is new."""
-    readers = Readers()
-    try:
-        return found_nothing_new(config, tables, readers) or run_once(config, progress, tables, readers=readers)
-    finally:
-        readers.close()
-
-
-def found_nothing_new(
-    config: Config, tables: Collection[str] | None = None, readers: Readers | None = None
-) -> IngestReport | None:
-    """Report a run that has nothing to do, after all checks of a run; None if `run_once` is needed.
-
-    Args:
-        config: which tables, from where.
-        tables: only these; None for all.
-        readers: receives the files that were listed.
-    """
-    began = time.monotonic()
-    try:
-        for feed in feeds_of(config, [*config.tables, *config.patterns]):
-            feed.check()
-        catalog = open_for_comparing(config)
-        if catalog is None:
-            return None
-        current = expanded(config, catalog)
-        chosen = _chosen(current, tables)
-        run = FeedRun(catalog, None, log_only=False, stopping=bool)
-        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen, readers)):
-            return None
-    except Exception:  # noqa: BLE001 - `run_once` raises it again, and reports it in its place
-        return None
-    remove_leftovers()
-    return _report(run, current, chosen, began)
-
-
 def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -> IngestReport:
     """The report of a run; `config` includes the tables that its patterns had found when it began."""
-    known = [name for name in config.tables if name in run.reports]
-    ordered = tuple(run.reports[name] for name in dict.fromkeys((*known, *run.reports)))
     return IngestReport(
-        ordered,
+        reports_in_order(run.reports, config),
         dict(run.skipped),
         time.monotonic() - began,
         run.unassigned,
         tuple(sorted(run.untaken)[:SHOWN_TABLES]),
-        tuple(p for p in chosen if p in config.patterns and not any(_covers([p], name) for name in run.reports)),
+        unmatched_patterns(run.reports, config, chosen),
         tuple(run.warnings),
     )
 
@@ -652,7 +581,7 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
     reports = []
-    for name in _chosen(current, tables):
+    for name in chosen_names(current, tables):
         if name in current.patterns:
             continue
         table, report = start_table(catalog, name, current.tables[name], progress)
@@ -676,41 +605,9 @@ _MIN_PARALLEL_TABLES = 2
 """One table is written while the catalog answers for another."""
 
 
-def check_tables(config: Config) -> None:
-    """Refuse a config without mirrors.
-
-    Raises:
-        ConfigError: it has none; says how to declare one.
-    """
-    if not config.tables and not config.patterns:
-        raise ConfigError(
-            f"{config.path}: there are no entries under tables, so there is nothing to ingest; add one, such as "
-            "shop.orders: {source: {path: landing/orders/*.jsonl}, key: [id]}"
-        )
-
-
 def sources(config: Config) -> list[tuple[str, ...]]:
     """The tables and patterns of each source, to run sources separately."""
     return [feed.wanted for feed in feeds_of(config, [*config.tables, *config.patterns])]
-
-
-def _chosen(config: Config, tables: Collection[str] | None) -> list[str]:
-    """The requested tables and patterns; for a pattern, all its known tables."""
-    entries = [*config.tables, *config.patterns]
-    if tables is None:
-        return entries
-    if unknown := sorted(set(tables) - set(entries)):
-        raise ConfigError(f"no table {', '.join(unknown)} in {config.path}; it has {', '.join(entries)}")
-    asked = {name for name in tables if name in config.patterns}
-    return [
-        name
-        for name in entries
-        if name in tables or (config.tables.get(name) in [config.patterns[p] for p in asked] and _covers(asked, name))
-    ]
-
-
-def _covers(patterns: Collection[str], name: str) -> bool:
-    return any(name.startswith(pattern.removesuffix("*")) for pattern in patterns)
 
 
 OnReport = Callable[[IngestReport], None]

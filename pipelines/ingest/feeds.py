@@ -1,6 +1,6 @@
 """A feed: a source together with all tables that it fills, so that it is read and decoded once.
 
-Also reads a full load of a source table, which replaces the rows of a mirror.
+Decoders are loaded only where events are read: a run that finds nothing new starts several times as quickly.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,30 +8,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from pipelines.config.project import ALL_TABLES, Config, quarantine_name
 from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
 from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import ChangeBatch, Rejected
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.options import parse_options
-from pipelines.formats.registry import complete_events_of, decode, lookup, route_tables
-from pipelines.ingest.table_ingest import TableIngest
+from pipelines.formats.options import OPTIONS, full_name, parse_options
 from pipelines.ingest.table_patterns import discovered, found_source
+from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import RE_DELIVERED, AppliedLines, FileBatch, Listing, OnSkipped, discover, may_have_news
-from pipelines.sources.live import LiveSource
 from pipelines.workers import num_threads
 
 if TYPE_CHECKING:
+    from pipelines.decode.batches import Rejected
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
+    from pipelines.ingest.report import TableReport
+    from pipelines.ingest.table_ingest import TableIngest
+    from pipelines.sources.files import FileBatch
     from pipelines.sources.kafka import KafkaBatch, KafkaTopics
+    from pipelines.sources.live import LiveSource
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -47,7 +45,7 @@ MESSAGE_BYTES = 512
 
 
 _WithOptions = TypeVar("_WithOptions", FilesSource, KafkaSource)
-Reader = Union[Listing, "KafkaTopics", LiveSource]
+Reader = Union[Listing, "KafkaTopics", "LiveSource"]
 """What reads a source: files by their listing, all others by a connection."""
 
 
@@ -140,7 +138,7 @@ class Feed:
         return self.reader if isinstance(self.source, KafkaSource) else None  # type: ignore[return-value] # see `_connection`
 
     @property
-    def live(self) -> LiveSource | None:
+    def live(self) -> "LiveSource | None":
         """The connection of a source whose tables are loaded first; None for files and topics, which are only read on."""
         return self.reader if isinstance(self.source, PostgresSource | MysqlSource) else None  # type: ignore[return-value] # see `_connection`
 
@@ -148,6 +146,19 @@ class Feed:
     def source_options(self) -> Mapping[str, Any]:
         """Options of the source as the config has them."""
         return self.source.options if isinstance(self.source, FilesSource | KafkaSource) else {}
+
+    def choose_engine(self, position: str | None, reports: Sequence["TableReport"]) -> str:
+        """Whether tasks of Spark (`spark`) or this process (`local`) read what is new; reported to tables at that position.
+
+        Raises:
+            SourceError: as `why_local`.
+        """
+        engine = "spark" if self.is_for_spark(position) else "local"
+        is_chosen = engine == "local" and self.settings[0].ingest.engine == "auto"
+        why_local = self.why_local(position) if is_chosen else None
+        for report in reports:
+            report.engine, report.why_local = engine, why_local
+        return engine
 
     def is_for_spark(self, position: str | None) -> bool:
         """Whether tasks of Spark read what is new since a position."""
@@ -173,7 +184,7 @@ class Feed:
             return None
         return f"{size:,} new bytes are less than spark_above_bytes: {ingest.spark_above_bytes:,}"
 
-    def applied_lines(self, tables: Sequence[TableIngest]) -> AppliedLines:
+    def applied_lines(self, tables: Sequence["TableIngest"]) -> AppliedLines:
         """Looks up in the change logs of tables how far files were read."""
 
         def applied(files: Sequence[str]) -> dict[str, int]:
@@ -229,7 +240,7 @@ class Feed:
                 raise ConfigError(f"{first} and {name} both take source_table {source} of one source: leave one out")
         try:
             if self.source.format is not None:
-                parse_options(lookup(self.source.format), self.format_options)
+                parse_options(OPTIONS[full_name(self.source.format)], self.format_options)
         except ConfigError as error:
             raise ConfigError(f"source of {', '.join((*self.tables, *self.patterns))}: {error}") from error
 
@@ -240,7 +251,7 @@ class Feed:
         namespace, _, name = quarantine_name(first).partition(".")
         return f"{namespace}.feed_of_{name}"
 
-    def config(self, running: Sequence[TableIngest], decided: Decided) -> FeedConfig:
+    def config(self, running: Sequence["TableIngest"], decided: Decided) -> FeedConfig:
         """The decoder's config, with all tables of the feed, so that no table takes the events of another.
 
         `decided` comes from the position where reading starts, or from the previous batch.
@@ -257,12 +268,14 @@ class Feed:
             is_open=bool(self.patterns),
         )
 
-    def claims(self, source_tables: Sequence[str], decided: Decided, running: Sequence[TableIngest]) -> Decided:
+    def claims(self, source_tables: Sequence[str], decided: Decided, running: Sequence["TableIngest"]) -> Decided:
         """Decide which of the tables that a live source has belongs to which target, before any event is read.
 
         Raises:
             SourceError: it is ambiguous.
         """
+        from pipelines.formats.registry import route_tables
+
         tables = self.config(running, decided).tables
         every = range(len(source_tables))
         codes, claims = route_tables(source_tables, tables, decided.claims, codes=every, is_open=bool(self.patterns))
@@ -293,7 +306,7 @@ class Feed:
             found_for={**self.found_for, **sources},
         )
 
-    def remembering(self, catalog: "Catalog | LightCatalog", started: Sequence[TableIngest] = ()) -> "Feed":
+    def remembering(self, catalog: "Catalog | LightCatalog", started: Sequence["TableIngest"] = ()) -> "Feed":
         """The feed with all tables recorded by the change logs of its patterns, wanted or not."""
         settings = list(self.patterns.values())
         known = {table.name: table.source_table for table in started}
@@ -320,6 +333,9 @@ class Feed:
             applied: looks up how far files were read in the change logs of the tables that have reached it.
             on_skipped: called with the reason and number of skipped items.
         """
+        from pipelines.formats.registry import complete_events_of
+        from pipelines.sources.files import discover
+
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
@@ -341,6 +357,8 @@ class Feed:
 
     def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
         """Read the messages of topics that follow a position."""
+        from pipelines.formats.registry import complete_events_of, lookup
+
         name = self.source.format or decided_in(position).format
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
@@ -374,13 +392,22 @@ class Feed:
             )
         return self.topics.restart(position)
 
-    def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
+    def rejected_of(self, table: str, rejected: "Rejected") -> "Rejected":
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
+        import pyarrow.compute as pc
+
+        from pipelines.decode.batches import Rejected
+
         mine = pc.equal(rejected.table.column("table_name"), table)
         return Rejected(rejected.table.filter(pc.fill_null(mine, self.has_one_table)))
 
-    def unassigned(self, rejected: Rejected) -> Rejected:
+    def unassigned(self, rejected: "Rejected") -> "Rejected":
         """The rejected events that belong to no table: none where there is only one table to belong to."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from pipelines.decode.batches import Rejected
+
         if self.has_one_table:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
@@ -407,7 +434,7 @@ def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = No
     for name in chosen:
         if entries[name].source not in sources:
             sources.append(entries[name].source)
-    filesystem = _remote_files(config)
+    filesystem = remote_files(config)
     known = Readers() if readers is None else readers
     feeds = []
     for source in sources:
@@ -419,7 +446,7 @@ def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = No
     return feeds
 
 
-def _remote_files(config: Config) -> RemoteFiles | None:
+def remote_files(config: Config) -> RemoteFiles | None:
     """Object stores as the properties of the catalog describe them; None without such properties."""
     # Properties of FileIO have a dot in their names: s3.endpoint, s3.access-key-id ...
     properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
@@ -429,11 +456,12 @@ def _remote_files(config: Config) -> RemoteFiles | None:
 def _located(source: Source, folder: Path) -> Source:
     """The source with paths among its options made relative to the config file, like all paths of a config."""
     if isinstance(source, FilesSource):
-        return _with_located_options(source, folder)
-    return _with_located_options(source, folder) if isinstance(source, KafkaSource) else source
+        return with_located_options(source, folder)
+    return with_located_options(source, folder) if isinstance(source, KafkaSource) else source
 
 
-def _with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
+def with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
+    """The source with paths among its options made relative to a folder."""
     paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
@@ -441,7 +469,7 @@ def _with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
 def _table_feed(
     name: str,
     config: TableConfig,
-    table: TableIngest | None,
+    table: "TableIngest | None",
     found_for: str | None,
     encodings: Mapping[str, str],
 ) -> TableFeed:
@@ -463,71 +491,3 @@ def _table_feed(
         on_conflict=config.on_conflict,
         schema_version=0 if table is None else table.schema_version,
     )
-
-
-ROWS_FORMAT = "rows"
-
-
-def snapshot_batches(
-    table: TableIngest, project: Config, paths: tuple[str, ...], kind: str | None
-) -> Iterator[ChangeBatch]:
-    """The rows of a full load, as snapshot reads.
-
-    Args:
-        table: the table that is loaded in full.
-        project: the config that has the table.
-        paths: files or patterns of files.
-        kind: their format; None is that of the table's feed.
-
-    Raises:
-        SourceError: no files, an event that cannot be decoded, or one that is not a row.
-    """
-    config = project.table(table.name)
-    if kind is None and not isinstance(config.source, FilesSource):
-        raise ConfigError(f"{table.name} is not read from files: state the format of these files (--format)")
-    source = (
-        config.source
-        if kind is None and isinstance(config.source, FilesSource)
-        else FilesSource(path=paths, format=kind)
-    )
-    source = _with_located_options(source, project.folder)
-    options = dict(source.options)
-    if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):
-        options.setdefault("no_op", "r")
-    own = config.model_copy(update={"order_by": "position", "source_table": config.source_table or table.source_table})
-    source = source.model_copy(update={"path": paths, "options": options})
-    feed = Feed(source, {table.name: own}, (table.name,), Listing(paths, _remote_files(project)))
-    feed.check()
-    decided = Decided()
-    types = table.known_types
-    for files in feed.batches(None, feed.applied_lines([]), _refuse_gaps):
-        decoding = feed.config([table], decided)
-        decoded = decode(files.raw, replace(decoding, tables=(replace(decoding.tables[0], known_types=types),)))
-        decided = decoded.decided
-        if decoded.rejected.num_rows:
-            first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
-            raise SourceError(
-                f"{first['source_file']}:{first['source_offset']}: {first['reason']}; a full load with a gap would delete "
-                "the rows that it lacks, so none of it was read"
-            )
-        batch = decoded.tables[table.name]
-        types |= {c.name: c.type for c in batch.row_type if not pa.types.is_null(c.type)}
-        if batch.num_rows:
-            yield _reads(batch)
-
-
-def _refuse_gaps(reason: str, count: int) -> None:
-    if reason != RE_DELIVERED:
-        raise SourceError(f"left out: {count:,} {reason}; a full load with a gap would delete the rows it lacks")
-
-
-def _reads(batch: ChangeBatch) -> ChangeBatch:
-    ops = batch.table.column("op")
-    removing = pc.is_in(ops, value_set=pa.array(["d", "t"]))
-    if pc.any(removing).as_py():
-        row = batch.table.filter(removing).slice(0, 1).to_pylist()[0]
-        raise SourceError(
-            f"{row['source_file']}:{row['source_offset']}: a {'delete' if row['op'] == 'd' else 'truncate'} in a full load"
-        )
-    reads = pa.repeat(pa.scalar("r"), batch.num_rows)
-    return replace(batch, table=batch.table.set_column(batch.table.schema.get_field_index("op"), "op", reads))

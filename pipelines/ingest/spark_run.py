@@ -20,10 +20,11 @@ from pipelines.errors import PipelineError, SourceError
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.table_writer import WriteTarget
 from pipelines.ingest.feeds import Feed
-from pipelines.sources.file_listing import ListedFile
+from pipelines.sources.file_changes import AppliedLines, OnSkipped, Sweep, begin_sweep
+from pipelines.sources.file_listing import ListedFile, is_quiet
 from pipelines.sources.file_position import FilePosition, ReadFile
-from pipelines.sources.file_reader import is_quiet, line_layout
-from pipelines.sources.files import AppliedLines, Gathered, OnSkipped, Sweep, advanced, begin_sweep
+from pipelines.sources.file_reader import line_layout
+from pipelines.sources.files import Gathered, advanced
 from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from pipelines.spark.ingest import (
     DecodedChanges,

@@ -7,14 +7,14 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pipelines.changes.change_log import Appended, ChangeLog, RemoteChanges, last_offsets
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import with_later_changes
-from pipelines.changes.log_state import check_order, order_text
+from pipelines.changes.log_state import order_text
 from pipelines.changes.quarantine import check_ratio, quarantine
 from pipelines.config.project import change_log_name, quarantine_name
 from pipelines.config.tables import TableConfig, partition_field
@@ -28,13 +28,13 @@ from pipelines.iceberg.conversion import keep_converted
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
-from pipelines.iceberg.positions import waiting_since
 from pipelines.ingest.report import TableReport, unmet_columns
 from pipelines.ingest.schema_approval import check_schema_change
 from pipelines.ingest.table_patterns import SOURCE_TABLE
+from pipelines.ingest.table_state import TableState
 from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
-from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
+from pipelines.mirrors.table_shape import ADOPTED, check_shape
 from scan_core import ScanOptions, arrow_type
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None
 Progress = Callable[[TableReport], None]
 
 
-class TableIngest:
+class TableIngest(TableState):
     """The ingest of one table in one run."""
 
     def __init__(
@@ -129,38 +129,19 @@ class TableIngest:
         log_only: bool = False,
     ) -> None:
         """With `log_only`, only the change log is written, and the mirror is left to a later run."""
-        self.name = name
-        self.config = config
-        self.report = report
-        self._catalog = cast("Catalog", catalog)  # a LightCatalog only where nothing is written
+        self._log = ChangeLog(catalog, change_log_name(name), WriterOptions(encode_numbers=config.compact_log))
+        super().__init__(catalog, name, config, report, self._log)
         self._progress = progress
         self._log_only = log_only
-        self._log = ChangeLog(catalog, change_log_name(name), WriterOptions(encode_numbers=config.compact_log))
         self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
         self._end = BatchEnd.ANYWHERE
         self._adopted_types: dict[str, pa.DataType] = {}
-        self._adopted_key: tuple[str, ...] = ()
         self._sent: set[str] = set()
         self.looks_like: str | None = None
         """Format that the last batch with rejected events looks like, if it is not that of the config."""
-
-    @property
-    def position(self) -> str | None:
-        """The position in the source up to which the change log contains it."""
-        return self._log.position
-
-    @property
-    def last_ordinal(self) -> int:
-        """The last change in the change log."""
-        return self._log.last_ordinal
-
-    @property
-    def source_table(self) -> str | None:
-        """The table of the feed for which a pattern of the config created this one."""
-        return self._log.property(SOURCE_TABLE)
 
     @property
     def has_pending(self) -> bool:
@@ -179,11 +160,6 @@ class TableIngest:
         return types | {f.name: f.type for f in self._pending.row_type or () if not pa.types.is_null(f.type)}
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """Key columns, if the config or the adopted table states them."""
-        return self.config.key or self._adopted_key
-
-    @property
     def known_key(self) -> tuple[str, ...]:
         """Key columns of the changes so far."""
         return self._log.key or self._pending.key
@@ -198,16 +174,6 @@ class TableIngest:
         """The number of lines of these source files in the change log."""
         return last_offsets(self._log.table, files)
 
-    def is_applied(self) -> bool:
-        """Whether the mirror contains all logged changes, and no deletes to convert, so that a run changes nothing.
-
-        Raises:
-            PositionLostError: the mirror does not state what it contains.
-        """
-        mirror = Mirror(self._catalog, self.name, self.config, self.key or self._log.key)
-        is_converted = self.config.deletes != "converted" or mirror.table is None or waiting_since(mirror.table) is None
-        return self.position is not None and mirror.applied_ordinal == self._log.last_ordinal and is_converted
-
     def start(self, source_table: str | None = None) -> None:
         """Apply to the mirror what an earlier run has only logged.
 
@@ -218,13 +184,10 @@ class TableIngest:
         """
         if source_table is not None:
             self._log.create({SOURCE_TABLE: source_table})
-        mirror = find_table(self._catalog, self.name)
+        mirror = self.check()
         if mirror is not None and ADOPTED in mirror.metadata.properties:
             columns = current_schema(mirror).fields
             self._adopted_types = {f.name: arrow_type(f.type) for f in columns if f.name != DELETED}
-            self._adopted_key = tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
-        check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
-        check_order(self.name, self.config, self._log)
         self._catch_up(None)
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position

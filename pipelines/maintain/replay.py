@@ -31,7 +31,8 @@ from pipelines.iceberg.row_shape import distinct_rows
 from pipelines.iceberg.schema_evolution import evolve
 from pipelines.iceberg.table_writer import write_rows
 from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.feeds import Readers, feeds_of, snapshot_batches
+from pipelines.ingest.feeds import Readers, feeds_of
+from pipelines.ingest.full_load import snapshot_batches
 from pipelines.ingest.report import TableReport
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.mirrors.mirror import Mirror

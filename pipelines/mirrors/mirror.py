@@ -368,16 +368,7 @@ class Mirror:
             start: ordinal up to which changes have no effect, for a mirror that is being rebuilt.
         """
         done = max(self.applied_ordinal, start)
-        if done > log.last_ordinal:
-            raise PositionLostError(
-                f"{self.name} holds changes up to {done}, but {log.name} ends at {log.last_ordinal}: the log was "
-                "re-made; rebuild the mirror"
-            )
-        if 0 < self.applied_ordinal < log.base.ordinal:
-            raise PositionLostError(
-                f"{self.name} holds changes up to {self.applied_ordinal}, but {log.name} has only the last change of each key "
-                f"up to {log.base.ordinal}; rebuild the mirror: nevermore resync {self.name}"
-            )
+        log.check_reached(self.name, self.applied_ordinal)
         if appended is not None and isinstance(appended.changes, RemoteChanges) and appended.first == done + 1:
             given = appended.changes
             reason = _why_local(self.table, given, self.key, self.config)

@@ -9,24 +9,27 @@ import glob
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.fs
 
 from pipelines.errors import SourceError, in_short
 from scan_core import MissingFileError
 from scan_core.io import filesystem, parse_location
 
+if TYPE_CHECKING:  # only object stores need it
+    import pyarrow.fs
+
 
 class FileSystem(Protocol):
     """The part of pyarrow's file systems that is needed here; also implemented by `RemoteFiles`."""
 
-    def get_file_info(self, selector: pa.fs.FileSelector, /) -> Sequence[Any]:
+    def get_file_info(self, selector: "pa.fs.FileSelector", /) -> Sequence[Any]:
         """List the files in a folder: `path`, `size`, `mtime_ns`, `is_file` of each."""
         ...
 
@@ -55,18 +58,22 @@ class RemoteFiles:
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def get_file_info(self, selector: pa.fs.FileSelector) -> list[RemoteFile]:
+    def get_file_info(self, selector: "pa.fs.FileSelector") -> list[RemoteFile]:
         """List the files in a folder."""
+        from pyarrow.fs import FileSelector
+
         folder, inner = self._at(selector.base_dir)
-        found = folder.get_file_info(pa.fs.FileSelector(inner, recursive=selector.recursive))
+        found = folder.get_file_info(FileSelector(inner, recursive=selector.recursive))
         base, skip = selector.base_dir.rstrip("/"), len(inner.strip("/"))
         return [RemoteFile(base + i.path.strip("/")[skip:], i.size, i.mtime_ns, i.is_file) for i in found]
 
     def is_folder(self, path: str) -> bool:
         """Whether an address is that of a folder."""
+        from pyarrow.fs import FileType
+
         folder, inner = self._at(path)
         try:
-            return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
+            return bool(folder.get_file_info(inner).type == FileType.Directory)
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"cannot reach {path}: {in_short(error)}") from error
 
@@ -75,7 +82,7 @@ class RemoteFiles:
         folder, inner = self._at(path)
         return folder.open_input_file(inner)
 
-    def _at(self, path: str) -> tuple[pa.fs.FileSystem, str]:
+    def _at(self, path: str) -> "tuple[pa.fs.FileSystem, str]":
         try:
             return filesystem(parse_location(path), self.properties)
         except MissingFileError as error:
@@ -118,6 +125,15 @@ class ListedFile:
     path: str
     size: int
     arrived_ns: int
+
+
+QUIET_SECONDS = 60
+"""A file must be unmodified for this long to be memory-mapped: truncating a mapped file kills its readers."""
+
+
+def is_quiet(file: ListedFile) -> bool:
+    """Whether a file has been unmodified for so long that its end is final."""
+    return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
 def place(name: str) -> str:
@@ -270,12 +286,14 @@ def _kind(mode: int) -> str:
 
 
 def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list[ListedFile]:
+    from pyarrow.fs import FileSelector
+
     chosen = filesystem or environment_files()
     if not _WILDCARD.search(pattern) and isinstance(chosen, RemoteFiles) and chosen.is_folder(pattern):
         base, pattern = pattern.rstrip("/"), f"{pattern.rstrip('/')}/*"
     folder = _fixed_folder(pattern)
     try:
-        infos = chosen.get_file_info(pa.fs.FileSelector(folder, recursive="/" in pattern[len(folder) + 1 :]))
+        infos = chosen.get_file_info(FileSelector(folder, recursive="/" in pattern[len(folder) + 1 :]))
     except FileNotFoundError as error:
         raise SourceError(f"no folder {folder}, so nothing matches {pattern}") from error
     except (OSError, pa.ArrowException) as error:

@@ -4,7 +4,6 @@ Detects the kind of file and its compression. Contains the readers of text, fram
 container files; CSV is in `csv_file.py`. Files are selected in `files.py`.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +34,7 @@ from pipelines.sources.file_documents import (
     split_keys,
     split_lines,
 )
-from pipelines.sources.file_listing import FileSystem, ListedFile, open_file
+from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
 from pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
@@ -433,8 +432,6 @@ def _is_complete(document: bytes | None) -> bool:
     return bool(found == 1 and reached == len(data))
 
 
-QUIET_SECONDS = 60
-"""A file must be unmodified for this long to be memory-mapped: truncating a mapped file kills its readers."""
 MAPPED_BYTES = 4 * 1024**2
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -563,11 +560,6 @@ def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
 def is_compressed(name: str) -> bool:
     """Whether a file is compressed, by its name."""
     return _suffixes(name)[1] is not None
-
-
-def is_quiet(file: ListedFile) -> bool:
-    """Whether a file has been unmodified for so long that its end is final."""
-    return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
 def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.cli.ingest_commands import ingest_once
 from pipelines.config.project import load
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import (
@@ -22,10 +23,19 @@ from pipelines.iceberg.catalog import (
     open_to_look,
     table_names,
 )
-from pipelines.ingest.feed_run import found_nothing_new, ingest_once, run_once
+from pipelines.ingest.at_rest import found_nothing_new
+from pipelines.ingest.feed_run import run_once
 from tests.pipelines.project import Project, event
 
 HEAVY = ("pyiceberg", "pandas", "sqlalchemy", "sqlglot", "duckdb", "dagster", "pyspark", "numba")
+WRITERS = (
+    "pipelines.formats.registry",
+    "pipelines.iceberg.commit",
+    "pipelines.sources.file_reader",
+    "scan_core.plan.planner",
+)
+WRITERS += ("fastavro", "pyarrow.compute", "pyarrow.csv", "pyarrow.fs", "pyarrow.parquet")
+"""What only a run with news decodes and writes with."""
 COMMANDS = (
     ["--version"],
     ["scan", "shop.products", "--count"],
@@ -59,8 +69,8 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def _run_apart(folder: Path, commands: list[list[str]]) -> None:
-    script = _SCRIPT.format(commands=commands, heavy=HEAVY)
+def _run_apart(folder: Path, commands: list[list[str]], heavy: tuple[str, ...] = HEAVY) -> None:
+    script = _SCRIPT.format(commands=commands, heavy=heavy)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYICEBERG_")}
     ended = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -70,6 +80,10 @@ def _run_apart(folder: Path, commands: list[list[str]]) -> None:
 
 def test_commands_that_look_load_no_heavy_library(project: Project) -> None:
     _run_apart(project.folder, list(COMMANDS))
+
+
+def test_an_ingest_that_finds_nothing_new_loads_no_decoder_and_no_writer(project: Project) -> None:
+    _run_apart(project.folder, [["ingest"], ["ingest", "shop.products", "--json"]], (*HEAVY, *WRITERS))
 
 
 def test_an_ingest_that_finds_news_lists_its_sources_once(project: Project) -> None:
@@ -201,12 +215,8 @@ def _document(report: Any) -> Any:
     return {name: value for name, value in found.items() if "second" not in name}
 
 
-def test_a_run_that_finds_nothing_new_is_reported_as_by_a_whole_run(project: Project) -> None:
-    config = load(project.folder / "nevermore.yaml")
-    found = found_nothing_new(config)
-    assert found is not None
-    assert _document(found) == _document(run_once(config))
-    assert found.exit_code == 0
+def _products(project: Project, **settings: Any) -> None:
+    project.write({"shop.products": {"key": ["id"], **settings}})
 
 
 def _land_more(project: Project) -> None:
@@ -217,9 +227,48 @@ def _land_again(project: Project) -> None:
     (project.landing / "2.jsonl").write_bytes((project.landing / "1.jsonl").read_bytes())
 
 
+def _grow_file(project: Project) -> None:
+    with (project.landing / "1.jsonl").open("a") as file:
+        file.write(event("d", {"id": 1}) + "\n")
+
+
+def _replace_file(project: Project) -> None:
+    project.land("1.jsonl", [event("c", {"id": 1, "name": "a"}), event("c", {"id": 2, "name": "c"})])
+
+
+def _touch_file(project: Project) -> None:
+    (project.landing / "1.jsonl").touch()
+
+
+def _delete_file(project: Project) -> None:
+    (project.landing / "1.jsonl").unlink()
+
+
+def _land_of_another_table(project: Project) -> None:
+    project.land("2.jsonl", [event("c", {"id": 1}, table="other")])
+
+
+def _read_patterns(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"]}, "shop.*": {"key": ["id"], "exclude_tables": ["products"]}})
+    _land_of_another_table(project)
+    assert project.run().exit_code == 0
+
+
+def _find_table_by_pattern(project: Project) -> None:
+    _read_patterns(project)
+    project.land("3.jsonl", [event("c", {"id": 1}, table="third")])
+
+
 def _log_only(project: Project) -> None:
     _land_more(project)
     assert project.run(log_only=True).exit_code == 0
+
+
+def _kill_before_mirror(project: Project) -> None:
+    _land_more(project)
+    environment = {**os.environ, "NEVERMORE_CRASH_AT": "after-commit"}
+    command = [sys.executable, "-m", "pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml")]
+    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 137
 
 
 def _lose_catalog(project: Project) -> None:
@@ -238,30 +287,120 @@ def _restore_catalog(project: Project) -> None:
     file.write_bytes(older)
 
 
-def _change_key(project: Project) -> None:
-    project.write({"shop.products": {"key": ["name"]}})
-
-
 def _drop_mirror(project: Project) -> None:
     _change_catalog(project.folder / "warehouse/catalog.db", "DELETE FROM iceberg_tables WHERE table_name = 'products'")
+
+
+def _convert_deletes(project: Project) -> None:
+    _land_more(project)
+    assert project.run().exit_code == 0
+    _products(project, deletes="converted")
+
+
+def _keep_converted(project: Project) -> None:
+    _convert_deletes(project)
+    assert project.run().exit_code == 0
+
+
+def _exceed_quarantine(project: Project) -> None:
+    project.land("2.jsonl", ["no event"])
+    assert project.run().exit_code == 1
+
+
+def _quarantine(project: Project) -> None:
+    _products(project, max_quarantine_ratio=1)
+    project.land("2.jsonl", ["no event"])
+    assert project.run().exit_code == 3
+
+
+def _wait_for_approval(project: Project) -> None:
+    _products(project, schema_changes="approve")
+    project.land("2.jsonl", [event("c", {"id": 3, "name": "c", "price": 1})])
+    assert project.run().exit_code == 1
 
 
 def _empty_sources(project: Project) -> None:
     project.write({"shop.products": {"key": ["id"]}, "shop.other": {"key": ["id"], "source_table": "other"}})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        _land_more,
-        _log_only,
-        _restore_catalog,
-        *(
-            pytest.param(change, marks=pytest.mark.slow)
-            for change in (_land_again, _lose_catalog, _lose_tables, _change_key, _drop_mirror, _empty_sources)
-        ),
-    ],
-)
+def _keep_empty_table(project: Project) -> None:
+    _empty_sources(project)
+    _land_more(project)
+    assert project.run().exit_code == 0
+
+
+def _configure(**settings: Any) -> Any:
+    def change(project: Project) -> None:
+        _products(project, **settings)
+
+    return change
+
+
+NOTHING: dict[str, Any] = {
+    "nothing changed": lambda _: None,
+    "deleted file": _delete_file,
+    "touched file": _touch_file,
+    "table of a pattern without news": _read_patterns,
+    "deletes are converted": _keep_converted,
+    "events in quarantine": _quarantine,
+    "empty table": _keep_empty_table,
+    "config of later commits": _configure(commit_rows=10, index={"bloom": ["name"]}),
+    "choice of the engine": _configure(ingest={"engine": "auto"}),
+}
+NEWS: dict[str, Any] = {
+    "new file": _land_more,
+    "grown file": _grow_file,
+    "replaced file": _replace_file,
+    "file delivered again": _land_again,
+    "events of another table": _land_of_another_table,
+    "new table of a pattern": _find_table_by_pattern,
+    "mirror behind its log": _log_only,
+    "killed between log and mirror": _kill_before_mirror,
+    "lost catalog": _lose_catalog,
+    "lost tables": _lose_tables,
+    "older catalog": _restore_catalog,
+    "dropped mirror": _drop_mirror,
+    "deletes to convert": _convert_deletes,
+    "too much for the quarantine": _exceed_quarantine,
+    "waiting for approval": _wait_for_approval,
+    "new table in the config": _empty_sources,
+    "other key": _configure(key=["name"]),
+    "other partitions": _configure(partition_by=["bucket(2, id)"]),
+    "other identity": _configure(key=[], identity="full"),
+    "other handling of deletes": _configure(soft_delete=True),
+    "unknown column to sort by": _configure(sort_by=["unknown"]),
+    "option that does not exist": lambda project: project.write({"shop.products": {"key": ["id"]}}, unknown=1),
+}
+QUICK = {
+    "nothing changed",
+    "deleted file",
+    "empty table",
+    "new file",
+    "grown file",
+    "mirror behind its log",
+    "other key",
+}
+QUICK |= {"deletes to convert", "new table of a pattern"}
+
+
+def _cases(cases: dict[str, Any]) -> list[Any]:
+    return [
+        pytest.param(change, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, change in cases.items()
+    ]
+
+
+@pytest.mark.parametrize("change", _cases(NOTHING))
+def test_a_run_that_finds_nothing_new_is_reported_as_by_a_whole_run(project: Project, change: Any) -> None:
+    change(project)
+    config, before = load(project.folder / "nevermore.yaml"), project.snapshots()
+    found = found_nothing_new(config)
+    assert found is not None
+    assert _document(found) == _document(run_once(config))
+    assert found.exit_code == 0
+    assert project.snapshots() == before
+
+
+@pytest.mark.parametrize("change", _cases(NEWS))
 def test_whatever_may_be_something_is_left_to_a_whole_run(project: Project, change: Any) -> None:
     change(project)
     assert found_nothing_new(load(project.folder / "nevermore.yaml")) is None

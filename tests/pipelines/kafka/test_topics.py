@@ -16,7 +16,8 @@ from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import found_nothing_new, run_once
+from pipelines.ingest.at_rest import found_nothing_new
+from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
 from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the

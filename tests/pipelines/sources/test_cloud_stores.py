@@ -10,7 +10,8 @@ import yaml
 from pipelines.config.project import load
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import found_nothing_new, run_once
+from pipelines.ingest.at_rest import found_nothing_new
+from pipelines.ingest.feed_run import run_once
 from scan_core import open_table
 from tests.pipelines.project import event, product, the
 from tests.support.cloud_stores import ACCOUNT, CloudStore, amazon_store, azure_store, google_store

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import PositionLostError
-from pipelines.sources import file_position, files
+from pipelines.sources import file_changes, file_position
 from pipelines.sources.file_position import BLAKE2B, FilePosition
 from pipelines.sources.files import discover
 from tests.pipelines.sources.folder_reader import Reader, Seen, events_of, lines, numbers
@@ -130,7 +130,7 @@ def test_arrivals_with_an_old_time_are_found(reader: Reader, monkeypatch: pytest
     for name, moment in (("a", 5_000), ("b", 5_010)):
         os.utime(reader.folder / name, (moment, moment))
     pattern = [f"{reader.folder}/*".replace("//", "/")]
-    monkeypatch.setattr("pipelines.sources.files.list_files", lambda *_: remote_listing(reader.folder))
+    monkeypatch.setattr("pipelines.sources.file_changes.list_files", lambda *_: remote_listing(reader.folder))
     (first,) = discover(pattern, None, filesystem=filesystem)
     assert numbers(list(events_of(first.raw))) == [1, 2]
     reader.write("aa", lines(3))
@@ -172,7 +172,7 @@ def test_foreign_positions_are_refused(text: str) -> None:
 @given(st.data())
 def test_random_deliveries_and_kills_give_every_line_once(tmp_path_factory: Any, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "DISTINCT_BYTES", 0)  # no two lines are alike here, however short
+        patch.setattr(file_changes, "DISTINCT_BYTES", 0)  # no two lines are alike here, however short
         _deliver_and_kill(Reader(tmp_path_factory.mktemp("landing")), data)
 
 
