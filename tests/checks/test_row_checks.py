@@ -74,7 +74,7 @@ def test_results_in_buckets_are_those_of_all_rows(
     )
     whole = outcome(subject)
     assert not whole["mirror_equals_reference"][0]
-    compare_in_buckets(monkeypatch)
+    compare_in_buckets(monkeypatch, num_buckets=24 if seed % 4 == 0 else 5)
     again = Subject(subject.table, key, subject.change_log, up_to_ordinal=tables.ordinal)
     assert outcome(again) == whole
 
