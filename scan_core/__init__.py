@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scan_core.expr.nodes import Expr as Expr
     from scan_core.expr.nodes import col as col
     from scan_core.expr.parse import inside as inside
+    from scan_core.expr.parse import null_is_unknown as null_is_unknown
     from scan_core.expr.parse import require_bounded as require_bounded
     from scan_core.expr.parse import texts_in as texts_in
     from scan_core.joins.late_keys import LateKeys as LateKeys
@@ -131,7 +132,7 @@ else:
             "scan_core.deletes.positions": "FILE_PATH_ID POSITION_ID read_deletion_vector read_position_deletes",
             "scan_core.diff": "ChangeSplit ChangeType Changes FileChanges file_changes read_changes",
             "scan_core.expr.nodes": "Constantish Expr col",
-            "scan_core.expr.parse": "inside require_bounded texts_in",
+            "scan_core.expr.parse": "inside null_is_unknown require_bounded texts_in",
             "scan_core.joins.late_keys": "LateKeys",
             "scan_core.keys.columns": "key_column",
             "scan_core.keys.hash": "hash_rows hash_seed",

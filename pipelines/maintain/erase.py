@@ -63,6 +63,7 @@ from scan_core import (
     Split,
     StructType,
     inside,
+    null_is_unknown,
     read_split,
     run_splits,
     texts_in,
@@ -399,13 +400,8 @@ class _Run:
         files = _Files.of(log, log.table.metadata.snapshots.values()).data.values()
         sides = [side for side in _SIDES if side in log.table.schema.names]
         names = [f"{side}.{name}" for side in sides for name in self._key]
-        parts = [found]
-        for side in sides[1:]:
-            try:
-                batches = _stored_rows(log, files, names, inside(side, self._where))
-                parts += [part for _, batch in batches for part in self._sides(batch, sides)]
-            except ColumnNotFoundError:  # a column that only the mirror has
-                continue
+        matches = (batch for side in sides[1:] for batch in self._changes_that_match(side, log, files, names))
+        parts = [found, *(part for batch in matches for part in self._sides(batch, sides))]
         found = distinct_rows(pa.concat_tables(parts, promote_options="permissive"))
         moves = [
             pa.concat_tables([one, other], promote_options="permissive")
@@ -426,6 +422,31 @@ class _Run:
                 break
             found = more
         return found
+
+    def _changes_that_match(
+        self, side: str, log: OpenedTable, files: Collection[DataFile], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Changes whose row before or after matches.
+
+        A NULL of a row may stand for a value that was not sent, as in old rows that are just a key; or there is no such row. Only
+        of new rows it is known which columns were sent.
+        """
+        known, tested = null_is_unknown(self._where)
+        try:
+            yield from (batch for _, batch in _stored_rows(log, files, names, inside(side, known)))
+            if side != "after" or not tested:
+                return
+            whole = [tuple(".".join(name.parts).split(".")) for name in tested]
+            columns = pa.array({".".join(parts[:n]) for parts in whole for n in range(1, len(parts) + 1)}, pa.string())
+            found = _stored_rows(log, files, [*names, "unchanged"], inside(side, self._where))
+            for _, batch in found:
+                unsent = batch.column("unchanged")
+                lacks = pc.is_in(unsent.flatten(), columns)
+                rows = self._null_free(pa.table(batch.select([n for n in names if n.startswith("after.")])))
+                rows[np.asarray(pc.list_parent_indices(unsent).filter(lacks), np.int64)] = False
+                yield batch.select(names).filter(pa.array(rows))
+        except ColumnNotFoundError:  # a column that only the mirror has
+            return
 
     def _sides(self, batch: pa.RecordBatch, sides: Sequence[str]) -> Iterator[pa.Table]:
         """The keys of changes: those sent, and those of the rows before and after."""

@@ -520,6 +520,40 @@ def inside(struct: str, predicate: str | Expr) -> Expr:
             return node
 
 
+_STRICT = frozenset(
+    {"and", "or", "not", "=", "<>", "<", "<=", ">", ">=", "in", "between", "like", "ilike", "rlike", ".", "[]"}
+)
+"""Operations that are true only if they are for every value that a NULL may stand for."""
+
+
+def null_is_unknown(predicate: str | Expr) -> tuple[Expr, tuple[Name, ...]]:
+    """The same condition where a NULL stands for a value that is not known: true only if it is whatever the value may be.
+
+    Also returns the columns whose NULLs the condition tests, as `is null` and `coalesce` do; without any, it is unchanged.
+    """
+    node = parse(predicate) if isinstance(predicate, str) else predicate
+    if isinstance(node, Operation) and node.name in {"and", "or", "not"}:
+        parts = [null_is_unknown(argument) for argument in node.arguments]
+        return Operation(node.name, tuple(part for part, _ in parts)), tuple(n for _, names in parts for n in names)
+    names = tuple(_tested_for_null(node, is_tested=False))
+    if not names:
+        return node, ()
+    known = tuple(Operation("not", (Operation("is null", (name,)),)) for name in names)
+    return Operation("case", (known[0] if len(known) == 1 else Operation("and", known), node, Constant(None))), names
+
+
+def _tested_for_null(node: Expr, *, is_tested: bool) -> Iterator[Name]:
+    match node:
+        case Name():
+            if is_tested:
+                yield node
+        case Operation():
+            for argument in node.arguments:
+                yield from _tested_for_null(argument, is_tested=is_tested or node.name not in _STRICT)
+        case CastTo():
+            yield from _tested_for_null(node.operand, is_tested=is_tested)
+
+
 def texts_in(predicate: str | Expr) -> Iterator[str]:
     """The text constants of a condition."""
     match parse(predicate) if isinstance(predicate, str) else predicate:

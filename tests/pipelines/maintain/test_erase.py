@@ -157,6 +157,57 @@ def test_any_condition_may_tell(plain: Project, where: str) -> None:
     assert set(emails(plain)) == {0, 1, 3, 5}
 
 
+ABSENT = [
+    "nick is null",
+    "not nick is not null",
+    "nick <=> null",
+    "coalesce(nick, 'none') = 'none'",
+    "case when nick is null then true else false end",
+    "nick is null and id < 90",
+    "nick is null or id = 90",
+    "id = 90 or coalesce(nick, 'none') in ('none')",
+]
+
+
+@pytest.mark.parametrize("where", ABSENT)
+def test_a_null_that_no_row_had_erases_nobody(tmp_path: Path, where: str) -> None:
+    """Deletes have no new row, inserts no old one, old rows often just a key, and unchanged long texts are not sent."""
+    project = Project(tmp_path, {NAME: {"key": ["id"]}})
+    project.land(
+        "0.jsonl",
+        [
+            people("c", {"id": 0, "nick": None, "city": "Oslo"}),
+            *(people("c", {"id": key, "nick": f"nick-{key}", "city": "Oslo"}) for key in range(1, 7)),
+        ],
+    )
+    project.run()
+    project.land(
+        "1.jsonl",
+        [
+            people("u", {"id": 1, "nick": "__debezium_unavailable_value", "city": "Moss"}, before=None),
+            people("u", {"id": 2, "nick": "other-2", "city": "Moss"}, before={"id": 2}),
+            people("d", {"id": 3}),
+            people("d", {"id": 4, "nick": "nick-4", "city": "Oslo"}),
+            people("u", {"id": 5, "nick": None, "city": "Oslo"}, before=None),
+            people("u", {"id": 5, "nick": "again-5", "city": "Oslo"}, before=None),
+            people("u", {"id": 16, "nick": "__debezium_unavailable_value", "city": "Moss"}, before={"id": 6}),
+        ],
+    )
+    project.run()
+    assert {row["id"]: row["nick"] for row in project.rows(NAME)} == {
+        0: None,
+        1: "nick-1",
+        2: "other-2",
+        5: "again-5",
+        16: "nick-6",
+    }
+    done = run(project, where)
+    assert (done.keys, done.is_complete) == (2, True)
+    assert [row["id"] for row in project.rows(NAME)] == [1, 2, 16]
+    assert {row["key"]["id"] for row in project.rows(LOG, "ordinal")} >= {1, 2, 3, 4, 6}
+    assert passes_checks(project)
+
+
 def test_all_rows_may_go(plain: Project) -> None:
     assert run(plain, "id >= 0").is_complete
     assert plain.rows(NAME) == []
