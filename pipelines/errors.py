@@ -29,6 +29,13 @@ class SourceError(PipelineError):
     """A source that cannot be read: no such path, unreadable file, ambiguous format."""
 
 
+class WideBatchError(SourceError):
+    """Events of a batch whose members have so many names that its columns would take far more memory than its bytes.
+
+    Parts of the batch may be decoded one after the other; see `registry.parts_of`.
+    """
+
+
 class SchemaConflictError(PipelineError, ValueError):
     """A table or batch whose columns cannot be written: illegal key type, unknown key column, illegal change."""
 

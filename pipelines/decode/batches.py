@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -242,6 +243,24 @@ class RawEvents:
         if self.rows is not None:
             return int(self.rows.nbytes)
         return int(pc.sum(pc.binary_length(self.documents)).as_py() or 0)
+
+    def slice(self, first: int, count: int) -> "RawEvents":
+        """Some events that follow each other, without copying them."""
+
+        def part(column: Any) -> Any:
+            return None if column is None else column.slice(first, count)
+
+        return replace(
+            self,
+            source_file=part(self.source_file),
+            source_offset=part(self.source_offset),
+            documents=part(self.documents),
+            keys=part(self.keys),
+            schema_ids=None if self.schema_ids is None else tuple(map(part, self.schema_ids)),
+            rows=part(self.rows),
+            skipped={},
+            rejected=Rejected.none(),
+        )
 
     def take(self, rows: pa.Array) -> "RawEvents":
         """The events at these positions, in that order."""

@@ -112,7 +112,7 @@ def _integers(column: SpanColumn) -> ValueType:
 
 
 def _struct(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueType | None:
-    objects = scan_objects(column.documents(kernels.OBJECT))
+    objects = scan_objects(column.documents(kernels.OBJECT), enough=MAX_INFERRED_MEMBERS + 1)
     if len(objects.names) > MAX_INFERRED_MEMBERS:
         return None
     members = tuple((name, infer(objects.column(name), options, depth + 1)) for name in objects.names)

@@ -19,7 +19,7 @@ from pipelines.decode.feed_schemas import MAX_DIGITS
 from pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
 from pipelines.jsonscan import binary_kernels, double_kernels, row_kernels, text_kernels
 from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects
+from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
 
@@ -471,36 +471,35 @@ def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
     if as_pairs.any():
         pairs = scan_arrays(column.documents(kernels.ARRAY))
         inner = scan_arrays(pairs.values.documents(kernels.ARRAY))
-        is_pair = np.diff(inner.offsets) == 2
         bad = column.has_value & (pairs.status != kernels.OK)
-        bad |= _any_element(~is_pair, pairs.offsets)
+        bad |= _any_element(np.diff(inner.offsets) != 2, pairs.offsets)
         if bad.any():
             return _good_maps(column, wanted, bad), bad
-        keys, values = (
-            inner.values.take(np.arange(0, inner.offsets[-1], 2)),
-            inner.values.take(np.arange(1, inner.offsets[-1], 2)),
-        )
-        offsets = pairs.offsets
+        members, offsets = inner.values, pairs.offsets
     else:
-        objects = scan_objects(column.documents(kernels.OBJECT))
-        bad = column.has_value & ~objects.is_object
-        rows, slots = np.nonzero((objects.kind != kernels.MISSING).T & objects.is_object[:, None])
-        names = pa.array(objects.names, pa.string()).take(pa.array(slots))
-        keys = spans_of_text(names)
-        values = SpanColumn(
-            objects.data, objects.start[slots, rows], objects.end[slots, rows], objects.kind[slots, rows]
-        )
-        offsets = np.zeros(len(column) + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=len(column)), out=offsets[1:])
-    key_array, wrong_keys = decode(keys, key_type)
-    value_array, wrong_values = decode(values, value_type)
-    bad |= _any_element(wrong_keys | wrong_values | ~np.asarray(key_array.is_valid()), offsets)
+        objects = scan_pairs(column.documents(kernels.OBJECT))
+        bad = column.has_value & (objects.status != kernels.OK)
+        members, offsets = objects.values, objects.offsets // 2
+    key_array, wrong_keys = decode(members.take(np.arange(0, len(members), 2)), key_type)
+    value_array, wrong_values = decode(members.take(np.arange(1, len(members), 2)), value_type)
+    wrong = wrong_keys | wrong_values | ~np.asarray(key_array.is_valid()) | _repeated(key_array, offsets)
+    bad |= _any_element(wrong, offsets)
     if bad.any():
         return _good_maps(column, wanted, bad), bad
     valid = column.has_value
     return pa.MapArray.from_arrays(
         pa.array(offsets), key_array, value_array, type=wanted.arrow, mask=null_mask(valid)
     ), bad
+
+
+def _repeated(keys: pa.Array, offsets: NDArray[np.int32]) -> Mask:
+    """Keys that occurred before in the same map."""
+    map_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    codes = np.asarray(keys.dictionary_encode().indices.fill_null(-1)).astype(np.int64)
+    _, first = np.unique(map_of * (len(keys) + 1) + codes, return_index=True)
+    repeated = np.ones(len(keys), np.bool_)
+    repeated[first] = False
+    return repeated
 
 
 def _good_maps(column: SpanColumn, wanted: ValueType, bad: Mask) -> pa.MapArray:

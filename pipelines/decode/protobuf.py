@@ -21,7 +21,8 @@ from pipelines.decode.casting import cast_each
 from pipelines.decode.feed_schemas import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
 from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, WideBatchError
+from pipelines.jsonscan.members import max_cells
 from pipelines.jsonscan.spans import from_binary
 from pipelines.jsonscan.text_kernels import gather_text
 from pipelines.jsonscan.value_kernels import STRING
@@ -354,8 +355,16 @@ class _Message:
         object.__setattr__(self, "many", np.array([f.is_many for f in self.fields], np.bool_))
 
     def read(self, messages: _Spans) -> tuple[dict[str, pa.Array], Mask]:
-        """Read the fields of messages, and mark the invalid messages."""
+        """Read the fields of messages, and mark the invalid messages.
+
+        Raises:
+            WideBatchError: the fields take far more memory as columns than as bytes, as most of them are not set.
+        """
         shape = (len(self.fields), len(messages))
+        if shape[0] * shape[1] > max_cells(messages.data):
+            raise WideBatchError(
+                f"{shape[1]:,} messages with {shape[0]:,} fields, which take far more memory as columns than their bytes"
+            )
         words, stops = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
         seen, bad = np.zeros(shape, np.uint8), np.zeros(len(messages), np.bool_)
         kernels.find_fields(

@@ -35,7 +35,7 @@ from pipelines.decode.events import (
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import ConfigError, SourceError, WideBatchError
 from pipelines.formats.binlog import decode_canal, decode_maxwell
 from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
@@ -476,6 +476,35 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
             earlier batches had.
     """
     return scan(raw, feed).decode(feed)
+
+
+_PARTS = 8
+
+
+def parts_of(raw: RawEvents, feed: FeedConfig, error: WideBatchError) -> list[RawEvents]:
+    """The parts of a batch that is too wide to be decoded at once; a single event that is becomes a rejected one.
+
+    Events that belong together stay in one part.
+    """
+    count = raw.num_events
+    if count == 1:
+        rejected = Rejected.concat([raw.rejected, reject(raw, np.zeros(1, np.int64), str(error))])
+        return [replace(raw.slice(0, 0), skipped=raw.skipped, rejected=rejected)]
+    complete = complete_events_of(feed.format or feed.decided.format, feed.options)
+    parts, first = [], 0
+    while first < count:
+        size = _together(raw.slice(first, max(count // _PARTS, 1)), complete)
+        parts.append(raw.slice(first, size or count - first))
+        first += parts[-1].num_events
+    parts[0] = replace(parts[0], skipped=raw.skipped, rejected=raw.rejected)
+    return parts
+
+
+def _together(raw: RawEvents, complete: CompleteEvents | None) -> int:
+    """How many of the first events can be decoded without later ones."""
+    events = raw.documents if raw.rows is None else raw.rows
+    found = None if complete is None or events is None else complete(events)
+    return raw.num_events if found is None or found.of_transactions else found.num_events
 
 
 @dataclass(frozen=True)

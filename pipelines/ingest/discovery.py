@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from pipelines.config.project import is_table_name, parse
 from pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
-from pipelines.decode.batches import ChangeBatch
+from pipelines.decode.batches import ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, FeedConfig, TableFeed
-from pipelines.errors import ConfigError, PipelineError, SourceError
+from pipelines.errors import ConfigError, PipelineError, SourceError, WideBatchError
 from pipelines.formats.registry import ScannedFeed, scan, sniff
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.ingest.feeds import Readers, feeds_of
@@ -413,16 +413,23 @@ def _sampled(
         raise SourceError(f"{place}: there are no events yet, so their format is not known")
     kind = settings.get("format") or sniff(batch.raw)
     feed_config = FeedConfig(format=kind, options=feed.format_options, tables=())
-    scanned = scan(batch.raw, replace(feed_config, is_open=True))
+    raw = batch.raw
+    while True:
+        try:
+            return kind, _tables(raw, feed_config, default, place)
+        except WideBatchError:
+            if raw.num_events == 1:
+                raise
+            raw = raw.slice(0, max(raw.num_events // 8, 1))
+
+
+def _tables(raw: RawEvents, feed: FeedConfig, default: tuple[str, str], place: str) -> tuple[FoundTable, ...]:
+    """The tables of some events."""
+    scanned, fact = scan(raw, replace(feed, is_open=True)), _sample(raw.num_events, place)
     names = [table for table in dict.fromkeys(scanned.events.tables) if table]
     if not names:
-        return kind, (_table(scanned, feed_config, _mirror(*default), None, _sample(batch.raw.num_events, place)),)
-    return kind, tuple(
-        _table(
-            scanned, feed_config, _mirror(*_qualified(table, default[0])), table, _sample(batch.raw.num_events, place)
-        )
-        for table in names
-    )
+        return (_table(scanned, feed, _mirror(*default), None, fact),)
+    return tuple(_table(scanned, feed, _mirror(*_qualified(table, default[0])), table, fact) for table in names)
 
 
 def _sample(count: int, place: str) -> str:
@@ -458,6 +465,8 @@ def _decoded(scanned: ScannedFeed, feed: FeedConfig, table: TableFeed) -> Change
     config = replace(feed, tables=(table,), is_open=table.source_table is not None, decided=Decided())
     try:
         return scanned.decode(config).tables[table.name]
+    except WideBatchError:
+        raise
     except PipelineError:
         return None  # reported as a table that is not ready
 

@@ -8,7 +8,7 @@ import gc
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,13 +23,13 @@ from pipelines.config.project import Config, SparkConfig, change_log_name
 from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
-from pipelines.errors import PipelineError, QuarantineLimitError, SourceError
-from pipelines.formats.registry import DecodedFeed, decode, other_format
+from pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError
+from pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
 from pipelines.iceberg.checked_catalog import open_for_writing
 from pipelines.iceberg.commit import is_transient
 from pipelines.iceberg.moments import Moment, record_moment
 from pipelines.ingest.at_rest import chosen_names, reports_in_order, unmatched_patterns
-from pipelines.ingest.decode_ahead import Ahead, DecodeAhead
+from pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
@@ -181,15 +181,28 @@ class FeedRun:
                 break
 
     def _take(self, reading: "Reading", ahead: Ahead) -> None:
-        """Add the changes of a batch to its tables."""
-        batch, config = ahead.batch, reading.config
+        """Add the changes of a batch to its tables, in parts if it is too wide to be decoded at once."""
+        num_read, waiting = ahead.batch.raw.num_read, deque([ahead])
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                decoded = self._decoded(reading, batch)
+            except WideBatchError as error:
+                waiting.extendleft(reversed(_parts(batch.batch, reading.config, error)))
+            else:
+                self._add(reading, batch.batch, self.counted(reading, decoded, num_read))
+
+    def _decoded(self, reading: "Reading", ahead: Ahead) -> DecodedFeed:
+        config = reading.config
         scanned = ahead.scanned(config)
         # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
         if reading.feed.patterns and (found := reading.feed.found(scanned.untaken(config))):
             joining = [t for name, entry in found.items() for t in self.started(name, *entry)]
             reading.join(found, joining)
             config = reading.config
-        decoded = self.counted(reading, ahead.decoded(scanned, config), batch.raw.num_read)
+        return ahead.decoded(scanned, config)
+
+    def _add(self, reading: "Reading", batch: Batch, decoded: DecodedFeed) -> None:
         decided = decoded.decided
         after = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings, format=decided.format)
         reached = after.to_json()
@@ -251,6 +264,16 @@ class FeedRun:
                 f"max_quarantine_ratio {limit:g} allows: {first}"
             )
         self.unassigned += quarantine(cast("Catalog", self.catalog), feed.quarantine, rejected)
+
+
+def _parts(batch: Batch, config: FeedConfig, error: WideBatchError) -> list[Ahead]:
+    """The parts of a batch that is too wide, which are committed together."""
+    parts = parts_of(batch.raw, config, error)
+    ends = [BatchEnd.WITHIN_TRANSACTION] * (len(parts) - 1) + [batch.end]
+    return [
+        Ahead(replace(batch, raw=raw, end=end, continues=batch.continues or at > 0))
+        for at, (raw, end) in enumerate(zip(parts, ends, strict=True))
+    ]
 
 
 @dataclass

@@ -26,11 +26,12 @@ from pipelines.jsonscan.value_kernels import (
 from scan_core.native import kernel
 
 
-@kernel("u8[] i32[] i32[] i32[]= i32[] i32[]= i32[]= i8[]= i8[]= bool u8[]=")
+@kernel("u8[] i32[] i32[] i64 i32[]= i32[] i32[]= i32[]= i8[]= i8[]= bool u8[]=")
 def scan_elements(
     data: Bytes,
     starts: Places,
     ends: Places,
+    opening: int,
     lengths: Places,
     offsets: Places,
     out_start: Places,
@@ -42,32 +43,39 @@ def scan_elements(
 ) -> None:
     """Count (fill False) or write (fill True) the elements of one array per row, from `offsets[row]` on.
 
+    With the brace as `opening` instead of the bracket, the names and values of one object per row, in turn.
+
     Raises:
         IndexError: a document or an element lies outside of its array.
     """
     count = len(starts)
+    require(opening == 0x5B or opening == 0x7B)
+    closing, has_names = opening + 2, opening == 0x7B
     require(len(ends) >= count and len(lengths) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
     require(not fill or len(offsets) >= count)
     capacity = min(len(out_start), len(out_end), len(out_kind))
     inside = stack[1:]
     for row in range(count):
         lengths[row] = 0
-        p, end, found_status = begin_container(data, starts[row], ends[row], 0x5B, stack)
+        p, end, found_status = begin_container(data, starts[row], ends[row], opening, stack)
         status[row] = found_status
         if found_status != OK:
             continue
         status[row] = BROKEN
         found = 0
         p = skip_space(data, p + ONE, end)
-        if p < end and data[p] == 0x5D:
+        if p < end and data[p] == closing:
             if skip_space(data, p + ONE, end) == end:
                 status[row] = OK
             continue
         while p < end:
             value = p
+            is_name = has_names and found % 2 == 0
             p, kind = skip_value(data, p, end, inside)
             if p > end:
                 status[row] = status_at(data, p, end)
+                break
+            if is_name and kind != STRING and kind != ESCAPED:
                 break
             if fill:
                 quote = ONE if kind == STRING or kind == ESCAPED else np.uint64(0)
@@ -80,12 +88,12 @@ def scan_elements(
             p = skip_space(data, p, end)
             if p >= end:
                 break
-            if data[p] == 0x5D:
+            if not is_name and data[p] == closing:
                 if skip_space(data, p + ONE, end) == end:
                     status[row] = OK
                     lengths[row] = found
                 break
-            if data[p] != 0x2C:
+            if data[p] != (0x3A if is_name else 0x2C):
                 break
             p = skip_space(data, p + ONE, end)
 

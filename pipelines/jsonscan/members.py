@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, WideBatchError
 from pipelines.jsonscan import document_kernels, object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Bytes, Documents, Elements, Kinds, Members, Nested, Numbers, Places, SpanColumn
@@ -93,6 +93,11 @@ class MemberNames:
         return len(self._columns)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no further column can be added."""
+        return len(self._columns) >= self._limit
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns, unescaped."""
         return tuple(self._columns)
@@ -147,7 +152,12 @@ MIN_CELLS = 2**22
 
 
 def scan_objects(
-    documents: Documents, names: Sequence[str] = (), *, learn: bool = True, max_depth: int = kernels.MAX_DEPTH
+    documents: Documents,
+    names: Sequence[str] = (),
+    *,
+    learn: bool = True,
+    max_depth: int = kernels.MAX_DEPTH,
+    enough: int | None = None,
 ) -> Members:
     """Find the members of each document that is an object.
 
@@ -156,9 +166,13 @@ def scan_objects(
         names: members to look for, in their usual order.
         learn: also find members with other names; their columns follow those of `names`.
         max_depth: levels of objects and arrays that a document may have.
+        enough: end when there are so many columns, and leave out the rows that follow.
+
+    Raises:
+        WideBatchError: the members have so many names that the columns would take far more memory than the documents.
     """
-    count = len(documents)
-    known = MemberNames(names, _column_limit(documents, len(names)))
+    count, limit = len(documents), _column_limit(documents, len(names))
+    known = MemberNames(names, limit)
     capacity = max(len(names) + (16 if learn else 0), 1)
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
@@ -167,7 +181,7 @@ def scan_objects(
     status = np.full(count, kernels.ABSENT, np.int8)
     spans, stack = (documents.data, documents.start, documents.end), np.empty(max_depth, np.uint8)
     row = 0
-    while row < count:
+    while row < count and (enough is None or len(known) < enough):
         columns = (start, end, kind, numbers.bits, numbers.odd)
         row, name_start, name_end = object_kernels.scan_members(
             *spans, row, *known.tables(), learn, *columns, status, stack
@@ -175,6 +189,10 @@ def scan_objects(
         if row < count:
             if known.learn(documents.data[name_start:name_end].tobytes()):
                 known.learn_members(_loaded(documents, row))
+            elif known.is_full and limit < MAX_COLUMNS:
+                raise WideBatchError(
+                    f"more than {limit:,} member names in {count:,} objects, which take far more memory as columns than their bytes"
+                )
             else:
                 status[row] = kernels.TOO_MANY
                 row += 1
@@ -246,27 +264,43 @@ def _object_status(whole: Members, name: str) -> Kinds:
     return np.where(found, np.int8(kernels.OK), np.int8(kernels.ABSENT))
 
 
+def max_cells(data: Bytes) -> int:
+    """Columns x rows that objects in these bytes may have."""
+    return max(MIN_CELLS, len(data))
+
+
 def _column_limit(documents: Documents, at_least: int = 0) -> int:
-    cells = max(MIN_CELLS, len(documents.data))
-    return min(MAX_COLUMNS, max(cells // max(len(documents), 1), at_least))
+    return min(MAX_COLUMNS, max(max_cells(documents.data) // max(len(documents), 1), at_least))
 
 
 def scan_arrays(documents: Documents) -> Elements:
     """Find the elements of each document that is an array; other rows have none."""
-    count = len(documents)
+    return _scan_elements(documents, "[")
+
+
+def scan_pairs(documents: Documents) -> Elements:
+    """Find the names and values of each document that is an object, in turn; other rows have none.
+
+    There may be any number of names, and an object may give a name twice.
+    """
+    return _scan_elements(documents, "{")
+
+
+def _scan_elements(documents: Documents, opening: str) -> Elements:
+    count, first = len(documents), ord(opening)
     lengths = np.zeros(count, np.int32)
     status = np.full(count, kernels.ABSENT, np.int8)
     offsets = np.zeros(count + 1, np.int32)
     nothing, no_kinds = np.zeros(0, np.int32), np.zeros(0, np.int8)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     spans = (documents.data, documents.start, documents.end)
-    document_kernels.scan_elements(*spans, lengths, offsets, nothing, nothing, no_kinds, status, False, stack)
+    document_kernels.scan_elements(*spans, first, lengths, offsets, nothing, nothing, no_kinds, status, False, stack)
     np.cumsum(lengths, out=offsets[1:])
     total = int(offsets[-1])
     values = SpanColumn(documents.data, np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int8))
     usable = documents.where(status == kernels.OK)
     document_kernels.scan_elements(
-        usable.data, usable.start, usable.end, lengths, offsets,
+        usable.data, usable.start, usable.end, first, lengths, offsets,
         values.start, values.end, values.kind, np.full(count, kernels.ABSENT, np.int8), True, stack,
     )  # fmt: skip
     return Elements(values, offsets, status)

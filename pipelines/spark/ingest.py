@@ -7,7 +7,7 @@ neither pyspark nor what only the driver needs.
 
 import pickle
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -27,8 +27,8 @@ from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import ORDER, Decided, FeedConfig
-from pipelines.errors import PipelineError, SchemaConflictError, SourceError
-from pipelines.formats.registry import complete_events_of, decode, lookup, other_format
+from pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
+from pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.row_shape import conform
 from pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
@@ -244,9 +244,14 @@ class DecodePieces:
                         "a transaction is larger than a batch, which only engine: local reads; let batches be larger "
                         "(batch_bytes among the options of the source, memory_limit_bytes)"
                     )
-                if part.raw is not None and part.raw.num_read:
-                    raw = replace(part.raw, ingested_at=self.ingested_at)
-                    done = decode(raw, config)
+                waiting = deque([part.raw] if part.raw is not None and part.raw.num_read else [])
+                while waiting:
+                    raw = replace(waiting.popleft(), ingested_at=self.ingested_at)
+                    try:
+                        done = decode(raw, config)
+                    except WideBatchError as error:
+                        waiting.extendleft(reversed(parts_of(raw, config, error)))
+                        continue
                     for own, batch in zip(result.tables, done.tables.values(), strict=True):
                         own.add(batch)
                     for code, batch in enumerate(done.tables.values()):

@@ -132,23 +132,33 @@ def scan_elements(random: Random) -> Arguments:
     def elements(of: Random) -> Any:
         return [value(of) for _ in range(of.integers(0, 6))]
 
-    data, starts, ends = documents(random, elements)
+    of_objects = bool(random.integers(0, 2))
+    data, starts, ends = documents(random, an_object if of_objects else elements)
     count = len(starts)
     lengths = np.zeros(count, np.int32)
     for row in range(count):
         if starts[row] >= 0:
             try:
-                found = json.loads(data[starts[row] : ends[row]].tobytes())
+                found = json.loads(data[starts[row] : ends[row]].tobytes(), object_pairs_hook=_Pairs)
             except (ValueError, RecursionError):
                 found = None
             # a broken array is written as far as it goes; callers leave such out
-            lengths[row] = len(found) if isinstance(found, list) else 0
-            starts[row] = starts[row] if isinstance(found, list) else -1
+            is_right = isinstance(found, _Pairs if of_objects else list)
+            lengths[row] = len(found) * (1 + of_objects) if is_right else 0
+            starts[row] = starts[row] if is_right else -1
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     fill = bool(random.integers(0, 2))
     total = int(offsets[-1]) if fill else 0
     places = [np.zeros(total, dtype) for dtype in (np.int32, np.int32, np.int8)]
-    return [data, starts, ends, np.zeros(count, np.int32), offsets, *places, np.zeros(count, np.int8), fill, stack()]
+    opening = ord("{" if of_objects else "[")
+    status = np.zeros(count, np.int8)
+    return [data, starts, ends, opening, np.zeros(count, np.int32), offsets, *places, status, fill, stack()]
+
+
+class _Pairs(tuple[Any, ...]):
+    """The members of an object."""
+
+    __slots__ = ()
 
 
 def split_documents(random: Random) -> Arguments:

@@ -181,6 +181,16 @@ def test_refused_values_leave_their_neighbours_alone() -> None:
     ]
 
 
+def test_a_map_may_have_any_number_of_keys_but_none_of_them_twice() -> None:
+    wanted = from_arrow(pa.map_(pa.string(), pa.int64()))
+    rows = [{f"key {n}": n, 'q"\\é😀': 1} for n in range(3_000)]
+    assert decoded(wanted, *rows) == [list(row.items()) for row in rows]
+    many = {f"key {n}": n for n in range(5_000)}
+    assert decoded(wanted, many, None, {}) == [list(many.items()), None, []]
+    for twice in (b'{"a":1,"a":2}', b'{"a":1,"\\u0061":2}', [["a", 1], ["a", 2]]):
+        assert decoded(wanted, {"a": 1}, twice, {"a": 3}) == [[("a", 1)], BAD, [("a", 3)]]
+
+
 @given(st.lists(st.integers(-(10**37), 10**37), min_size=1))
 def test_decimals_decode_exactly_in_all_three_modes(unscaled: list[int]) -> None:
     wanted = [Decimal(f"{n}e-3") for n in unscaled]

@@ -17,7 +17,7 @@ from pipelines.decode.batches import from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.decode.protobuf import ProtobufMessages, ProtobufReader
 from pipelines.decode.schema_registry import RegisteredSchema
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, WideBatchError
 from pipelines.formats.registry import DecodedFeed, decode
 from tests.pipelines.formats.protobuf_events import (
     class_of,
@@ -117,6 +117,14 @@ def full_row(**more: Any) -> Any:
     row.nothing.SetInParent()
     row.attributes["a"] = 5
     return row
+
+
+def test_empty_messages_with_many_fields_do_not_take_much_memory() -> None:
+    made = file(message("Row", *(field(f"f{n}", n + 1, "int64") for n in range(100))))
+    few = [class_of(made, "Row")(f7=1).SerializeToString()] * 40_000
+    assert len(read(made, few)[0]) == 40_000
+    with pytest.raises(WideBatchError, match="50,000 messages with 100 fields"):
+        read(made, [*few, *few[:10_000]])
 
 
 def test_well_known_types_have_the_types_of_columns() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pipelines.decode.column_types import InferenceOptions, infer
 from pipelines.decode.json_columns import decode, json_text, text
 from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.errors import WideBatchError
 from pipelines.jsonscan import members
 from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects
+from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from pipelines.jsonscan.spans import from_binary
 
 SCALARS = (
@@ -193,9 +194,15 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_many_names_in_few_bytes_do_not_take_much_memory() -> None:
-    scanned = scan(*[b'{"n%d":1}' % (n % 1000) for n in range(20_000)])
-    assert scanned.kind.size <= members.MIN_CELLS
-    assert (scanned.status == kernels.TOO_MANY).any()
+    documents = [b'{"n%d":1}' % (n % 1000) for n in range(20_000)]
+    with pytest.raises(WideBatchError, match="more than 209 member names in 20,000 objects,"):
+        scan(*documents)
+    assert scan(*documents[:4_000]).is_object.all()
+
+
+def test_scanning_ends_when_there_are_enough_names() -> None:
+    documents = from_binary(pa.array([b'{"n%d":1}' % n for n in range(100)], pa.binary()))
+    assert scan_objects(documents, enough=30).names == tuple(f"n{n}" for n in range(30))
 
 
 def test_too_many_names_reject_the_events_that_bring_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,3 +301,21 @@ def test_nested_objects_stay_text_where_asked() -> None:
     column = scan(b'{"a":{"x": 1.50}}').column("a")
     assert infer(column, InferenceOptions(objects_as_text=True)) == ValueType(pa.string(), Encoding.TEXT)
     assert json_text(column)[0].to_pylist() == ['{"x": 1.50}']
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=4), VALUES, max_size=5), min_size=1, max_size=4))
+def test_names_and_values_of_objects_are_found_in_turn(objects: list[dict[str, Any]]) -> None:
+    found = scan_pairs(from_binary(pa.array([json.dumps(o).encode() for o in objects], pa.binary())))
+    texts = found.values.documents(*range(kernels.NULL, kernels.ARRAY + 1))
+    values = [json.loads(texts.data[a:b].tobytes()) for a, b in zip(texts.start, texts.end, strict=True)]
+    assert same(values, [part for o in objects for pair in o.items() for part in pair])
+    assert found.offsets.tolist() == np.cumsum([0, *(2 * len(o) for o in objects)]).tolist()
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"a":1,}', b'{"a" 1}', b"{1:1}", b'{"a"}', b'{"a":}', b'{"a":1', b'{"a":1}x', b"[]", b"{,}"]
+)
+def test_what_is_no_object_has_no_names(text: bytes) -> None:
+    found = scan_pairs(from_binary(pa.array([text, b'{"b":2}'], pa.binary())))
+    assert found.offsets.tolist() == [0, 0, 2]
+    assert found.status[0] != kernels.OK
