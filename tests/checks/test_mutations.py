@@ -9,7 +9,7 @@ import pytest
 
 import scan_core
 from checks.comparison import CheckResult
-from checks.health import quarantine_is_small, schema_matches
+from checks.configured import quarantine_is_small, schema_matches
 from checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
 from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.subject import Subject

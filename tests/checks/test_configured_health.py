@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import scan_core
-from checks.health import freshness, volume
+from checks.configured import freshness, volume
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
