@@ -23,7 +23,6 @@ _COMPILED = "compiled kernels"
 _LARGE = "its importer would become too large"
 
 SINGLE_IMPORTERS = {
-    "assets.alerts": "a job of its own: messages to people",
     "assets.demo": _LAZY,
     "assets.published": _LARGE,
     "checks.damage": _LAZY,
@@ -43,15 +42,12 @@ SINGLE_IMPORTERS = {
     "pipelines.ingest.spark_run": _LAZY,
     "pipelines.jsonscan.object_kernels": _COMPILED,
     "pipelines.maintain.text_search": _LARGE,
-    "pipelines.mirrors.partial_removals": _COMPILED,
-    "pipelines.publish.changed_keys": _LARGE,
     "pipelines.publish.refresh_plan": _LARGE,
     "pipelines.sources.postgres.load": _LARGE,
     "scan_core.binding": _LARGE,
     "scan_core.expr.rules": _LARGE,
     "scan_core.files.orc": _LAZY,
     "scan_core.files.orc_streams": _LAZY,
-    "scan_core.plan.drawing": _LAZY,
     "scan_core.plan.runtime_pruning": _LAZY,
     "scan_core.read.deleted_rows": _LARGE,
     "scan_core.read.key_filter": _LAZY,

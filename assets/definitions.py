@@ -7,7 +7,6 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
-from assets.alerts import alert_sensors
 from assets.jobs import (
     check_job,
     check_schedule,
@@ -22,9 +21,9 @@ from assets.jobs import (
 )
 from assets.labels import labels
 from assets.materialized import change_log_metadata, mirror_metadata
-from assets.new_events import new_events_sensor
 from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
+from assets.sensors import alert_sensors, new_events_sensor
 from assets.steps import executor_of, retry, retry_if_transient
 from checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name

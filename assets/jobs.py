@@ -13,8 +13,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
 from checks.asset_checks import fail
 from checks.equality import difference_of_base
-from pipelines.config.publish_partition import FORMATS, Unit
-from pipelines.config.published import PublishedConfig
+from pipelines.config.published import FORMATS, PublishedConfig, Unit
 from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.maintain.compact import compact_mirror
 from pipelines.maintain.log_base import MIN_SHARE, trim_logs

@@ -12,16 +12,15 @@ from pydantic import Field
 from assets.jobs import INGEST_JOB, PUBLISH_JOB
 from assets.labels import formatted_sql, labels, preview_features
 from assets.materialized import partition_metadata, published_columns, refresh_metadata
-from assets.new_events import TRIGGER
 from assets.project import Project, mirror_key, published_key, table_pool
+from assets.sensors import TRIGGER
 from assets.steps import retry_if_transient
 from checks.asset_checks import SEVERITIES, check_metadata, fail
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE, partitions_text
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from pipelines.config.project import Config
-from pipelines.config.publish_partition import FORMATS, Unit
-from pipelines.config.published import PublishedConfig
+from pipelines.config.published import FORMATS, PublishedConfig, Unit
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.publish.audit import CheckFailedError, Verdict

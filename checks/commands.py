@@ -124,7 +124,7 @@ def _alerts_of(config: "Config") -> "AlertsConfig":
 
 def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
     from pipelines.errors import PipelineError
-    from pipelines.watch.alerts import post, shown
+    from pipelines.watch import post, shown
 
     if alerts is None or result.passed:
         return

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
+from pipelines.iceberg.conversion import lost_keys
 from scan_core import (
     Damage,
     DataFile,

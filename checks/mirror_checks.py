@@ -1,18 +1,22 @@
 """Chooses and runs the checks of a mirror, and keeps their results in files next to its manifests.
 
 A publication asks for the results before it reads a snapshot, and the next check starts from the last snapshot that passed.
-Also detects rollbacks: changes that were applied once and are no longer applied.
+Also detects rollbacks, changes that were applied once and are no longer applied, and adds evidence to the keys of a failed
+check: the snapshot, the files that hold their rows, and the command that tells more.
 """
 
+import csv
+import io
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from checks.comparison import CheckResult
 from checks.configured import configured, mirror_results, severity_of
 from checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys
-from checks.evidence import with_evidence
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
@@ -35,11 +39,14 @@ from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
-from scan_core import TableMetadata
+from scan_core import KeyReport, ScanError, TableMetadata, key_report
 
 NAME = "nothing_was_rolled_back"
 
 _log = logging.getLogger(__name__)
+
+MAX_TRACED_KEYS = 3
+"""Keys whose files are named; each costs a scan with a filter on the key."""
 
 
 def nothing_was_rolled_back(subject: Subject) -> CheckResult:
@@ -375,3 +382,57 @@ def _results_without_log(config: Config, table: str, names: Iterable[str]) -> di
     return {
         name: CheckResult(name, passed=passed, details=[reason], severity=severity_of(settings, name)) for name in names
     }
+
+
+def with_evidence(result: CheckResult, subject: Subject, command: Sequence[str]) -> CheckResult:
+    """The result of a check of a mirror; if it failed, with snapshot, files and commands.
+
+    Args:
+        result: of any check of `subject`.
+        subject: the mirror.
+        command: how commands name the table, such as `["shop.orders", "--config", "nevermore.yaml"]`.
+    """
+    if result.passed:
+        return result
+    snapshot_id = subject.opened.metadata.current_snapshot_id
+    details, commands = [*result.details, f"in snapshot {snapshot_id} of {command[0]}"], list[str]()
+    keys = [{name: row[name] for name in subject.key} for row in result.offending_keys if {*subject.key} <= row.keys()]
+    for key in keys[:MAX_TRACED_KEYS] if subject.key else ():
+        text = key_text(key)
+        if text is None:
+            continue
+        at = [] if snapshot_id is None else ["--snapshot", str(snapshot_id)]
+        commands.append(shlex.join(["nevermore", "why", command[0], "--key", text, *at, *command[1:]]))
+        try:
+            details += _traces(text, key_report(subject.opened.scan(), key))
+        except ScanError as error:  # a damaged table, which other checks report, or a key without a text form
+            details.append(f"{text}: cannot be looked up: {error}")
+    return replace(result, details=details, reproduce=commands)
+
+
+def key_text(key: Mapping[str, Any]) -> str | None:
+    """A key as `nevermore why --key` reads it; None if a value has no text that the command reads back."""
+    parts = []
+    for name, value in key.items():
+        if "=" in name or isinstance(value, bytes | dict | list):
+            return None
+        text = "null" if value is None else str(value)
+        is_ambiguous = isinstance(value, str) and (value.lower() == "null" or value[:1] == value[-1:] == "'")
+        parts.append(f"{name}='{text}'" if is_ambiguous else f"{name}={text}")
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(parts)
+    return written.getvalue()
+
+
+def _traces(text: str, report: KeyReport) -> list[str]:
+    if report.seen_in is None:
+        return [f"{text}: no snapshot of the table has a row with this key"]
+    if report.seen_in != report.snapshot:
+        gone = "" if report.removed_in is None else f"; snapshot {report.removed_in.snapshot_id} removed the files"
+        return [f"{text}: last in {row.file} row {row.position}{gone}" for row in report.rows]
+    return [
+        f"{text}: alive in {row.file} row {row.position}"
+        if row.deleted_by is None
+        else f"{text}: in {row.file} row {row.position}, deleted by {row.deleted_by.path}"
+        for row in report.rows
+    ]

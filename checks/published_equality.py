@@ -24,8 +24,7 @@ from checks.reference.sql_columns import PrivateDatabase, limited_memory, privat
 from checks.row_checks import folded_rows
 from checks.subject import Subject
 from pipelines.config.project import Config
-from pipelines.config.publish_partition import NULL_KEY, PublishedPartition, values_of_key
-from pipelines.config.published import PublishedConfig
+from pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.publish.audit import StagedRows, Verdict

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from checks.comparison import CheckResult
-from checks.evidence import with_evidence
 from checks.manifest_facts import manifests_match_files
-from checks.mirror_checks import all_checks_of, run_checks
+from checks.mirror_checks import all_checks_of, run_checks, with_evidence
 from checks.published_equality import check_published
 from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.subject import Subject

@@ -113,11 +113,11 @@ if TYPE_CHECKING:
     from scan_core.scan import open_table as open_table
     from scan_core.scan import places_of as places_of
     from scan_core.semi_join import induced_ranges as induced_ranges
-    from scan_core.split.packing import pack_splits as pack_splits
-    from scan_core.split.packing import unpack_split as unpack_split
     from scan_core.split.tasks import FileScanTask as FileScanTask
     from scan_core.split.tasks import ScanContext as ScanContext
     from scan_core.split.tasks import Split as Split
+    from scan_core.split.tasks import pack_splits as pack_splits
+    from scan_core.split.tasks import unpack_split as unpack_split
     from scan_core.verification import Damage as Damage
     from scan_core.verification import VerifiedBytes as VerifiedBytes
     from scan_core.verification import verify_bytes as verify_bytes
@@ -171,8 +171,7 @@ else:
             "scan_core.run": "run_splits",
             "scan_core.scan": "Scan Table open_table places_of",
             "scan_core.semi_join": "induced_ranges",
-            "scan_core.split.packing": "pack_splits unpack_split",
-            "scan_core.split.tasks": "FileScanTask ScanContext Split",
+            "scan_core.split.tasks": "FileScanTask ScanContext Split pack_splits unpack_split",
             "scan_core.verification": "Damage VerifiedBytes verify_bytes",
             "scan_core.why": "KeyReport RowFate key_report",
         },

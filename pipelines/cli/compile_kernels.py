@@ -14,14 +14,14 @@ MODULES = (
     "pipelines.jsonscan.document_kernels",
     "pipelines.jsonscan.row_kernels",
     "pipelines.jsonscan.text_kernels",
-    "pipelines.jsonscan.binary_kernels",
+    "pipelines.jsonscan.text_kernels",
     "pipelines.jsonscan.double_kernels",
     "pipelines.decode.avro_kernels",
     "pipelines.decode.protobuf_kernels",
     "pipelines.formats.mysql_json_kernels",
     "pipelines.formats.mysql_kernels",
     "pipelines.formats.pgoutput_kernels",
-    "pipelines.mirrors.partial_removals",
+    "pipelines.mirrors.multiset",
     "pipelines.sources.csv_file",
 )
 """Packages that declare kernels."""

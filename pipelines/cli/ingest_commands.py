@@ -357,7 +357,7 @@ def run(
     from pipelines.maintain.compact import Upkeep
     from pipelines.maintain.regular_checks import RegularChecks
     from pipelines.maintain.retention import RegularExpiry
-    from pipelines.watch.telemetry import span
+    from pipelines.watch import span
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)

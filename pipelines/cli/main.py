@@ -167,7 +167,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         if level is not None:
             logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         if log_format == "json":
-            from pipelines.watch.telemetry import JsonLines
+            from pipelines.watch import JsonLines
 
             for handler in logging.getLogger().handlers:
                 handler.setFormatter(JsonLines())

@@ -65,7 +65,7 @@ def approve(table: MirrorName, config: ProjectConfig = DEFAULT_CONFIG, as_json: 
     """Let the new columns and types through for which a table with `schema_changes: approve` has stopped."""
     from pipelines.changes.change_log import ChangeLog
     from pipelines.config.project import change_log_name, load
-    from pipelines.ingest.schema_approval import approve as let_through
+    from pipelines.ingest.table_ingest import approve as let_through
 
     settings = load(config)
     settings.table(table)

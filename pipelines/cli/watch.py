@@ -21,8 +21,7 @@ from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.catalog import open_to_look
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.status import TableStatus, slot_status, status
-from pipelines.watch.alerts import post, shown
-from pipelines.watch.telemetry import OTLP_VARIABLE, export_spans
+from pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
 from scan_core import ScanError, require_package
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pipelines.decode import casting
 from pipelines.decode.casting import cast_each
 from pipelines.decode.feed_schemas import MAX_DIGITS
 from pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
-from pipelines.jsonscan import binary_kernels, double_kernels, row_kernels, text_kernels
+from pipelines.jsonscan import double_kernels, row_kernels, text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from pipelines.jsonscan.spans import SpanColumn
@@ -66,9 +66,9 @@ def spans_of_text(words: pa.Array) -> SpanColumn:
 def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
     """Decode texts in base64, hex, or Latin-1 (one character a byte) to bytes."""
     kernel = {
-        Encoding.BASE64: binary_kernels.decode_base64,
-        Encoding.HEX: binary_kernels.decode_hex,
-        Encoding.LATIN1: binary_kernels.encode_latin1,
+        Encoding.BASE64: text_kernels.decode_base64,
+        Encoding.HEX: text_kernels.decode_hex,
+        Encoding.LATIN1: text_kernels.encode_latin1,
     }[encoding]
     if len(words) == 0:
         return pa.array([], pa.binary()), np.zeros(0, np.bool_)
@@ -381,7 +381,7 @@ def _integers_of_bytes(data: pa.BinaryArray, scale: int) -> Decoded:
     valid = np.asarray(data.is_valid())
     numbers = np.zeros((len(data), 16), np.uint8)
     _, offsets, values = data.buffers()
-    binary_kernels.widen_integers(*views(offsets, values, len(data), data.offset), valid, numbers, bad)
+    text_kernels.widen_integers(*views(offsets, values, len(data), data.offset), valid, numbers, bad)
     valid &= ~bad
     widest = pa.decimal128(38, scale)
     exact = pa.Array.from_buffers(widest, len(data), [bitmap(valid), pa.py_buffer(numbers)])

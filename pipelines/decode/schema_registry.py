@@ -1,7 +1,7 @@
 """Schemas of messages by their id, from a schema registry or a folder.
 
 A registry is asked by the API of Confluent's, which Karapace, Redpanda and Apicurio also have. What a schema means is in
-`avro.py`, `protobuf.py` and `json_schema.py`.
+`avro.py`, `protobuf.py` and `formats/debezium_json.py`.
 """
 
 from base64 import b64encode

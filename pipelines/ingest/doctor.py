@@ -114,9 +114,9 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
 
         yield from findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, MysqlSource):
-        from pipelines.sources.mysql import inspection
+        from pipelines.sources.mysql import reader
 
-        yield from inspection.findings(source, lambda names: _wanted(feed, names))
+        yield from reader.findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, KafkaSource):
         yield from _topics(feed, positions)
     else:

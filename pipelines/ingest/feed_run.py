@@ -36,7 +36,7 @@ from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
 from pipelines.ingest.table_state import by_position
 from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
-from pipelines.watch.telemetry import span
+from pipelines.watch import span
 from pipelines.workers import num_cores, workers
 from scan_core import ScanError
 from scan_core.io import remove_leftovers

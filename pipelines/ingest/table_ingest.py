@@ -1,9 +1,10 @@
 """The part of one table in an ingest run: its change log is written first, then its mirror.
 
-Changes are collected until a commit is due; rejected ones go to quarantine. Feeds are read and decoded in
-`feed_run.py`.
+Changes are collected until a commit is due; rejected ones go to quarantine. A change of the table's columns may have to be
+approved first (`schema_changes: freeze | approve`). Feeds are read and decoded in `feed_run.py`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,15 +22,15 @@ from pipelines.config.tables import TableConfig, partition_field
 from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import ORDER
-from pipelines.errors import PipelineError
+from pipelines.errors import PipelineError, SchemaConflictError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.conversion import keep_converted
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
+from pipelines.iceberg.schema_evolution import iceberg_type
 from pipelines.ingest.report import TableReport, unmet_columns
-from pipelines.ingest.schema_approval import check_schema_change
 from pipelines.ingest.table_patterns import SOURCE_TABLE
 from pipelines.ingest.table_state import TableState
 from pipelines.mirrors.fold import DELETED
@@ -40,6 +41,11 @@ from scan_core import ScanOptions, arrow_type
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
     from pipelines.iceberg.interfaces import Catalog
+
+
+PENDING = "nevermore.schema-changes.pending"
+"""Property of a change log: columns with the types that events want them to have, as JSON."""
+APPROVED = "nevermore.schema-changes.approved"
 
 
 class PendingChanges:
@@ -419,3 +425,77 @@ class TableIngest(TableState):
     def _keep(self, rejected: Rejected) -> None:
         self.report.rejected += rejected.num_rows
         self.report.quarantined += quarantine(self._catalog, quarantine_name(self.name), rejected)
+
+
+def check_schema_change(
+    name: str, config: TableConfig, log: ChangeLog, known: Mapping[str, pa.DataType], row_type: pa.StructType
+) -> None:
+    """Refuse rows that would change the columns of a table, unless the config or an approval allows it.
+
+    Args:
+        name: the table.
+        config: its settings.
+        log: its change log, which records what waits for approval.
+        known: columns so far; without any, these are the first rows.
+        row_type: columns of the new rows.
+
+    Raises:
+        SchemaConflictError: names the columns, and what to do.
+    """
+    if config.schema_changes == "evolve" or not known:
+        return
+    wanted = _changes(known, row_type)
+    approved = _read(log, APPROVED) if config.schema_changes == "approve" else {}
+    refused = {column: kind for column, kind in wanted.items() if approved.get(column) != kind}
+    if not refused:
+        return
+    seen = ", ".join(
+        f"{column} {kind} (so far {_text(known[column])})" if column in known else f"{column} {kind} (new)"
+        for column, kind in refused.items()
+    )
+    if config.schema_changes == "freeze":
+        do = "leave new columns out with exclude, keep types with types, or allow changes (schema_changes: approve or evolve)"
+    else:
+        do = f"look at it, then let it through: nevermore approve {name}"
+        if _read(log, PENDING) != refused:
+            log.set_properties({PENDING: json.dumps(refused)})
+    raise SchemaConflictError(
+        f"{name}: events change its columns: {seen}. schema_changes: {config.schema_changes} stops the table before them, and "
+        f"none of the batch was applied; {do}"
+    )
+
+
+def approve(log: ChangeLog) -> dict[str, str]:
+    """Let the changes through for which the table stopped; returns the columns with their types.
+
+    Raises:
+        CommitConflictError: an ingester appended in the meantime.
+    """
+    pending = _read(log, PENDING)
+    if pending:
+        log.set_properties({APPROVED: json.dumps({**_read(log, APPROVED), **pending}), PENDING: "{}"})
+    return pending
+
+
+def _read(log: ChangeLog, name: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(log.property(name) or "{}")
+    return found
+
+
+def _changes(known: Mapping[str, pa.DataType], row_type: pa.StructType) -> dict[str, str]:
+    """Columns that are new or wider, with their types; columns without values so far have none."""
+    found = {}
+    for column in row_type:
+        if pa.types.is_null(column.type) or known.get(column.name) == column.type:
+            continue
+        if column.name in known:
+            before = pa.struct([pa.field(column.name, known[column.name])])
+            united = widened(before, pa.struct([column]))
+            if united is not None and pa.struct(list(united)) == before:
+                continue
+        found[column.name] = _text(column.type)
+    return found
+
+
+def _text(kind: pa.DataType) -> str:
+    return str(iceberg_type(kind))

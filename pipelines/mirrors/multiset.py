@@ -1,27 +1,32 @@
 """Tables without a key as multisets of rows: what changes add and remove, and which of these steps cancel each other.
 
-A removal by an old row that lacks columns removes the first row that agrees in the others.
+A removal by an old row that lacks columns removes the first row that agrees in the others. Which one that is depends on the
+steps before it, so these removals are one compiled loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipelines.changes.change_log import ORDINAL
 from pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
 from pipelines.changes.keys import encode_keys
 from pipelines.iceberg.row_shape import single_array
-from pipelines.mirrors.partial_removals import Removals
+from pipelines.jsonscan.value_kernels import require
 from scan_core import Mask, Rows
+from scan_core.native import kernel
 
 _SIGN, _LACKING, _ORDINAL = "\0sign", "\0lacking", "\0ordinal"
 CountLive = Callable[[pa.Table], Rows]
 """Counts the live rows that equal each of these distinct rows."""
 FindLive = Callable[[pa.Table], pa.Table]
 """Finds all live rows that equal one of these distinct rows in all columns that it has."""
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +238,111 @@ def _one_after_the_other(taken: Steps, live: pa.Table) -> tuple[pa.Table, Rows, 
     removals = _removals(known.slice(0, len(partial)), taken, distinct)
     after, taken_rows = removals.walk(taken.signs, row_of[: len(partial)], before)
     return distinct, before, after, taken_rows
+
+
+@dataclass(slots=True)
+class Removals:
+    """Classes of rows that are equal in all columns of the old row of a removal, which removes one row of a class.
+
+    Attributes:
+        class_of: class from which each step removes a row, -1 if its row is complete.
+        members: rows of each class, in order.
+    """
+
+    class_of: Ints
+    members: list[Ints] = field(default_factory=list)
+    _sizes: list[Ints] = field(default_factory=list)
+    _num_classes: int = 0
+
+    def add(self, steps: Ints, wanted: Ints, rows: Ints) -> None:
+        """Add the classes of removals that lack the same columns.
+
+        Args:
+            steps: the removals.
+            wanted: codes of the values that their old rows have.
+            rows: codes of the values that all rows have in those columns.
+        """
+        asked, at = np.unique(wanted, return_inverse=True)
+        self.class_of[steps] = self._num_classes + at
+        place = np.minimum(np.searchsorted(asked, rows), len(asked) - 1)
+        chosen = np.flatnonzero(asked[place] == rows)
+        self.members.append(chosen[np.argsort(place[chosen], kind="stable")])
+        self._sizes.append(np.bincount(place[chosen], minlength=len(asked)))
+        self._num_classes += len(asked)
+
+    def walk(self, signs: Ints, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+        """Apply additions and removals in order.
+
+        Args:
+            signs: +1 or -1 for each step.
+            rows: the row that each step adds or removes; ignored if the old row lacks columns.
+            counts: number of copies of each row.
+
+        Returns:
+            The numbers of copies afterwards, and the row that each step added or removed; -1 if a removal found none.
+        """
+        members, sizes = np.concatenate(self.members), np.concatenate(self._sizes)
+        starts = np.r_[0, np.cumsum(sizes)]
+        of_row = np.argsort(members, kind="stable")
+        row_starts = np.searchsorted(members[of_row], np.arange(len(counts) + 1))
+        class_of_member = np.repeat(np.arange(len(sizes)), sizes)
+        after, first, taken = counts.astype(np.int64), starts[:-1].copy(), rows.astype(np.int64)
+        _remove_in_order(
+            signs, taken, after, self.class_of, members, starts, of_row, row_starts, class_of_member, first
+        )
+        return after, taken
+
+
+@kernel("i64[] i64[]= i64[]= i64[] i64[] i64[] i64[] i64[] i64[] i64[]=")
+def _remove_in_order(  # noqa: C901, PLR0912, PLR0917 - one compiled loop over arrays that are passed one by one
+    signs: Ints,
+    rows: Ints,
+    counts: Ints,
+    class_of: Ints,
+    members: Ints,
+    starts: Ints,
+    of_row: Ints,
+    row_starts: Ints,
+    class_of_member: Ints,
+    first: Ints,
+) -> None:
+    """Write into `rows` which row each step adds or removes; no row of a class exists before its `first`."""
+    num_rows, num_classes = len(counts), min(len(first), len(starts) - 1)
+    require(len(class_of) >= len(signs) and len(rows) >= len(signs) and len(row_starts) > num_rows)
+    for entry in row_starts:
+        require(0 <= entry <= len(of_row))
+    for member in of_row:
+        require(0 <= member < len(class_of_member))
+    for other in class_of_member:
+        require(0 <= other < num_classes)
+    for row in members:
+        require(0 <= row < num_rows)
+    for at in first:
+        require(at >= 0)
+    for end in starts:
+        require(end <= len(members))
+    for step in range(len(signs)):
+        own, row = class_of[step], rows[step]
+        require(own < num_classes and (0 <= row < num_rows or (own >= 0 and signs[step] <= 0)))
+        if signs[step] > 0:
+            counts[row] += 1
+            for entry in range(row_starts[row], row_starts[row + 1]):
+                member = of_row[entry]
+                other = class_of_member[member]
+                first[other] = min(first[other], member)
+        elif own < 0:
+            if counts[row] > 0:
+                counts[row] -= 1
+            else:
+                rows[step] = -1
+        else:
+            at, end = first[own], starts[own + 1]
+            while at < end and counts[members[at]] == 0:
+                at += 1
+            first[own] = at
+            rows[step] = members[at] if at < end else -1
+            if at < end:
+                counts[members[at]] -= 1
 
 
 def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:

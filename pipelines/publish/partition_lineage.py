@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from pipelines.config.publish_partition import Period, PublishedPartition
+from pipelines.config.published import Period, PublishedPartition
 from scan_core import NestedField, PrimitiveType, Schema
 from scan_core.spark import (
     DIALECT,

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import create_table, find_table, identifier

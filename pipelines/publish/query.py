@@ -15,8 +15,7 @@ from sqlglot.lineage import lineage
 from sqlglot.optimizer.scope import build_scope
 
 from pipelines.config.project import Config
-from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
-from pipelines.config.published import PublishedConfig
+from pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
 from scan_core import OptionError, Schema

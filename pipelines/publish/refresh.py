@@ -107,7 +107,7 @@ from pipelines.publish.writer import (
     write_result,
 )
 from pipelines.spark.session import project_session
-from pipelines.watch.telemetry import span
+from pipelines.watch import span
 from scan_core import Scan
 from scan_core.spark import (
     PushedScans,

@@ -16,8 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipelines.config.publish_partition import PublishedPartition
-from pipelines.config.published import PublishedConfig, PublishedOptions
+from pipelines.config.published import PublishedConfig, PublishedOptions, PublishedPartition
 from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import FileLayout

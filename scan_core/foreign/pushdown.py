@@ -1,7 +1,7 @@
 """What a library asks of a scan: columns, conditions, a limit; and how much of it the scan does itself.
 
 A condition is either translated exactly, NULL and NaN included, or left to the library that wrote it. Nothing is
-weakened or guessed. How each library writes conditions is handled in `dataset.py` (PyArrow) and `polars_filters.py`.
+weakened or guessed. How each library writes conditions is handled in `dataset.py` (PyArrow) and `scan_core/polars.py`.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence

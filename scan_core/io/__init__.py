@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from scan_core.io.catalog import load_table as load_table
     from scan_core.io.catalog import table_facts as table_facts
     from scan_core.io.catalog import with_file_io as with_file_io
-    from scan_core.io.disk_cache import clear_disk_cache as clear_disk_cache
     from scan_core.io.files import exists as exists
     from scan_core.io.files import file_size as file_size
     from scan_core.io.files import read_bytes as read_bytes
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from scan_core.io.location import is_within as is_within
     from scan_core.io.location import parse_location as parse_location
     from scan_core.io.location import relocate as relocate
+    from scan_core.io.object_store import clear_disk_cache as clear_disk_cache
     from scan_core.io.private_files import remove_leftovers as remove_leftovers
     from scan_core.io.private_files import spill_folder as spill_folder
     from scan_core.io.private_files import temporary_folder as temporary_folder
@@ -30,7 +30,7 @@ else:
         {
             "scan_core.io.cache": "BoundedCache",
             "scan_core.io.catalog": "filesystem load_table table_facts with_file_io",
-            "scan_core.io.disk_cache": "clear_disk_cache",
+            "scan_core.io.object_store": "clear_disk_cache",
             "scan_core.io.files": "exists file_size read_bytes",
             "scan_core.io.location": "FileIOConfig is_within parse_location relocate",
             "scan_core.io.private_files": "remove_leftovers spill_folder temporary_folder user_folder whole_file",

@@ -30,7 +30,7 @@ from scan_core.read.metadata_columns import names_delete_files
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
-    from scan_core.plan.drawing import DrawnPlan
+    from scan_core.plan.explain import DrawnPlan
     from scan_core.plan.runtime_pruning import PlanFilters
 
 
@@ -79,7 +79,7 @@ class ScanPlan:
         return self._drawn().fragment()
 
     def _drawn(self) -> "DrawnPlan":
-        from scan_core.plan.drawing import DrawnPlan
+        from scan_core.plan.explain import DrawnPlan
 
         return DrawnPlan(self.context, self.snapshot, self.index, self.trace, self.tasks, self.explain())
 

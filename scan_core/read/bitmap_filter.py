@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.bitmaps.answers import Answer
-from scan_core.bitmaps.stages import Stages, split_stages
+from scan_core.bitmaps.answers import Answer, Stages, split_stages
 from scan_core.columns.file_reader import RowGroup
 from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, children, walk
 from scan_core.expr.evaluate import evaluation_error, judge

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from scan_core.spark.pushdown import Pushed as Pushed
     from scan_core.spark.pushdown import PushedScans as PushedScans
     from scan_core.spark.pushdown import TableRead as TableRead
+    from scan_core.spark.pushdown import explain_sql as explain_sql
     from scan_core.spark.pushdown import most_read as most_read
     from scan_core.spark.pushdown import push_down as push_down
-    from scan_core.spark.queries import explain_sql as explain_sql
-    from scan_core.spark.queries import reads_of_sql as reads_of_sql
-    from scan_core.spark.queries import sql as sql
+    from scan_core.spark.pushdown import reads_of_sql as reads_of_sql
+    from scan_core.spark.pushdown import sql as sql
     from scan_core.spark.reader_choice import Reader as Reader
     from scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
     from scan_core.spark.reader_choice import require_session as require_session
@@ -81,8 +81,7 @@ else:
             "scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
-            "scan_core.spark.pushdown": "Pushed PushedScans TableRead most_read push_down",
-            "scan_core.spark.queries": "explain_sql reads_of_sql sql",
+            "scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",
             "scan_core.sql.query": "SqlQuery parse_sql require_names_apart",
             "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
             "scan_core.sql.query_tree": "DIALECT takes_all_columns",

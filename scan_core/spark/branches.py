@@ -47,8 +47,7 @@ from scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require
 from scan_core.spark.reports import TaskReports, fetching
 from scan_core.spark.source import prepare_worker, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_schema
-from scan_core.split.packing import pack_splits, unpack_split
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
+from scan_core.split.tasks import FileScanTask, ScanContext, Split, pack_splits, unpack_split
 
 if TYPE_CHECKING:
     from scan_core.plan.planner import ScanPlan

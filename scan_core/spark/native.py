@@ -43,8 +43,7 @@ from scan_core.read.split_reader import read_split, resolve_deletes
 from scan_core.run import run_splits
 from scan_core.spark.source import prepare_worker, with_shared_indexes
 from scan_core.spark.types import quoted_name, spark_type
-from scan_core.split.packing import pack_splits, unpack_split
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
+from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split, pack_splits, unpack_split
 
 CACHE_BYTES = 256 * 1024**2
 """Enough for the bits of two billion rows."""

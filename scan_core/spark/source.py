@@ -32,8 +32,7 @@ from scan_core.read.split_reader import read_split
 from scan_core.semi_join import joins_as_text, joins_from_text
 from scan_core.spark.reports import TaskReports
 from scan_core.spark.types import arrow_schema_of, conform, spark_schema
-from scan_core.split.packing import pack_splits, share_row_groups, unpack_split
-from scan_core.split.tasks import ScanContext
+from scan_core.split.tasks import ScanContext, pack_splits, share_row_groups, unpack_split
 
 if TYPE_CHECKING:
     from scan_core.plan.planner import ScanPlan

@@ -13,7 +13,7 @@ import yaml
 from assets import definitions
 from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, RETENTION_JOB, last_key
 from assets.published import SENSOR
-from pipelines.config.publish_partition import Unit
+from pipelines.config.published import Unit
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once

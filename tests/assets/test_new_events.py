@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets import new_events
+from assets import sensors
 from assets.definitions import project_definitions
 from assets.jobs import INGEST_JOB
 from assets.project import change_log_key, mirror_key
@@ -24,7 +24,7 @@ def tick(project: ShopProject, instance: dg.DagsterInstance, cursor: str | None)
 
 def tick_of(config: Path, instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
     definitions = project_definitions(load(config))
-    sensor = definitions.resolve_sensor_def(new_events.SENSOR)
+    sensor = definitions.resolve_sensor_def(sensors.SENSOR)
     context = dg.build_sensor_context(
         instance=instance, cursor=cursor, resources=dict(definitions.resources or {}),
         repository_def=definitions.get_repository_def(),
@@ -70,7 +70,7 @@ def test_the_config_says_whether_the_sensor_runs(
 ) -> None:
     if every is not None:
         project.configure(ingest_sensor=every)
-    sensor = project.definitions.resolve_sensor_def(new_events.SENSOR)
+    sensor = project.definitions.resolve_sensor_def(sensors.SENSOR)
     assert (sensor.default_status.name, sensor.minimum_interval_seconds) == (status, interval)
 
 

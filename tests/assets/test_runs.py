@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets import alerts, definitions, new_events, published, steps
+from assets import definitions, published, sensors, steps
 from assets.jobs import INGEST_JOB
 from assets.project import change_log_key, mirror_key
 from pipelines.config.project import load
@@ -195,7 +195,7 @@ def test_a_failed_run_is_posted_without_secrets(
     )
     assert not result.success
     webhook.answers = [503]  # a service that is away for a moment is asked again
-    send(project, instance, result, alerts.RUN_SENSOR)
+    send(project, instance, result, sensors.RUN_SENSOR)
     (message,) = webhook.messages
     assert (message["event"], message["job"], message["run_id"]) == ("run_failed", INGEST_JOB, result.run_id)
     assert "shop.orders: 10 of 19 events were rejected" in message["text"]
@@ -205,7 +205,7 @@ def test_a_failed_run_is_posted_without_secrets(
 
     webhook.answers = [404]
     with pytest.raises(Exception, match="HTTP status 404") as error:
-        send(project, instance, result, alerts.RUN_SENSOR)
+        send(project, instance, result, sensors.RUN_SENSOR)
     assert "s3cret" not in str(error.value)
 
 
@@ -222,7 +222,7 @@ def test_failed_checks_are_posted_with_the_run(
         instance=instance, raise_on_error=False, asset_selection=[mirror_key("shop.orders")]
     )
     assert not failed.success
-    send(project, instance, failed, alerts.RUN_SENSOR)
+    send(project, instance, failed, sensors.RUN_SENSOR)
     (message,) = webhook.messages
     assert {(c["asset"], c["severity"]) for c in message["checks"]} >= {("mirror/shop/orders", "ERROR")}
     assert "mirror/shop/orders: mirror_equals_reference: " in message["text"]
@@ -247,7 +247,7 @@ def test_failed_checks_of_a_run_that_succeeds_are_posted(
             [dg.AssetSpec(key), *checks], instance=instance, selection=dg.AssetSelection.checks(*checks)
         )  # type: ignore[list-item]
         assert result.success
-        send(project, instance, result, alerts.CHECK_SENSOR)
+        send(project, instance, result, sensors.CHECK_SENSOR)
         assert [check["check"] for message in webhook.messages for check in message["checks"]] == posted
         assert all("6 rows, 5 allowed" in message["text"] for message in webhook.messages)
         webhook.messages.clear()
@@ -262,8 +262,8 @@ def test_an_address_that_is_none_is_refused_without_showing_it(webhook_: str, pr
 
 
 def test_without_alerts_there_are_no_sensors_for_them(project: ShopProject) -> None:
-    assert [sensor.name for sensor in project.definitions.sensors or []] == [new_events.SENSOR]
+    assert [sensor.name for sensor in project.definitions.sensors or []] == [sensors.SENSOR]
     project.configure(alerts={"webhook": "https://example.com/x"})
     assert {sensor.name for sensor in project.definitions.sensors or []} == {
-        new_events.SENSOR, alerts.RUN_SENSOR, alerts.CHECK_SENSOR
+        sensors.SENSOR, sensors.RUN_SENSOR, sensors.CHECK_SENSOR
     }  # fmt: skip

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from checks.evidence import key_text
+from checks.mirror_checks import key_text
 from checks.testing import (
     assert_checks_pass,
     assert_key_is_unique,

@@ -725,8 +725,8 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.formats.pgoutput_kernels.read_messages": read_messages,
     "pipelines.formats.pgoutput_kernels.read_rows": read_replicated_rows,
     "pipelines.formats.pgoutput_kernels.write_json": write_json,
-    **{f"pipelines.jsonscan.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
-    "pipelines.jsonscan.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
+    **{f"pipelines.jsonscan.text_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
+    "pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
     "pipelines.jsonscan.document_kernels.find_document_line": find_document_line,
     "pipelines.jsonscan.document_kernels.find_newlines": find_newlines,
     "pipelines.jsonscan.document_kernels.find_separators": find_separators,
@@ -744,7 +744,7 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.text_kernels.match_affixes": match_affixes,
     "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
-    "pipelines.mirrors.partial_removals._walk": walk_removals,
+    "pipelines.mirrors.multiset._walk": walk_removals,
     "pipelines.sources.csv_file.split_records": split_records,
 }
 """By kernel: how to make arguments."""

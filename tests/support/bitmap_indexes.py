@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from pipelines.iceberg.bitmap_indexes import IndexReport, PathTarget, build_indexes
 from scan_core import ScanOptions
-from scan_core.bitmaps import answers, stages
+from scan_core.bitmaps import answers
 from scan_core.bitmaps.column_index import is_indexable
 from scan_core.model.schema import Schema, StructType
 
@@ -46,7 +46,7 @@ def bitmaps_for_nothing(most_of_stage_1: float = 1.0) -> Iterator[None]:
     with (
         patch.object(answers, "BITMAP_COST", 0.0),
         patch.object(answers, "BITMAP_BYTE_COST", 0.0),
-        patch.object(stages, "READ_COST", 1.0),
-        patch.object(stages, "MAX_OF_STAGE_1", most_of_stage_1),
+        patch.object(answers, "READ_COST", 1.0),
+        patch.object(answers, "MAX_OF_STAGE_1", most_of_stage_1),
     ):
         yield

@@ -15,8 +15,7 @@ from uuid import UUID
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
-from pipelines.sources.mysql.gtids import Gtid, MariaGtids, MysqlGtids
-from pipelines.sources.mysql.position import file_name, parts_of, place
+from pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
 from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT, XA_PREPARE = 2, 3, 4, 15, 16, 19, 26, 27, 38

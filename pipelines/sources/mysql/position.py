@@ -2,13 +2,18 @@
 
 A load reads chunks of a table, each in a transaction whose position in the log is known. A change of the stream is
 part of a chunk if its transaction begins before that position: the log has transactions in the order in which they became visible.
+
+Sets of global transaction identifiers say which transactions a place of the log contains. MariaDB and MySQL have different ones;
+their texts are those of the servers, in one order: equal sets have equal texts.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, Self
+from uuid import UUID
 
 from pipelines.sources.live import parse_position
 
@@ -161,3 +166,145 @@ class MysqlPosition:
 def file_name(base: str, number: int) -> str:
     """Name of a log file: the server writes at least six digits."""
     return f"{base}.{number:06d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gtid:
+    """A transaction: its domain and server (MariaDB) or its source (MySQL, a UUID), and its number there."""
+
+    source: str
+    number: int
+    server: int = 0
+
+
+class Gtids(Protocol):
+    """A set of transactions. Mutable."""
+
+    def add(self, gtid: Gtid) -> None:
+        """Add a transaction."""
+        ...
+
+    def contains(self, gtid: Gtid) -> bool:
+        """Whether it has a transaction."""
+        ...
+
+    def is_within(self, other: Self) -> bool:
+        """Whether the other set has all transactions of this one."""
+        ...
+
+
+class MariaGtids:
+    """See `Gtids`: the last transaction of each domain, which precedes all others there (`0-1-57`)."""
+
+    def __init__(self, text: str = "") -> None:
+        """Parse a set.
+
+        Raises:
+            ValueError: it is none of MariaDB.
+        """
+        self.last: dict[str, tuple[int, int]] = {}
+        for part in filter(None, text.replace("\n", "").split(",")):
+            domain, server, number = part.strip().split("-")
+            self.last[domain] = int(number), int(server)
+
+    @classmethod
+    def from_log(cls, body: memoryview) -> "MariaGtids":
+        """The set of an event that tells what earlier files have."""
+        made = cls()
+        for number in range(int.from_bytes(body[:4], "little") & 0x0FFFFFFF):
+            part = body[4 + 16 * number : 20 + 16 * number]
+            domain, server, sequence = (int.from_bytes(part[p:q], "little") for p, q in ((0, 4), (4, 8), (8, 16)))
+            made.add(Gtid(str(domain), sequence, server))
+        return made
+
+    def add(self, gtid: Gtid) -> None:
+        """See `Gtids`."""
+        self.last[gtid.source] = gtid.number, gtid.server
+
+    def contains(self, gtid: Gtid) -> bool:
+        """See `Gtids`."""
+        return gtid.number <= self.last.get(gtid.source, (-1, 0))[0]
+
+    def is_within(self, other: "MariaGtids") -> bool:
+        """See `Gtids`."""
+        return all(number <= other.last.get(domain, (-1, 0))[0] for domain, (number, _) in self.last.items())
+
+    def __str__(self) -> str:
+        return ",".join(
+            f"{domain}-{server}-{number}" for domain, (number, server) in sorted(self.last.items(), key=_domain)
+        )
+
+
+def _domain(item: tuple[str, tuple[int, int]]) -> int:
+    return int(item[0])
+
+
+class MysqlGtids:
+    """See `Gtids`: intervals of numbers of each source (`3e11fa47-71ca-11e1-9e33-c80aa9429562:1-57:60`)."""
+
+    def __init__(self, text: str = "") -> None:
+        """Parse a set.
+
+        Raises:
+            ValueError: it is none of MySQL.
+        """
+        self._intervals: dict[str, tuple[list[int], list[int]]] = {}
+        for part in filter(None, text.replace("\n", "").split(",")):
+            source, *intervals = part.strip().split(":")
+            for interval in intervals:
+                first, _, last = interval.partition("-")
+                self._include(str(UUID(source)), int(first), int(last or first))
+
+    @classmethod
+    def from_log(cls, body: memoryview) -> "MysqlGtids":
+        """The set of an event that tells what earlier files have."""
+        made, at = cls(), 8
+        for _ in range(int.from_bytes(body[:8], "little")):
+            source, count = (
+                str(UUID(bytes=bytes(body[at : at + 16]))),
+                int.from_bytes(body[at + 16 : at + 24], "little"),
+            )
+            at += 24
+            for _ in range(count):
+                first, end = (int.from_bytes(body[p : p + 8], "little") for p in (at, at + 8))
+                made._include(source, first, end - 1)
+                at += 16
+        return made
+
+    def add(self, gtid: Gtid) -> None:
+        """See `Gtids`."""
+        self._include(gtid.source, gtid.number, gtid.number)
+
+    def contains(self, gtid: Gtid) -> bool:
+        """See `Gtids`."""
+        return self.has(gtid.source, gtid.number, gtid.number)
+
+    def _include(self, source: str, first: int, last: int) -> None:
+        firsts, lasts = self._intervals.setdefault(source, ([], []))
+        begin = bisect_right(lasts, first - 2)  # the first interval that reaches this one, or touches it
+        end = bisect_right(firsts, last + 1)
+        if begin < end:
+            first, last = min(first, firsts[begin]), max(last, lasts[end - 1])
+        firsts[begin:end], lasts[begin:end] = [first], [last]
+
+    def is_within(self, other: "MysqlGtids") -> bool:
+        """See `Gtids`."""
+        return all(other.has(source, first, last) for source, first, last in self._all())
+
+    def has(self, source: str, first: int, last: int) -> bool:
+        """Whether it has all of an interval."""
+        firsts, lasts = self._intervals.get(source, ([], []))
+        at = bisect_right(firsts, first) - 1
+        return at >= 0 and last <= lasts[at]
+
+    def _all(self) -> Iterator[tuple[str, int, int]]:
+        for source, (firsts, lasts) in sorted(self._intervals.items()):
+            for first, last in zip(firsts, lasts, strict=True):
+                yield source, first, last
+
+    def __str__(self) -> str:
+        texts: dict[str, str] = {}
+        for source, first, last in self._all():
+            interval = f"{first}-{last}" if last > first else str(first)
+            texts[source] = f"{texts.get(source, source)}:{interval}"
+        return ",".join(texts.values())

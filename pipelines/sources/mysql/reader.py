@@ -1,6 +1,10 @@
-"""Reads the changes of a MySQL or MariaDB server from its binary log, in batches that know their transactions."""
+"""Reads the changes of a MySQL or MariaDB server from its binary log, in batches that know their transactions.
+
+Also examines a server before it is read, for `nevermore doctor`: its settings, rights, binary log and tables.
+"""
 
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,14 +17,22 @@ import pyarrow.compute as pc
 from pipelines.config.sources import MysqlSource
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
-from pipelines.errors import SourceError
+from pipelines.errors import PipelineError, SourceError
 from pipelines.formats.mysql_rows import MysqlTable, described, event, values_change
-from pipelines.sources.live import LoadOutdatedError
+from pipelines.sources.live import Finding, LoadOutdatedError, Wanted, clock_finding
 from pipelines.sources.mysql import log
-from pipelines.sources.mysql.gtids import Gtid, MariaGtids, MysqlGtids
-from pipelines.sources.mysql.load import TableLoad, without_loaded
+from pipelines.sources.mysql.load import TableLoad, refused, without_loaded
 from pipelines.sources.mysql.log import Effect, LogEvent, LogReader
-from pipelines.sources.mysql.position import Load, MysqlPosition, file_name, log_number, parts_of
+from pipelines.sources.mysql.position import (
+    Gtid,
+    Load,
+    MariaGtids,
+    MysqlGtids,
+    MysqlPosition,
+    file_name,
+    log_number,
+    parts_of,
+)
 from pipelines.sources.mysql.server import Server, lost
 
 HEARTBEAT_BYTES = 16 * 1024**2
@@ -549,3 +561,64 @@ class _Reading:
         return MysqlBatch(
             raw, end, continues, self._base, self.done, self.gtid, names.slice(0, len(begins)), begins, unknown
         )
+
+
+def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
+    """Look at settings, rights, the log and tables.
+
+    The first failure to connect ends it.
+    """
+    server = Server(source)
+    try:
+        yield Finding("connection", "ok", f"{server.title}, database {server.database or 'all'}")
+        for name, wrong in server.settings().items():
+            yield Finding(name, "ok", "as it must be") if wrong is None else Finding(name, "failed", wrong)
+        yield from _log(server)
+        for table in sorted(wanted(server.tables())):
+            yield _table(server, table)
+        began = time.time()
+        theirs = float(server.value("SELECT UNIX_TIMESTAMP(NOW(6))"))
+        yield clock_finding("the database", theirs - (began + time.time()) / 2)
+    except PipelineError as error:
+        yield Finding("connection", "failed", str(error))
+    finally:
+        server.close()
+
+
+def _log(server: Server) -> Iterator[Finding]:
+    grants = " ".join(str(row[0]) for row in server.query("SHOW GRANTS")).upper()
+    may_read = any(right in grants for right in ("REPLICATION SLAVE", "REPLICATION REPLICA", "ALL PRIVILEGES ON *.*"))
+    to_see = "BINLOG MONITOR" if server.is_mariadb else "REPLICATION CLIENT"
+    if may_read:
+        yield Finding("right to replicate", "ok", "the user may read the binary log")
+    else:
+        what = f"the user may not: GRANT REPLICATION SLAVE, {to_see} ON *.* TO the user of the config"
+        yield Finding("right to replicate", "failed", what)
+    try:
+        files = server.files()
+        yield Finding("binary log", "ok", f"{len(files)} file{'s' * (len(files) != 1)}, from {files[0]} on")
+    except PipelineError as error:
+        yield Finding("binary log", "failed", f"{error}: GRANT {to_see} ON *.* TO the user of the config")
+    if not server.is_mariadb:
+        if "LOCK TABLES" in grants or "ALL PRIVILEGES" in grants:
+            yield Finding(
+                "right to load", "ok", "the user may lock tables, for the moment in which a part of their load begins"
+            )
+        else:
+            what = "the user may not lock tables, as each part of a load does for a moment: GRANT LOCK TABLES ON *.* TO the user"
+            yield Finding("right to load", "failed", what)
+
+
+def _table(server: Server, table: str) -> Finding:
+    try:
+        server.check_engine(table)
+        described = server.describe(table)
+    except PipelineError as error:
+        return Finding(f"table {table}", "failed", str(error))
+    if not described.key:
+        what = "it has no primary key: ALTER TABLE ... ADD PRIMARY KEY, or set identity: full or key in the config"
+        return Finding(f"table {table}", "warning", what)
+    if unreadable := refused(described):
+        what = ", ".join(f"{name} ({kind})" for name, kind in unreadable.items())
+        return Finding(f"table {table}", "warning", f"columns that cannot be read and must be excluded: {what}")
+    return Finding(f"table {table}", "ok", f"readable, identified by {', '.join(described.key)}")

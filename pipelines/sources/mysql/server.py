@@ -13,8 +13,7 @@ from pipelines.config.sources import MysqlSource
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
-from pipelines.sources.mysql.gtids import MysqlGtids
-from pipelines.sources.mysql.position import MysqlPosition, file_name, log_number, parts_of, place
+from pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
 from scan_core import remember_passwords, require_package
 
 if TYPE_CHECKING:

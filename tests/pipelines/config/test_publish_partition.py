@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.config.project import parse
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.query import published_entry, published_query
 from pipelines.publish.refresh_plan import ResultShape, WorkFinder

@@ -11,9 +11,9 @@ import pytest
 
 from pipelines.decode.batches import RawEvents, from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.decode.json_schema import connect_schema
 from pipelines.decode.schema_registry import RegisteredSchema
 from pipelines.errors import SourceError
+from pipelines.formats.debezium_json import connect_schema
 from pipelines.formats.registry import DecodedFeed, decode
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.config.project import parse
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.file_metrics import WrittenFile

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from checks.published_equality import ProjectAuditor, check_published
 from pipelines.config.project import Config
 from pipelines.errors import ConfigError
-from pipelines.publish import changed_keys
-from pipelines.publish.changed_keys import KeySieve
+from pipelines.publish import refresh_plan
 from pipelines.publish.refresh import publish
+from pipelines.publish.refresh_plan import KeySieve
 from tests.pipelines.publish.daily_orders import (
     NAME,
     apply,
@@ -43,7 +43,7 @@ group by 1, 2
 @pytest.fixture(autouse=True)
 def any_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tables are made by key, too."""
-    monkeypatch.setattr(changed_keys, "MAX_SHARE", 0.01)
+    monkeypatch.setattr(refresh_plan, "MAX_SHARE", 0.01)
 
 
 def filled(folder: Path, sql: str, **entry: Any) -> Config:
@@ -147,7 +147,7 @@ def test_many_keys_or_delete_files_make_whole_partitions(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = filled(tmp_path, JOINED)
-    monkeypatch.setattr(changed_keys, "MAX_DELETE_FILES", 1)
+    monkeypatch.setattr(refresh_plan, "MAX_DELETE_FILES", 1)
     apply(config, "shop.orders", orders((2, 1, 2, 21)), deleted=[2])
     assert publish(config, NAME).changed_keys == 1
     apply(config, "shop.orders", orders((2, 1, 2, 22), (7, 1, 2, 22)), deleted=[2])
@@ -155,7 +155,7 @@ def test_many_keys_or_delete_files_make_whole_partitions(
     assert (report.partitions, report.delete_rows) == (("2026-01-02",), 0)
     assert "not by key: 1 delete files lie over" in report.reason
     assert_is_what_all_gives(config)
-    monkeypatch.setattr(changed_keys, "MAX_SHARE", 4)
+    monkeypatch.setattr(refresh_plan, "MAX_SHARE", 4)
     apply(config, "shop.orders", orders((2, 1, 2, 23), (7, 1, 2, 23)), deleted=[2, 7])
     assert "2 keys changed, too many for 2 rows" in publish(config, NAME).reason
     assert_is_what_all_gives(config)

@@ -18,7 +18,7 @@ from pipelines.publish.query import copied_columns, parse_query
 from pipelines.publish.task import CopyTask, PublishTask, total_report
 from pipelines.publish.writer import file_layout
 from scan_core import open_table
-from scan_core.split.packing import pack_splits
+from scan_core.split.tasks import pack_splits
 
 COLUMNS = ("day", "id", "amount")
 

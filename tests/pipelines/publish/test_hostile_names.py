@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from checks.published_equality import ProjectAuditor, check_published
 from pipelines.config.project import Config, load
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.publish.query import parse_query
 from pipelines.publish.writer import query_result, rows_beyond, rows_of
 from scan_core.model.schema import PrimitiveType

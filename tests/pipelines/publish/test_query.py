@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.publish.query import PublishedQuery, parse_query
 from scan_core.model.schema import NestedField, PrimitiveType, Schema

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.published import PublishedPartition
 from pipelines.publish.query import PublishedQuery, parse_query
 from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType
 

@@ -159,7 +159,7 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
 def test_conjunct_that_keeps_many_rows_competes_by_row_position(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scan_core.bitmaps.stages.MAX_OF_STAGE_1", 0.1)
+    monkeypatch.setattr("scan_core.bitmaps.answers.MAX_OF_STAGE_1", 0.1)
     index_columns(table.location, ["city", "id"])
     scan = same_rows(table, "city = 'a' and id = 2 and x < 100")
     text = scan.explain()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scan_core import EvaluationError, MissingFileError, Scan, open_table
-from scan_core.foreign.polars_filters import conjuncts, translate
 from scan_core.foreign.pushdown import Translation
+from scan_core.polars import conjuncts, translate
 from tests.scan_core.foreign.typed_table import NAN, VALUES, typed_scan
 from tests.scan_core.small_scans import COLUMNS, rows, scan_of, with_deletes
 from tests.support.table_builder import TableBuilder

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.io import disk_cache as module
-from scan_core.io.disk_cache import DiskCache
+from scan_core.io import object_store as module
+from scan_core.io.object_store import DiskCache
 from scan_core.io.private_files import PrivateFolder, private_folder
 
 LIMIT = 100_000

@@ -15,7 +15,7 @@ import scan_core
 from scan_core import Scan, ScanCancelledError, ScanError, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache, disk_cache, object_store, read_bytes
+from scan_core.io import cache, object_store, read_bytes
 from scan_core.io.files import open_source
 from scan_core.io.location import FileIOConfig
 from tests.support.faulty_store import Asked, Fault, Store, faulty_store
@@ -145,7 +145,7 @@ def test_what_was_read_twice_is_read_from_disk_as_long_as_the_object_is_the_same
     store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(disk_cache, "_caches", {})
+    monkeypatch.setattr(object_store, "_caches", {})
     scan = opened(store, folder).where("id % 2 = 0")
     expected = [i for i in EXPECTED if i % 2 == 0]
     fetched = []

@@ -14,8 +14,7 @@ from scan_core.files.parquet.chunks import PagedChunks
 from scan_core.model.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
 from scan_core.read.split_reader import count_split, read_split
-from scan_core.split.packing import share_row_groups
-from scan_core.split.tasks import Split
+from scan_core.split.tasks import Split, share_row_groups
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -10,8 +10,7 @@ import pytest
 import scan_core
 from scan_core.model.metrics import ScanMetrics
 from scan_core.read.split_reader import read_split
-from scan_core.split.packing import pack_splits, unpack_split
-from scan_core.split.tasks import Split
+from scan_core.split.tasks import Split, pack_splits, unpack_split
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 

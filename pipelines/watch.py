@@ -1,6 +1,8 @@
-"""What others are told while the library works: log lines as JSON with table, run and snapshot, and spans of OpenTelemetry.
+"""What others are told while the library works: log lines as JSON, spans of OpenTelemetry, and alerts to a webhook.
 
-Spans cost nothing until a process has loaded OpenTelemetry. Metrics of `nevermore run` are in `cli/watch.py`.
+Log lines and spans name table, run and snapshot. Spans cost nothing until a process has loaded OpenTelemetry. An alert is one
+JSON object whose `text` is for people; no message contains the address of the webhook, a value from the environment or a
+password. Metrics of `nevermore run` are in `cli/watch.py`.
 """
 
 import json
@@ -12,14 +14,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from pipelines.errors import PipelineError
 from scan_core import hide_secrets, require_package
+
+if TYPE_CHECKING:
+    from pipelines.config.project import AlertsConfig
 
 OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable with the address of a collector; setting it switches exports on."""
 FACTS = ("table", "run", "snapshot")
 """Facts of every log line as JSON, if they are known."""
 _KNOWN: ContextVar[Mapping[str, str | int]] = ContextVar("facts", default=MappingProxyType({}))
+TIMEOUT_SECONDS = 10.0
+MAX_TRIES = 3
+MAX_TEXT = 2_000
+"""Characters of an error in a message; chat services cut longer ones."""
+_PASSING = (429, 500, 502, 503, 504)
+"""Answers after which a service is asked again."""
 
 
 @contextmanager
@@ -78,3 +91,32 @@ def export_spans() -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": "nevermore"}))  # flushes at exit
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
+
+
+def shown(alerts: "AlertsConfig", text: str) -> str:
+    """A text as a message may contain it: short, without secrets and without the address."""
+    return hide_secrets(text).replace(alerts.webhook, "***")[:MAX_TEXT]
+
+
+def post(alerts: "AlertsConfig", message: Mapping[str, Any]) -> None:
+    """Post a message.
+
+    Raises:
+        PipelineError: it could not be delivered.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3.util import Retry
+
+    retry = Retry(total=MAX_TRIES - 1, backoff_factor=0.5, status_forcelist=_PASSING, allowed_methods=None)
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=retry))
+    try:
+        with session:
+            answer = session.post(alerts.webhook, json=message, timeout=TIMEOUT_SECONDS)
+    except requests.RequestException as error:
+        # not `from error`: its text contains the address
+        raise PipelineError(f"the alert could not be posted: {type(error).__name__}") from None
+    if not answer.ok:
+        raise PipelineError(f"the webhook answered an alert with HTTP status {answer.status_code}")
