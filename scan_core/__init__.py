@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from scan_core.plan.planner import ScanPlan as ScanPlan
     from scan_core.read.file_statistics import FileStatistics as FileStatistics
     from scan_core.read.late_filters import late_filters as late_filters
-    from scan_core.read.metadata_columns import ROW_LINEAGE as ROW_LINEAGE
+    from scan_core.read.projection import ROW_LINEAGE as ROW_LINEAGE
     from scan_core.read.projection import FileProjection as FileProjection
     from scan_core.read.projection import partition_scalar as partition_scalar
     from scan_core.read.read_ahead import FilesAhead as FilesAhead
@@ -163,8 +163,7 @@ else:
             "scan_core.plan.planner": "ScanPlan",
             "scan_core.read.file_statistics": "FileStatistics",
             "scan_core.read.late_filters": "late_filters",
-            "scan_core.read.metadata_columns": "ROW_LINEAGE",
-            "scan_core.read.projection": "FileProjection partition_scalar",
+            "scan_core.read.projection": "FileProjection ROW_LINEAGE partition_scalar",
             "scan_core.read.read_ahead": "FilesAhead",
             "scan_core.read.split_reader": "column_batches count_split read_split resolve_deletes",
             "scan_core.rows.roaring": "position_count",

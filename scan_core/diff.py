@@ -35,9 +35,9 @@ from scan_core.plan.delete_index import build_delete_index
 from scan_core.plan.file_pruner import FilePruner, PlanTrace, total
 from scan_core.plan.planner import FileFinder
 from scan_core.plan.splits import make_splits
-from scan_core.read.metadata_columns import DEAD_ROW_IDS, METADATA_IDS
 from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
+from scan_core.read.projection import DEAD_ROW_IDS, METADATA_IDS
 from scan_core.read.split_reader import read_split
 from scan_core.read.task import open_task
 from scan_core.rows.selection import Mask, take_rows, to_indices

@@ -1,6 +1,6 @@
 """Scan: a request for rows of a table, and the public ways to get them. `open_table` opens the table.
 
-Binding of names is in `binding.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
+Binding of names is in `plan/binding.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
 """
 
 import os
@@ -19,7 +19,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from scan_core.binding import Binding, readable
 from scan_core.columns.conversion import public_batch, public_schema
 from scan_core.io.catalog import load_table, table_facts
 from scan_core.io.files import is_folder
@@ -42,6 +41,7 @@ from scan_core.model.running import Running, sharing
 from scan_core.model.schema import PrimitiveType, Schema
 from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
+from scan_core.plan.binding import Binding, readable
 from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead

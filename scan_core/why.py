@@ -13,7 +13,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteFile, PartitionSpec, Snapshot
 from scan_core.plan.planner import plan_scan
 from scan_core.plan.splits import make_splits
-from scan_core.read.metadata_columns import DELETE_FILE, DELETED, FILE, POS
+from scan_core.read.projection import DELETE_FILE, DELETED, FILE, POS
 from scan_core.read.split_reader import read_split
 from scan_core.run import run_splits
 from scan_core.scan import Scan

@@ -11,11 +11,8 @@ from scan_core.native import KEYS, load_kernels, uncompiled
 
 MODULES = (
     "pipelines.jsonscan.object_kernels",
-    "pipelines.jsonscan.document_kernels",
     "pipelines.jsonscan.row_kernels",
     "pipelines.jsonscan.text_kernels",
-    "pipelines.jsonscan.text_kernels",
-    "pipelines.jsonscan.double_kernels",
     "pipelines.decode.avro_kernels",
     "pipelines.decode.protobuf_kernels",
     "pipelines.formats.mysql_json_kernels",

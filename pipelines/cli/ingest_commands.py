@@ -16,12 +16,12 @@ from pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, Project
 from pipelines.cli.terminal import ShowProgress, counted, print_json, print_result, progress
 
 if TYPE_CHECKING:
+    from pipelines.cli.watch import CheckRound
     from pipelines.config.project import Config
     from pipelines.ingest.feed_run import OnReport
     from pipelines.ingest.report import IngestReport, TableReport
     from pipelines.ingest.table_ingest import Progress
     from pipelines.maintain.compact import CompactReport
-    from pipelines.maintain.regular_checks import CheckRound
     from pipelines.maintain.retention import Expiry
 
     Maintained = CompactReport | Expiry | CheckRound | str
@@ -350,12 +350,11 @@ def run(
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
-    from pipelines.cli.watch import watching
+    from pipelines.cli.watch import RegularChecks, watching
     from pipelines.config.project import load
     from pipelines.ingest.at_rest import check_tables
     from pipelines.ingest.feed_run import freeze_imports, run_continuously
     from pipelines.maintain.compact import Upkeep
-    from pipelines.maintain.regular_checks import RegularChecks
     from pipelines.maintain.retention import RegularExpiry
     from pipelines.watch import span
 

@@ -17,7 +17,7 @@ from pipelines.decode import casting
 from pipelines.decode.casting import cast_each
 from pipelines.decode.feed_schemas import MAX_DIGITS
 from pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
-from pipelines.jsonscan import double_kernels, row_kernels, text_kernels
+from pipelines.jsonscan import row_kernels, text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from pipelines.jsonscan.spans import SpanColumn
@@ -220,7 +220,7 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
     else:
         values = np.empty(len(column), np.float64)
         slow = np.zeros(len(column), np.bool_)
-        double_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
+        text_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
     bad = column.has_value & ~usable
     if slow.any():
         rows = np.flatnonzero(slow)

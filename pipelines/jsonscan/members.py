@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import SourceError, WideBatchError
-from pipelines.jsonscan import document_kernels, object_kernels
+from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Bytes, Documents, Elements, Kinds, Members, Nested, Numbers, Places, SpanColumn
 from scan_core import Mask
@@ -294,12 +294,12 @@ def _scan_elements(documents: Documents, opening: str) -> Elements:
     nothing, no_kinds = np.zeros(0, np.int32), np.zeros(0, np.int8)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     spans = (documents.data, documents.start, documents.end)
-    document_kernels.scan_elements(*spans, first, lengths, offsets, nothing, nothing, no_kinds, status, False, stack)
+    object_kernels.scan_elements(*spans, first, lengths, offsets, nothing, nothing, no_kinds, status, False, stack)
     np.cumsum(lengths, out=offsets[1:])
     total = int(offsets[-1])
     values = SpanColumn(documents.data, np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int8))
     usable = documents.where(status == kernels.OK)
-    document_kernels.scan_elements(
+    object_kernels.scan_elements(
         usable.data, usable.start, usable.end, first, lengths, offsets,
         values.start, values.end, values.kind, np.full(count, kernels.ABSENT, np.int8), True, stack,
     )  # fmt: skip

@@ -9,8 +9,7 @@ Documents are stored row by row, so a pass per column would read all of their by
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.double_kernels import double_of
-from pipelines.jsonscan.text_kernels import copy_text, integer_of
+from pipelines.jsonscan.text_kernels import copy_text, double_of, integer_of
 from pipelines.jsonscan.value_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
 from scan_core.native import kernel
 

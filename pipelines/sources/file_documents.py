@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.decode.events import MAX_RAW_BYTES, strings
 from pipelines.errors import SourceError
-from pipelines.jsonscan import document_kernels
+from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
@@ -218,7 +218,7 @@ def split_lines(
     """
     view = np.frombuffer(data, np.uint8)
     ends = np.empty(min(max_lines, len(view)), np.int32)
-    ends = ends[: document_kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
+    ends = ends[: object_kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
     if len(ends) < max_lines and len(view) and (not len(ends) or ends[-1] != len(view)):
         ends = np.append(ends, np.int32(len(view)))
     view = view[: ends[-1]] if len(ends) else view[:0]
@@ -277,7 +277,7 @@ def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray,
     view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     found, line_end = np.empty(count, np.int64), np.empty(count, np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
-    document_kernels.find_separators(view, offsets, np.frombuffer(separator, np.uint8), stack, found, line_end)
+    object_kernels.find_separators(view, offsets, np.frombuffer(separator, np.uint8), stack, found, line_end)
     keyed = found >= 0
     value_start = np.where(keyed, found + len(separator), line_end)
     nothing = value_start == line_end
@@ -304,7 +304,7 @@ def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, b
     """
     view = np.frombuffer(data, np.uint8)
     spans = np.empty((max_frames, 2), np.int64)
-    found, reached, valid = document_kernels.split_frames(view, spans)
+    found, reached, valid = object_kernels.split_frames(view, spans)
     if not valid:
         raise SourceError(f"message {first + found} has an impossible length: the file is not framed")
     spans = spans[:found]
@@ -364,13 +364,13 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
     block = np.zeros((4096, 2), np.int64)
     position = start
     while True:
-        found, position = document_kernels.split_documents(view, position, end, block, stack, separated)
+        found, position = object_kernels.split_documents(view, position, end, block, stack, separated)
         parts.append(block[:found].copy())
         if found == len(block):
             continue
         if position < end and num_whole is None:
             num_whole = sum(map(len, parts))
-        after = end if separated or position >= end else document_kernels.find_document_line(view, position, end, stack)
+        after = end if separated or position >= end else object_kernels.find_document_line(view, position, end, stack)
         if after == end:
             break
         parts.append(np.array([[position, after]], np.int64))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
 from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.errors import SourceError
-from pipelines.jsonscan import document_kernels
+from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.sources.csv_file import read_csv
 from pipelines.sources.file_documents import (
@@ -428,7 +428,7 @@ def _is_complete(document: bytes | None) -> bool:
     data = np.frombuffer(document, np.uint8)
     spans = np.zeros((2, 2), np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
-    found, reached = document_kernels.split_documents(data, 0, len(data), spans, stack, False)
+    found, reached = object_kernels.split_documents(data, 0, len(data), spans, stack, False)
     return bool(found == 1 and reached == len(data))
 
 

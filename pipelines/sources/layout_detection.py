@@ -4,7 +4,7 @@ from enum import Enum
 
 import numpy as np
 
-from pipelines.jsonscan import document_kernels
+from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents
@@ -52,7 +52,7 @@ def sniff_layout(head: bytes) -> Layout | Undecided:
         return Layout.LINES if second else Undecided.LINE_OR_PART
     data = np.frombuffer(text, np.uint8)
     spans = np.zeros((2, 2), np.int64)
-    found, _ = document_kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
+    found, _ = object_kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
     if not found:
         is_pretty = first_line.endswith(_OPEN_LINE)
         if not newline:
@@ -142,7 +142,7 @@ def leading_document(text: bytes) -> int:
     spans = np.zeros((2, 2), np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     view = np.frombuffer(text, np.uint8)
-    found, _ = document_kernels.split_documents(view, 0, len(view), spans, stack, False)
+    found, _ = object_kernels.split_documents(view, 0, len(view), spans, stack, False)
     return int(spans[0, 1]) if found else 0
 
 

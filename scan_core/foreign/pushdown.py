@@ -17,7 +17,7 @@ from scan_core.expr.nodes import Constant, Expr, Name
 from scan_core.model.errors import ColumnNotFoundError, PredicateError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import PrimitiveType, Schema, StructType, Type
-from scan_core.read.metadata_columns import DEAD_ROW_IDS
+from scan_core.read.projection import DEAD_ROW_IDS
 
 
 class Request(Protocol):

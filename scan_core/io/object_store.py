@@ -26,6 +26,7 @@ import xxhash
 
 from scan_core.io.location import Location
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, user_folder
+from scan_core.model.running import ProcessLock
 
 _KNOWN = frozenset({
     "s3.endpoint",

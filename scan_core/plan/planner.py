@@ -26,7 +26,7 @@ from scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_dele
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from scan_core.plan.file_set import FileSet, Part, parts_of
 from scan_core.plan.splits import OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
-from scan_core.read.metadata_columns import names_delete_files
+from scan_core.read.projection import names_delete_files
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:

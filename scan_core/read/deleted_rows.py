@@ -21,9 +21,8 @@ from scan_core.prune.domains import drop_unreliable_bounds
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
 from scan_core.read.lazy import DeadRows, LazyColumns
-from scan_core.read.metadata_columns import names_delete_files
 from scan_core.read.order import Worth
-from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
+from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile, names_delete_files
 from scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, values_of
 from scan_core.rows.buffers import Mask
 from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask

@@ -16,8 +16,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
 from scan_core.model.snapshot import DataFile
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
-from scan_core.read.projection import Constant, FileProjection, FromFile
+from scan_core.read.projection import METADATA_IDS, Constant, FileProjection, FromFile, MetadataSource
 from scan_core.read.restriction import ValueSource, file_columns_of
 from scan_core.rows.selection import (
     All,

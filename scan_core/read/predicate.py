@@ -19,9 +19,16 @@ from scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
 from scan_core.read.file_statistics import FileStatistics, PageMatches
 from scan_core.read.late_filters import record_late_filter
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, metadata_fields, partition_member
 from scan_core.read.order import Worth
-from scan_core.read.projection import Constant, FileProjection, FromFile
+from scan_core.read.projection import (
+    METADATA_IDS,
+    Constant,
+    FileProjection,
+    FromFile,
+    MetadataSource,
+    metadata_fields,
+    partition_member,
+)
 from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, file_columns_of, values_of
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split.tasks import ScanContext

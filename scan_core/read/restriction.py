@@ -19,9 +19,8 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import PageMatches
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import MetadataSource
 from scan_core.read.order import Adaptivity
-from scan_core.read.projection import ColumnSource, Constant, FromFile
+from scan_core.read.projection import ColumnSource, Constant, FromFile, MetadataSource
 from scan_core.rows.buffers import Mask
 from scan_core.rows.selection import All, RowSelection, intersect, refine, selected_count
 

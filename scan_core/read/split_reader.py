@@ -16,10 +16,9 @@ from scan_core.model.schema import NestedField, Schema
 from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import DELETED, keeps_dead_rows
 from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
-from scan_core.read.projection import FromFile
+from scan_core.read.projection import DELETED, FromFile, keeps_dead_rows
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import file_columns_of, values_of
 from scan_core.read.task import TaskReader, open_task

@@ -21,9 +21,8 @@ from scan_core.prune.verdicts import Level, Match
 from scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.order import Adaptivity
-from scan_core.read.projection import FileProjection
+from scan_core.read.projection import FileProjection, keeps_dead_rows
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, file_columns_of, refine_rows
 from scan_core.rows.buffers import Mask

@@ -47,9 +47,11 @@ if TYPE_CHECKING:
     from scan_core.spark.types import conform as conform
     from scan_core.spark.types import quoted_name as quoted_name
     from scan_core.spark.types import spark_schema as spark_schema
+    from scan_core.sql.query import DIALECT as DIALECT
     from scan_core.sql.query import SqlQuery as SqlQuery
     from scan_core.sql.query import parse_sql as parse_sql
     from scan_core.sql.query import require_names_apart as require_names_apart
+    from scan_core.sql.query import takes_all_columns as takes_all_columns
     from scan_core.sql.query_shape import PARTITION as PARTITION
     from scan_core.sql.query_shape import PARTITION_END as PARTITION_END
     from scan_core.sql.query_shape import PARTITION_START as PARTITION_START
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
     from scan_core.sql.query_shape import path_between as path_between
     from scan_core.sql.query_shape import substituted as substituted
     from scan_core.sql.query_shape import why_not_sliced as why_not_sliced
-    from scan_core.sql.query_tree import DIALECT as DIALECT
-    from scan_core.sql.query_tree import takes_all_columns as takes_all_columns
     from scan_core.sql.sql_functions import is_row_wise as is_row_wise
     from scan_core.sql.sql_functions import unrepeatable as unrepeatable
 else:
@@ -82,9 +82,8 @@ else:
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",
-            "scan_core.sql.query": "SqlQuery parse_sql require_names_apart",
+            "scan_core.sql.query": "DIALECT SqlQuery parse_sql require_names_apart takes_all_columns",
             "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
-            "scan_core.sql.query_tree": "DIALECT takes_all_columns",
             "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
         },
     )

@@ -37,8 +37,7 @@ from scan_core.model.errors import MalformedTableError, MissingFileError, Option
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
 from scan_core.model.snapshot import DeleteFile, FileFormat
-from scan_core.read.metadata_columns import METADATA_IDS, POS
-from scan_core.read.projection import Constant, FileProjection
+from scan_core.read.projection import METADATA_IDS, POS, Constant, FileProjection
 from scan_core.read.split_reader import read_split, resolve_deletes
 from scan_core.run import run_splits
 from scan_core.spark.source import prepare_worker, with_shared_indexes

@@ -30,8 +30,7 @@ from scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, p
 from scan_core.spark.native import NativeLimits
 from scan_core.spark.reader_choice import Reader, require_session
 from scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
-from scan_core.sql.query import SqlQuery, parse_sql
-from scan_core.sql.query_tree import DIALECT
+from scan_core.sql.query import DIALECT, SqlQuery, parse_sql
 
 if TYPE_CHECKING:
     from scan_core.scan import Scan, Table

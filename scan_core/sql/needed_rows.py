@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
+from scan_core.sql.query import DIALECT
 from scan_core.sql.query_shape import (
     SelectShape,
     conjuncts,
@@ -20,7 +21,6 @@ from scan_core.sql.query_shape import (
     substituted,
     why_not_sliced,
 )
-from scan_core.sql.query_tree import DIALECT
 from scan_core.sql.sql_functions import is_row_wise
 
 _RESULT = "_result"

@@ -1,4 +1,7 @@
-"""A query as it was written: the tables that it names, the columns that it needs of them, and its text over views."""
+"""A query as it was written: the tables that it names, the columns that it needs of them, and its text over views.
+
+Also its syntax tree with qualified columns, known types and inlined CTEs, on which the other modules of this folder work.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,13 +11,35 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.scope import traverse_scope
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.schema import MappingSchema
+from sqlglot.tokens import TokenType
 
 from scan_core.expr.parse import require_bounded
 from scan_core.model.errors import OptionError, PredicateError
-from scan_core.model.schema import ListType, MapType, NestedField, Schema
-from scan_core.sql.query_tree import DIALECT, qualified, takes_all_columns, traceable
-from scan_core.sql.sql_functions import unrepeatable
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, Type
+from scan_core.sql.sql_functions import join_kind, unrepeatable, why_not_understood
+
+DIALECT = "spark"
+RESERVED = frozenset({"_keys", "_out"})
+"""Names that queries built here give to their sources."""
+_UNNAMED = "_nevermore_unnamed_"
+_STAR = "_nevermore_star_"
+"""Stands for a column called `*`: sqlglot takes a table that has one for a table with unknown columns."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = frozenset(sqlglot.Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS)
+_TYPES = {
+    "long": "bigint",
+    "timestamptz": "timestamp",
+    "timestamp": "timestamp_ntz",
+    "timestamptz_ns": "timestamp",
+    "timestamp_ns": "timestamp_ntz",
+    "uuid": "string",
+    "fixed": "binary",
+}
+"""Iceberg's type names that differ from Spark's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +252,281 @@ def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
         named = [f.name for f, holder in zip(path, holders, strict=False) if not isinstance(holder, ListType | MapType)]
         if not isinstance(holders[-2], ListType | MapType):
             yield ".".join(named)
+
+
+def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
+    """Qualify every column with its source and expand every star; None where either is in doubt.
+
+    Tables have names of one part, the keys of `schemas`.
+    """
+    shapes = {
+        table: {_STAR if f.name == "*" else f.name.lower(): _sql_type(f.type) for f in schema.fields}
+        for table, schema in schemas.items()
+    }
+    if _STAR in sql or any(f.name.lower() == _STAR for schema in schemas.values() for f in schema.fields):
+        return None
+    try:
+        parsed = sqlglot.parse_one(sql, dialect=DIALECT)
+        _rename(parsed, "*", _STAR)
+        # where a name may mean another column than sqlglot finds, tracing would follow the wrong column
+        if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
+            return None
+        _name_expressions(parsed)
+        known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
+        if _takes_aliases_for_columns(parsed, known):
+            return None
+        tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
+        tree = annotate_types(tree, schema=known, dialect=DIALECT)
+        if _has_captured_columns(tree, shapes) or _has_members_of_plain_columns(tree):
+            return None
+        _rename(tree, _STAR, "*")
+        _quote_names(tree)
+    except (SqlglotError, RecursionError):
+        return None
+    return tree if isinstance(tree, exp.Query) else None
+
+
+_OWN_ALIAS = "nevermore_own_alias"
+"""Marks columns that have the name of an alias of their own SELECT."""
+
+
+def _takes_aliases_for_columns(tree: exp.Expression, known: MappingSchema) -> bool:
+    """Whether a name in WHERE is that of an alias of its own SELECT, and of no column there.
+
+    sqlglot takes it for the alias. Spark does not: it is a column around the sub-query, as `cid` of `o` in
+    `from o where exists (select n as cid from l where cid = 1)`.
+    """
+    if not _mark_own_aliases(tree):
+        return False
+    tree = qualify(
+        tree.copy(), schema=known, dialect=DIALECT, quote_identifiers=False, expand_alias_refs=False,
+        validate_qualify_columns=False,
+    )  # fmt: skip
+    for column in tree.find_all(exp.Column):
+        if column.meta.get(_OWN_ALIAS):
+            select = column.find_ancestor(exp.Select)
+            own = select.find_all(exp.From, exp.Join, exp.Lateral) if select else ()
+            nodes = (node if isinstance(node, exp.Lateral) else node.this for node in own if node.parent is select)
+            if column.table not in {node.alias_or_name for node in nodes}:
+                return True
+    return False
+
+
+def _mark_own_aliases(tree: exp.Expression) -> bool:
+    """Mark the columns without a source in WHERE that have the name of an alias of their SELECT; False if there are none."""
+    is_any = False
+    for select in tree.find_all(exp.Select):
+        where = select.args.get("where")
+        aliases = {e.alias.lower() for e in select.expressions if isinstance(e, exp.Alias)}
+        for column in where.find_all(exp.Column) if where and aliases else ():
+            is_own = not column.table and column.name.lower() in aliases and column.find_ancestor(exp.Select) is select
+            if is_own:
+                column.meta[_OWN_ALIAS] = is_any = True
+    return is_any
+
+
+def _has_captured_columns(tree: exp.Expression, shapes: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a column was resolved to an inner source of the same name, as `cid` of `o` in `from o where (select x from l o where cid = 1)`."""
+    for scope in traverse_scope(tree):
+        for column in scope.find_all(exp.Column):
+            source = scope.sources.get(column.table)
+            known = (
+                source.expression.named_selects
+                if isinstance(source, Scope)
+                else shapes.get(source.name)
+                if source
+                else None
+            )
+            if known is not None and "*" not in known and column.name.lower() not in {name.lower() for name in known}:
+                return True
+    return False
+
+
+def _rename(tree: exp.Expression, old: str, new: str) -> None:
+    for identifier in tree.find_all(exp.Identifier):
+        if identifier.name == old:
+            identifier.set("this", new)
+
+
+def _quote_names(tree: exp.Expression) -> None:
+    """Quote the names that need it: the column names of an expanded star come from no text."""
+    for identifier in tree.find_all(exp.Identifier):
+        name = identifier.name
+        if not _PLAIN_NAME.fullmatch(name) or name.upper() in _KEYWORDS:
+            identifier.set("quoted", True)
+
+
+def _renames_columns(tree: exp.Expression) -> bool:
+    """Whether columns of tables are renamed in the text, so that a name may refer to another column."""
+    aliases = (table.args.get("alias") for table in tree.find_all(exp.Table))
+    computed = (node for node in tree.find_all(exp.Anonymous) if node.name.lower() == "identifier")
+    return any(alias is not None and alias.columns for alias in aliases) or next(computed, None) is not None
+
+
+def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
+    """Whether sqlglot resolves names differently from Spark, or loses the information to tell.
+
+    Pipes become common table expressions, and NATURAL an alias. In a semi or anti join with USING the column is that of
+    the left side, and `*` puts the columns of USING first.
+    """
+    quoted = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
+    for token in sqlglot.tokenize(sql, dialect=DIALECT):
+        is_natural = token.text.upper() == "NATURAL" and token.token_type not in quoted
+        if is_natural or token.token_type is TokenType.PIPE_GT:
+            return True
+    joins = [join for join in tree.find_all(exp.Join) if join.args.get("using")]
+    has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
+    return bool(joins) and (has_star or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
+
+
+def _has_members_of_plain_columns(tree: exp.Expression) -> bool:
+    """Whether `a.b` was taken for a member of a column `a` that has none, as it is the column `b` of another source `a`.
+
+    sqlglot does so with sources that it does not see where the column stands, as those of semi joins.
+    """
+    roots = (dot.this for dot in tree.find_all(exp.Dot) if isinstance(dot.this, exp.Column))
+    return any(not root.is_type(*_WITH_MEMBERS) for root in roots)
+
+
+_WITH_MEMBERS = (exp.DType.UNKNOWN, exp.DType.STRUCT, exp.DType.ARRAY, exp.DType.MAP, exp.DType.VARIANT)
+
+
+def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bool:
+    """Whether `a.b` in a sub-query or semi join may be a member of a column `a`, not a column of another source `a`."""
+    is_half = any(join_kind(join) in {None, "SEMI", "ANTI"} for join in tree.find_all(exp.Join))
+    is_inner = any(isinstance(query.parent, exp.Exists | exp.In | exp.Subquery) for query in tree.find_all(exp.Query))
+    if not is_half and not is_inner:
+        return False
+    nested = {f.name.lower() for s in schemas.values() for f in s.fields if not isinstance(f.type, PrimitiveType)}
+    columns = nested | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    return any(source.alias_or_name.lower() in columns for source in tree.find_all(exp.Table, exp.Subquery))
+
+
+def _name_expressions(tree: exp.Expression) -> None:
+    """Name unnamed expressions: Spark makes a name from their text, which must not be taken for an inner column."""
+    for select in tree.find_all(exp.Select):
+        for number, expression in enumerate(select.expressions):
+            inner = expression.unnest()
+            if isinstance(inner, exp.Alias | exp.Aliases | exp.Column | exp.Dot | exp.Star) or inner.is_star:
+                continue
+            if isinstance(inner, exp.Explode | exp.Inline | exp.Stack):  # generators name their own columns
+                continue
+            expression.replace(exp.alias_(expression.copy(), f"{_UNNAMED}{number}"))
+
+
+def takes_all_columns(tree: exp.Expression) -> bool:
+    """Whether a qualified query uses columns that it does not name.
+
+    That is a star that was not expanded, as in `struct(*)`, or a pivot, which groups by all other columns.
+    """
+    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
+    return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
+
+
+def traceable(tree: exp.Query) -> exp.Query | str:
+    """Prepare a qualified query for tracing, or return the reason why it cannot be traced.
+
+    CTEs are inlined, and every source gets a name of its own.
+    """
+    flat = inlined(tree)
+    if flat is None:
+        return "a common table expression that refers to itself, or names its columns, is not understood"
+    if takes_all_columns(flat):
+        return "columns that are not named are not understood"
+    if (reason := why_not_understood(flat)) is not None:
+        return reason
+    return flat if _name_sources_apart(flat) else "the SQL has names that can mean several columns"
+
+
+def _name_sources_apart(tree: exp.Query) -> bool:
+    """Make source names unique across SELECTs; False where a column's source is not certain.
+
+    A name refers to the nearest SELECT that has such a source. It is not looked up beyond a sub-query in FROM.
+    """
+    scopes = traverse_scope(tree)
+    owners: list[tuple[exp.Column, exp.Expression]] = []
+    for scope in scopes:
+        if _sources_of(scope) is None:
+            return False
+        for column in scope.find_all(exp.Column):
+            if not column.table and isinstance(
+                column.find_ancestor(exp.Order, exp.Sort, exp.Query), exp.Order | exp.Sort
+            ):
+                continue  # a column of the result itself
+            found = _owner_of(column, scope)
+            if found is None:
+                return False
+            owners.append((column, found))
+    names: dict[int, str] = {}
+    taken = set(RESERVED)
+    for scope in reversed(scopes):  # outermost first, so that those keep their names
+        for name, node in (_sources_of(scope) or {}).items():
+            free, number = name, 1
+            while free in taken:
+                number += 1
+                free = f"{name}_{number}"
+            taken.add(free)
+            names[id(node)] = free
+            columns = node.args["alias"].columns if isinstance(node, exp.Lateral) else None
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(free), columns=columns))
+    for column, node in owners:
+        column.set("table", exp.to_identifier(names[id(node)]))
+    return True
+
+
+def _sources_of(scope: Scope) -> dict[str, exp.Expression] | None:
+    """Sources of a SELECT by name; None where two share a name."""
+    select = scope.expression
+    if not isinstance(select, exp.Select):
+        return {}
+    first = select.args.get("from_") or select.args.get("from")
+    nodes = [part.this for part in ([first] if first else []) + (select.args.get("joins") or [])]
+    nodes += select.args.get("laterals") or []
+    found = {node.alias_or_name: node for node in nodes}
+    return found if len(found) == len(nodes) and "" not in found else None
+
+
+def _owner_of(column: exp.Column, scope: Scope) -> exp.Expression | None:
+    """The source of a column: in its own SELECT or, for a sub-query in an expression, in a SELECT around it."""
+    name, at = column.table, scope
+    while name not in (sources := _sources_of(at) or {}):
+        if not (at.is_subquery or at.is_udtf) or at.parent is None:
+            return None
+        at = at.parent
+    return sources[name]
+
+
+def inlined(tree: exp.Query) -> exp.Query | None:
+    """Replace each reference to a common table expression by its query; None if one refers to itself."""
+    # rows of a recursive one depend on rows of any earlier step; an alias with columns renames them
+    if any(node.args.get("recursive") for node in tree.find_all(exp.With)) or any(
+        cte.args["alias"].columns for cte in tree.find_all(exp.CTE)
+    ):
+        return None
+    found = _inlined(tree.copy(), {})
+    return found if isinstance(found, exp.Query) else None
+
+
+def _inlined(node: exp.Expression, known: Mapping[str, exp.Expression]) -> exp.Expression:
+    clause = node.args.get("with_") or node.args.get("with")
+    if isinstance(node, exp.Query) and clause is not None:
+        known = dict(known)
+        for cte in clause.expressions:
+            known[cte.alias.lower()] = _inlined(cte.this, known)
+        for name in node.args.keys() & {"with_", "with"}:
+            node.set(name, None)
+    if isinstance(node, exp.Table) and not node.text("db") and node.name.lower() in known:
+        alias = exp.TableAlias(this=exp.to_identifier(node.alias_or_name))
+        return exp.Subquery(this=known[node.name.lower()].copy(), alias=alias)
+    for name, value in list(node.args.items()):
+        if isinstance(value, exp.Expression):
+            node.set(name, _inlined(value, known))
+        elif isinstance(value, list):
+            node.set(name, [_inlined(v, known) if isinstance(v, exp.Expression) else v for v in value])
+    return node
+
+
+def _sql_type(kind: Type) -> str:
+    if not isinstance(kind, PrimitiveType):
+        return "UNKNOWN"
+    return _TYPES.get(kind.name, str(kind).replace(" ", ""))

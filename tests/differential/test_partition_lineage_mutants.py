@@ -7,7 +7,7 @@ import pytest
 from sqlglot import exp
 
 from pipelines.publish import partition_lineage
-from scan_core.sql import query_shape, query_tree
+from scan_core.sql import query, query_shape
 from scan_core.sql.sql_functions import join_kind
 from tests.differential.test_partition_lineage import check
 
@@ -110,7 +110,7 @@ def _what_is_joined_keeps_rows_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def _names_may_be_hidden(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(query_tree, "_name_sources_apart", lambda _: True)
+    patch.setattr(query, "_name_sources_apart", lambda _: True)
 
 
 @pytest.mark.slow

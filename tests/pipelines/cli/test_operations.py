@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import scan_core
+from pipelines.cli.watch import CheckRound
 from pipelines.config.project import load
 from pipelines.errors import PipelineError
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
@@ -21,7 +22,6 @@ from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.ingest import quarantine_replay
 from pipelines.maintain import replay
-from pipelines.maintain.regular_checks import CheckRound
 from pipelines.publish.state import PARTITIONS, SOURCE
 from scan_core import NestedField, PrimitiveType
 

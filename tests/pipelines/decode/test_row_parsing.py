@@ -15,9 +15,9 @@ from pipelines.decode import image
 from pipelines.decode.column_types import InferenceOptions, infer
 from pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, placeholder_patterns, typed
 from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.jsonscan.double_kernels import parse_doubles
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
+from pipelines.jsonscan.text_kernels import parse_doubles
 
 PLACEHOLDER = "__debezium_unavailable_value"
 TYPES = {

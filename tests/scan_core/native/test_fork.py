@@ -13,8 +13,8 @@ import pytest
 from scan_core.deletes.indexes import DeleteCache
 from scan_core.files.parquet.file_layout import FOOTERS, file_columns
 from scan_core.io import cache, catalog
-from scan_core.io.disk_cache import disk_cache
 from scan_core.io.location import Location
+from scan_core.io.object_store import disk_cache
 from scan_core.io.private_files import spill_folder
 from scan_core.joins import key_set
 from scan_core.joins.column_keys import KeyField

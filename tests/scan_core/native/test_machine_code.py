@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.jsonscan.document_kernels import split_frames
+from pipelines.jsonscan.object_kernels import split_frames
 from pipelines.jsonscan.value_kernels import skip_value
 from scan_core.model.errors import ScanError
 from scan_core.model.options import ScanOptions
@@ -221,8 +221,8 @@ def test_without_numba_and_without_a_file_the_error_says_what_is_missing(monkeyp
     monkeypatch.setattr(machine_code, "find_spec", lambda _name: None)
     monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([]))
-    with pytest.raises(ScanError, match="document_kernels must be made here, but Numba is not installed"):
-        machine_code.load_kernels("pipelines.jsonscan.document_kernels")
+    with pytest.raises(ScanError, match="object_kernels must be made here, but Numba is not installed"):
+        machine_code.load_kernels("pipelines.jsonscan.object_kernels")
 
 
 def test_kernels_declare_themselves_and_machine_code_imports_none() -> None:

@@ -12,7 +12,7 @@ from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateEr
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, arrow_type
 from scan_core.model.table_metadata import TableMetadata
-from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
+from scan_core.read.projection import METADATA_IDS, metadata_fields
 
 if TYPE_CHECKING:
     from scan_core.expr.bound import BoundExpr
