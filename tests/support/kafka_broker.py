@@ -3,12 +3,14 @@
 Its jars come from Maven Central, by the Ivy that PySpark ships, once per user and version.
 """
 
+import base64
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -139,7 +141,8 @@ class KafkaBroker:
         properties = self.folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         if not self._cluster:
-            self._cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
+            # An identifier as Kafka's own tool makes it, which would start another JVM; none begins with a dash.
+            self._cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
             self._java("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties))
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(self._command("kafka.Kafka", str(properties)), stdout=log, stderr=log)
