@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,24 @@ BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
 """For the tests that are quick enough to run on both servers at every change."""
 
 
+@pytest.fixture(scope="session")
+def running() -> Iterator[Callable[[str], MysqlServer]]:
+    """The server of a kind, which runs from when it is first asked for until the process ends."""
+    with ExitStack() as stack:
+        known: dict[str, MysqlServer] = {}
+
+        def of_kind(kind: str) -> MysqlServer:
+            if kind not in known:
+                known[kind] = stack.enter_context(mysql_server(kind))
+            return known[kind]
+
+        yield of_kind
+
+
 @pytest.fixture(scope="session", params=["mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
-def server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
-    with mysql_server(request.param) as running:
-        yield running
+def server(request: pytest.FixtureRequest, running: Callable[[str], MysqlServer]) -> MysqlServer:
+    """A server; pytest ends a fixture with parameters whenever the parameter changes, which it does in every file."""
+    return running(request.param)
 
 
 class Shop:
