@@ -185,7 +185,7 @@ def _native(
             whole = [file for file in of if not alike[file.path].has_deletes]
             frames = [read_files(spark, whole, reading, context)] if whole else []
             for some in alike_in_size([file for file in of if alike[file.path].has_deletes]):
-                rows = read_files(spark, some, reading, context)
+                rows = read_files(spark, some, reading, context, with_row_index=True)
                 frames.append(_drop_when_run(rows, some, [alike[file.path] for file in some], context, reports))
             for frame in frames:
                 yield _with_literals(

@@ -413,7 +413,8 @@ def _stored_columns(path: str, schema: pa.Schema, wanted: Sequence[NestedField])
     stored: dict[int, StoredColumn] = {}
     if (name := _find_by_name(list(schema), wanted, stored)) is not None:
         return f"{path} has several columns that Spark finds under the name {name!r}"
-    if taken := next((column.name for column in stored.values() if column.name.lower() in _TAKEN), None):
+    hidden = [field.name for field in schema if field.name.lower() == ROW_INDEX]  # Spark would read it
+    if taken := next((x for x in (*hidden, *(c.name for c in stored.values())) if x.lower() in _TAKEN), None):
         return f"{path} has a column {taken!r}, a name that reading with Spark needs for itself"
     return tuple(stored.values())
 
@@ -696,24 +697,28 @@ def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: in
 MAX_PLANNED_FILES = 16
 """Each is a branch evaluated per row, and the JVM does not compile methods of more than 8,000 bytes of bytecode."""
 
-KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
-_TAKEN = frozenset({"_metadata", KEY, _ROWS, _WORDS, _INDEX})
+ROW_INDEX = "_tmp_metadata_row_index"
+"""Spark's Parquet reader fills a long of this name with the number of the row in its file.
+
+`_metadata.row_index` has the same number, but Spark then boxes it in a struct that it makes for each row.
+"""
+KEY, _ROWS, _WORDS = "__nevermore_key", "__nevermore_rows", "__nevermore_words"
+_TAKEN = frozenset({"_metadata", KEY, _ROWS, _WORDS, ROW_INDEX})
 """Columns that locate a row: Spark's hidden `_metadata` is available unless the data has a column of that name."""
 _IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
-    f"case when {_ROWS} is null or ({_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
+    f"case when {_ROWS} is null or ({ROW_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
     f"then {_FAIL.format(what='a row of the file', value=KEY)} else {_WORDS} is null or "
-    f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({_INDEX}, 6) & 1023', index=_INDEX)} end"
+    f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({ROW_INDEX}, 6) & 1023', index=ROW_INDEX)} end"
 )
-_KEEP_BY_PLACE = _IS_CLEAR.format(words=_WORDS, word=f"{KEY} + shiftright({_INDEX}, 6)", index=_INDEX)
-_NO_PLACE = _FAIL.format(what="the row of a data file at position", value="_metadata.row_index")
+_NO_PLACE = _FAIL.format(what="the row of a data file at position", value=ROW_INDEX)
 _WORD_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _BITS = pa.schema([pa.field(_ROWS, pa.int32(), nullable=False), pa.field(_WORDS, _WORD_LIST)])
 _CHUNKS_SHIFT = 20
 """A file of 2**20 chunks has 68 billion rows."""
-KEY_BY_SIZE = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
-KEY_BY_PATH = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
+KEY_BY_SIZE = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright({ROW_INDEX}, {CHUNK_SHIFT})"
+KEY_BY_PATH = f"concat_ws('#', _metadata.file_path, shiftright({ROW_INDEX}, {CHUNK_SHIFT}))"
 """What tells the chunk of a row: the size of its file where sizes differ, as numbers are looked up faster, else its path."""
 
 
@@ -724,34 +729,59 @@ def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
     return [some for some in (apart, [file for file in files if sizes[file.size_bytes] > 1]) if some]
 
 
-def drop_dead_rows(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -> DataFrame:
-    """Drop the rows that a bit marks as dead.
+def are_planned(files: Sequence[NativeFile], limits: NativeLimits) -> bool:
+    """Whether the bits of files, all with dead rows, are embedded in the query plan."""
+    return len(files) <= MAX_PLANNED_FILES and sum(file.dead.num_rows // 8 for file in files) <= limits.plan_bytes
 
-    All files must have dead rows. Either all sizes are distinct, or every file shares its size with another.
+
+def _read_beside(
+    whole: Sequence[NativeFile], touched: Sequence[NativeFile], limits: NativeLimits
+) -> tuple[NativeFile, ...]:
+    """Those of the files without dead rows that are read in the scan of those with some; sizes tell them apart.
+
+    That spares a union, through which Spark copies each row. In exchange, rows of these files are tested as well, so they must not
+    be the greater part.
+    """
+    sizes = {file.size_bytes for file in touched}
+    found = tuple(file for file in whole if file.size_bytes not in sizes)
+    is_small = len(found) <= MAX_PLANNED_FILES and sum(file.size_bytes for file in found) <= sum(sizes)
+    return found if is_small and len(sizes) == len(touched) and are_planned(touched, limits) else ()
+
+
+def drop_dead_rows(
+    rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits, whole: Sequence[NativeFile] = ()
+) -> DataFrame:
+    """Drop the rows that a bit marks as dead, and the row index.
+
+    All files must have dead rows. Either all sizes are distinct, or every file shares its size with another. Rows of files in
+    `whole`, which have none and other sizes, are kept.
     """
     sizes = {file.size_bytes for file in files}
     if len(sizes) < len(files):
         return _drop_by_path(rows, files)
-    if len(files) <= MAX_PLANNED_FILES and sum(file.dead.num_rows // 8 for file in files) <= limits.plan_bytes:
-        return _drop_by_place(rows, files)
+    if are_planned(files, limits):
+        return _drop_by_place(rows, files, whole)
     return _drop_by_size(rows, files)
 
 
-def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile], whole: Sequence[NativeFile]) -> DataFrame:
     """Conditions are SQL text here and below, because classic sessions call the JVM once per Column object."""
     parts: list[npt.NDArray[np.int64]] = []
     branches = []
     first = 0
     for file in files:
-        is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {file.dead.num_rows}L"
+        is_of_file = f"_metadata.file_size = {file.size_bytes}L and {ROW_INDEX} < {file.dead.num_rows}L"
         branches.append(f"when {is_of_file} then {first}L")
         parts.append(file.dead.all_words)
         first += len(parts[-1])
     bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
-    place = f"case {' '.join(branches)} else {_NO_PLACE} end as {KEY}"
-    placed = rows.selectExpr("*", place, f"_metadata.row_index as {_INDEX}")
-    asked = placed.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
-    return asked.where(_KEEP_BY_PLACE).drop(KEY, _INDEX, _WORDS)
+    place = f"case {' '.join(branches)} else {_NO_PLACE} end"
+    keep = _IS_CLEAR.format(words=_WORDS, word=f"({place}) + shiftright({ROW_INDEX}, 6)", index=ROW_INDEX)
+    if whole:
+        sizes = ", ".join(f"{size}L" for size in sorted({file.size_bytes for file in whole}))
+        keep = f"case when _metadata.file_size in ({sizes}) then true else {keep} end"
+    asked = rows.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
+    return asked.where(keep).drop(ROW_INDEX, _WORDS)
 
 
 def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
@@ -783,9 +813,9 @@ def _drop_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[Na
 
 
 def keep_by_chunk(rows: DataFrame, key: str, bits: DataFrame) -> DataFrame:
-    """Drop the rows that `bits` marks, which has the columns of `bits_of` and the values of `key` for each chunk."""
-    placed = rows.selectExpr("*", f"{key} as {KEY}", f"_metadata.row_index as {_INDEX}")
-    return placed.join(bits.hint("broadcast"), KEY, "left").where(_KEEP_BY_CHUNK).drop(KEY, _INDEX, _ROWS, _WORDS)
+    """Drop the rows that `bits` marks, and the row index; `bits` has the columns of `bits_of` and the values of `key` for each chunk."""
+    placed = rows.selectExpr("*", f"{key} as {KEY}")
+    return placed.join(bits.hint("broadcast"), KEY, "left").where(_KEEP_BY_CHUNK).drop(KEY, ROW_INDEX, _ROWS, _WORDS)
 
 
 def bits_of(dead: DeadRows) -> pa.Table:
@@ -842,10 +872,13 @@ def native_dataframe(
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if not file.dead.num_dead]
         touched = [file for file in alike if file.dead.num_dead]
-        parts = [read_files(spark, whole, reading, context)] if whole else []
-        parts += [
-            drop_dead_rows(read_files(spark, some, reading, context), some, limits) for some in alike_in_size(touched)
-        ]
+        parts = []
+        for some in alike_in_size(touched):
+            beside = _read_beside(whole, some, limits)
+            whole = [file for file in whole if file not in beside]
+            rows = read_files(spark, [*some, *beside], reading, context, with_row_index=True)
+            parts.append(drop_dead_rows(rows, some, limits, beside))
+        parts += [read_files(spark, whole, reading, context)] if whole else []
         frames += [in_table_terms(part, reading, context, schema) for part in parts]
     if not frames:
         return spark.createDataFrame([], schema)
@@ -858,12 +891,19 @@ def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
 
 
 def read_files(
-    spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext
+    spark: SparkSession,
+    files: Sequence[NativeFile],
+    reading: FileReading,
+    context: ScanContext,
+    *,
+    with_row_index: bool = False,
 ) -> DataFrame:
-    """Read the columns that the files have, including dead rows."""
+    """Read the columns that the files have, and `ROW_INDEX` if it is asked for, including dead rows."""
     absent = {field_id for field_id, _ in reading.constants}
     stored = {column.field_id: column for column in reading.stored}
     schema = st.StructType([_file_field(c, stored) for c in read_columns(context) if c.field_id not in absent])
+    if with_row_index:
+        schema.add(ROW_INDEX, st.LongType())
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
     frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
     if (listed := _num_listed(frame)) != len(set(paths)):

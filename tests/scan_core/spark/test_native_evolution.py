@@ -147,7 +147,10 @@ def test_columns_of_any_name_are_read_natively_beside_one_that_was_renamed(
     assert sorted(tuple(row) for row in rows) == [(1, "a", since), (3, None, since)]
 
 
-@pytest.mark.parametrize("name", ["_metadata", pytest.param("_METADATA", marks=pytest.mark.slow), "__nevermore_key"])
+@pytest.mark.parametrize(
+    "name",
+    ["_metadata", pytest.param("_METADATA", marks=pytest.mark.slow), "__nevermore_key", "_tmp_metadata_row_index"],
+)
 def test_columns_that_reading_natively_needs_for_itself_are_read_by_tasks(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
@@ -159,6 +162,19 @@ def test_columns_that_reading_natively_needs_for_itself_are_read_by_tasks(
     builder.commit(builder.data({"id": [1, 2, 3], name: [{"file_size": 1, "row_index": n} for n in (1, 0, 2)]}))
     builder.commit(builder.equality_delete({"id": [2]}, ids=[1]))
     scan = scan_core.open_table(builder.metadata_path).scan()
+    with pytest.raises(OptionError, match="needs for itself"):
+        dataframe(spark, scan, reader="native")
+    assert sorted(row[0] for row in dataframe(spark, scan).collect()) == [1, 3]
+
+
+def test_a_file_that_has_a_column_by_which_spark_numbers_rows_is_read_by_tasks_even_if_it_is_not_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = [Column(1, "id", "int"), Column(2, "_TMP_metadata_row_index", "long")]
+    builder = TableBuilder(tmp_path / "t", columns)
+    builder.commit(builder.data({"id": [1, 2, 3], columns[1].name: [0, 0, 1]}))
+    builder.commit(builder.equality_delete({"id": [2]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan().select("id")
     with pytest.raises(OptionError, match="needs for itself"):
         dataframe(spark, scan, reader="native")
     assert sorted(row[0] for row in dataframe(spark, scan).collect()) == [1, 3]

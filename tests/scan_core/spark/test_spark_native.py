@@ -1,5 +1,6 @@
 """Spark's own Parquet reader with our deletes: equal to the scan, and loud where it would not be."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
-from scan_core.spark import native, reader_choice
+from scan_core.spark import frames, native, reader_choice
 from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.dead_row_index import index_built
@@ -122,6 +123,68 @@ def test_a_file_that_matches_no_bits_fails_the_query(
     monkeypatch.setattr(native, "file_size", lambda *_: next(sizes))
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
     with pytest.raises(PySparkException, match="has no delete bits"):
+        frame.collect()
+
+
+@pytest.mark.parametrize(
+    ("rows", "more_dead", "scans"),
+    [
+        ([500, 300, 30, 20], [], 1),
+        pytest.param([500, 300, 30, 20, 3000], [], 2, marks=pytest.mark.slow),  # most rows need no test
+        pytest.param([500, 300, 300, 20], [], 2, marks=pytest.mark.slow),  # sizes do not tell two files apart
+        pytest.param([500, 300, 300, 20], [30_001], 2, marks=pytest.mark.slow),
+    ],
+    ids=["few", "many", "one size", "dead rows in one size"],
+)
+def test_files_without_dead_rows_are_read_beside_those_with_some(
+    spark: SparkSession, tmp_path: Path, rows: list[int], more_dead: list[int], scans: int
+) -> None:
+    builder = TableBuilder(tmp_path / "t", _COLUMNS)
+    files = [
+        {"id": list(range(10_000 * (n + 1), 10_000 * (n + 1) + num)), "name": ["x"] * num} for n, num in enumerate(rows)
+    ]
+    builder.commit(*(builder.data(file) for file in files))
+    dead = [10_000, 10_063, 10_499, 20_000, 20_299, *more_dead]
+    builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, reader="native")
+    assert _ids(frame) == [i for file in files for i in file["id"] if i not in dead]
+    assert _ids(frame.where("id % 100 in (0, 63, 99)")) == [
+        i for file in files for i in file["id"] if i % 100 in (0, 63, 99) and i not in dead
+    ]
+    assert frame.count() == scan.count()
+    names = frame.select("name")
+    names.collect()  # which ends Spark's planning
+    assert len(re.findall(r"Relation .* parquet", names._jdf.queryExecution().optimizedPlan().toString())) == scans
+    plan = names._jdf.queryExecution().executedPlan().toString()
+    assert "struct(row_index" not in plan  # Spark would make it for each row
+    assert re.search(r"\*\(\d+\) Filter", plan)  # compiled
+
+
+@pytest.mark.slow
+def test_a_file_without_dead_rows_that_was_replaced_fails_the_query_of_its_scan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    builder = TableBuilder(tmp_path / "t", _COLUMNS)
+    builder.commit(*(builder.data({"id": [*range(num)], "name": ["x"] * num}) for num in (500, 20)))
+    builder.commit(builder.equality_delete({"id": [100]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    paths = [Path(task.data_file.path.removeprefix("file://")) for task in scan.plan().tasks]
+    small = min(paths, key=lambda path: path.stat().st_size)
+    inspected = native.inspect_files
+
+    def replaced(*args: Any, **options: Any) -> Any:
+        found = inspected(*args, **options)
+        other = TableBuilder(tmp_path / "other", _COLUMNS)
+        other.commit(other.data({"id": [*range(21)], "name": ["x"] * 21}))
+        (task,) = scan_core.open_table(other.metadata_path).scan().plan().tasks
+        Path(task.data_file.path.removeprefix("file://")).replace(small)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frames, "inspect_files", replaced)
+        frame = dataframe(spark, scan, reader="native")
+    with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
         frame.collect()
 
 
