@@ -108,9 +108,14 @@ def upgrade(table: "CatalogTable", version: int) -> None:
     """Upgrade a table to a later format version.
 
     Raises:
-        SourceError: PyIceberg cannot upgrade tables of this catalog to this version.
+        SourceError: PyIceberg cannot upgrade tables of this catalog to this version, or nobody can.
         CommitConflictError: another writer changed the table.
     """
+    if version not in {2, 3} or version < table.format_version:
+        raise SourceError(
+            f"table {'.'.join(table.name())} has format version {table.format_version} and cannot get version {version}: "
+            "versions go up to 3, and never back"
+        )
     if version > 2 and supports(table):
         if not swap_format_version(table, version, storage_of(table), metadata_location(table)):
             raise CommitConflictError(f"another writer changed {'.'.join(table.name())}")

@@ -23,7 +23,7 @@ from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from pipelines.iceberg.loaded_table import metadata_location, open_current, refresh
+from pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
 from pipelines.iceberg.manifests import NamedFiles
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
 from pipelines.iceberg.row_shape import distinct_rows, member
@@ -50,13 +50,13 @@ from pipelines.mirrors.table_shape import IDENTITY, KEY
 from pipelines.publish.query import published_query
 from pipelines.publish.state import SOURCE, STATE, PublishedState
 from scan_core import (
-    ColumnNotFoundError,
     DataFile,
     DeleteContent,
     DeleteFile,
     Expr,
     FileScanTask,
     Mask,
+    PredicateError,
     ScanMetrics,
     ScanOptions,
     Snapshot,
@@ -215,7 +215,8 @@ def erase(
 
     Raises:
         ConfigError: an unknown name.
-        SourceError: the table does not exist, or its change log has changes that the mirror does not have yet.
+        SourceError: the table does not exist or has another format version than 2 or 3, the change log lacks a column of the
+            condition, or it has changes that the mirror does not have yet.
         ScanError: the condition does not fit the table, or a file cannot be read.
         CommitConflictError: other writers kept changing a table; run again.
     """
@@ -336,6 +337,7 @@ class _Run:
         self._where = where
         self._show = show
         self._main = opened(catalog, name)
+        check_writable(self._main.handle)
         self._is_mirror = name not in config.published
         self._key = self._key_columns()
         self._published: dict[str, ErasedTable] = {}
@@ -434,19 +436,21 @@ class _Run:
         known, tested = null_is_unknown(self._where)
         try:
             yield from (batch for _, batch in _stored_rows(log, files, names, inside(side, known)))
-            if side != "after" or not tested:
-                return
-            whole = [tuple(".".join(name.parts).split(".")) for name in tested]
-            columns = pa.array({".".join(parts[:n]) for parts in whole for n in range(1, len(parts) + 1)}, pa.string())
-            found = _stored_rows(log, files, [*names, "unchanged"], inside(side, self._where))
-            for _, batch in found:
-                unsent = batch.column("unchanged")
-                lacks = pc.is_in(unsent.flatten(), columns)
-                rows = self._null_free(pa.table(batch.select([n for n in names if n.startswith("after.")])))
-                rows[np.asarray(pc.list_parent_indices(unsent).filter(lacks), np.int64)] = False
-                yield batch.select(names).filter(pa.array(rows))
-        except ColumnNotFoundError:  # a column that only the mirror has
+        except PredicateError as error:
+            raise SourceError(
+                f"{self._name}: the condition cannot be looked for in {change_log_name(self._name)}, which has the older rows: {error}; "
+                f"name the rows by columns that it has, such as the key {', '.join(self._key)}"
+            ) from error
+        if side != "after" or not tested:
             return
+        whole = [tuple(".".join(name.parts).split(".")) for name in tested]
+        columns = pa.array({".".join(parts[:n]) for parts in whole for n in range(1, len(parts) + 1)}, pa.string())
+        for _, batch in _stored_rows(log, files, [*names, "unchanged"], inside(side, self._where)):
+            unsent = batch.column("unchanged")
+            lacks = pc.is_in(unsent.flatten(), columns)
+            rows = self._null_free(pa.table(batch.select([n for n in names if n.startswith("after.")])))
+            rows[np.asarray(pc.list_parent_indices(unsent).filter(lacks), np.int64)] = False
+            yield batch.select(names).filter(pa.array(rows))
 
     def _sides(self, batch: pa.RecordBatch, sides: Sequence[str]) -> Iterator[pa.Table]:
         """The keys of changes: those sent, and those of the rows before and after."""

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import scan_core
-from pipelines.errors import CommitConflictError
+from pipelines.errors import CommitConflictError, SourceError
 from pipelines.iceberg.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
+from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.manifests import (
     EntryStatus,
     ManifestContent,
@@ -336,3 +337,12 @@ def test_partitions_of_nanoseconds_are_written(kind: str) -> None:
     listed = {"manifest_path": "m", "sequence_number": 1, "added_snapshot_id": 1}
     (found,) = read_manifest(data, listed, layout)
     assert found.data_file["partition"] == partition
+
+
+@pytest.mark.parametrize("version", [1, 2, 4])
+def test_format_versions_that_nobody_can_give_to_a_table_are_refused(tmp_path: Path, version: int) -> None:
+    table = new_table(catalog_in(tmp_path), {"id": "long"})
+    upgrade(table, 3)
+    with pytest.raises(SourceError, match=rf"shop\.t has format version 3 and cannot get version {version}: "):
+        upgrade(table, version)
+    assert (table.refresh(), table.format_version)[1] == 3

@@ -157,6 +157,28 @@ def test_any_condition_may_tell(plain: Project, where: str) -> None:
     assert set(emails(plain)) == {0, 1, 3, 5}
 
 
+def test_a_column_that_the_log_lacks_is_refused(plain: Project) -> None:
+    """Another tool renamed it: the values that were replaced are in the log alone, where nobody would look for them."""
+    with plain.table(NAME).update_schema() as change:
+        change.rename_column("email", "mail")
+    before = plain.snapshots()
+    with pytest.raises(
+        SourceError, match=r"looked for in change_log\.shop_people, .*no member 'mail'.* such as the key id"
+    ):
+        run(plain, "mail = 'person-1@example.org'")
+    assert plain.snapshots() == before
+
+
+def test_a_table_of_format_version_1_is_refused(tmp_path: Path) -> None:
+    project = Project(tmp_path, {NAME: {"key": ["id"]}})
+    catalog = open_catalog(load(tmp_path / "nevermore.yaml"))
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": pa.array([1, 2])})
+    catalog.create_table(NAME, rows.schema, properties={"format-version": "1"}).append(rows)
+    with pytest.raises(SourceError, match=r"shop\.people has format version 1; versions 2 and 3 are written"):
+        run(project, "id = 1")
+
+
 ABSENT = [
     "nick is null",
     "not nick is not null",
