@@ -104,10 +104,17 @@ def write_deletes(
     """Write equality-delete files of `keys`: the key columns, and the source columns of `spec` if it is partitioned.
 
     Under an unpartitioned spec the deletes apply to every file of the table (rule 4). File names begin with `prefix`.
+
+    Raises:
+        KeyError: `keys` lacks a key column, which would delete the rows that have NULL there.
     """
     if keys.num_rows == 0:
         return []
     key_schema = target.schema.select(tuple(sorted(key_ids)))
+    if missing := [name for name in key_schema.names if name not in keys.column_names]:
+        raise KeyError(
+            f"keys of deletes lack the column {', '.join(missing)}; they have {', '.join(keys.column_names)}"
+        )
     parts: Iterator[PartitionedRows]
     if spec.is_unpartitioned:
         parts = iter([PartitionedRows((None,) * len(spec.fields), "", conform(keys, key_schema))])

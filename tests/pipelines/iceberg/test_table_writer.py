@@ -158,3 +158,10 @@ def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
             act()
         assert error.value.errno == errno.ENOSPC
         assert str(error.value.filename).startswith(place)
+
+
+def test_deletes_without_a_key_column_are_refused(tmp_path: Path) -> None:
+    """A missing column is NULL in data files; in a delete file it would remove all rows that have NULL there."""
+    with pytest.raises(KeyError, match="keys of deletes lack the column sku; they have id"):
+        write_deletes(pa.table({"id": [1]}), target_in(tmp_path), UNPARTITIONED, [1, 2])
+    assert not list(tmp_path.rglob("*.parquet"))
