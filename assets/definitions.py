@@ -12,19 +12,20 @@ from assets.jobs import (
     check_schedule,
     compact_job,
     compact_schedule,
+    executor_of,
     ingest_job,
     ingest_schedule,
     jobs_by_time,
     publish_schedules,
     retention_job,
     retention_schedule,
+    retry,
+    retry_if_transient,
 )
-from assets.labels import labels
-from assets.materialized import change_log_metadata, mirror_metadata
+from assets.metadata import change_log_metadata, labels, mirror_metadata
 from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from assets.sensors import alert_sensors, new_events_sensor
-from assets.steps import executor_of, retry, retry_if_transient
 from checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
 from pipelines.config.project import Config, change_log_name, load, quarantine_name
 from pipelines.errors import ConfigError

@@ -31,7 +31,7 @@ from dagster._core.utils import make_new_backfill_id
 
 import scan_core
 from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
-from assets.materialized import OF_PARTITION
+from assets.metadata import OF_PARTITION
 from assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
 from pipelines.config.document import WORKSPACE, dagster_home
 from pipelines.config.project import Config, load

@@ -9,12 +9,17 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.jobs import INGEST_JOB, PUBLISH_JOB
-from assets.labels import formatted_sql, labels, preview_features
-from assets.materialized import partition_metadata, published_columns, refresh_metadata
+from assets.jobs import INGEST_JOB, PUBLISH_JOB, retry_if_transient
+from assets.metadata import (
+    formatted_sql,
+    labels,
+    partition_metadata,
+    preview_features,
+    published_columns,
+    refresh_metadata,
+)
 from assets.project import Project, mirror_key, published_key, table_pool
 from assets.sensors import TRIGGER
-from assets.steps import retry_if_transient
 from checks.asset_checks import SEVERITIES, check_metadata, fail
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import COMPLETE, partitions_text

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from scan_core.columns.conversion import public_batch, public_schema
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import MemoryBudget
 from scan_core.deletes.filter import open_delete_filter
 from scan_core.io.location import FileIOConfig
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests

@@ -1,13 +1,18 @@
-"""Feeds of MySQL's binary log: Canal and Maxwell.
+"""The binary logs of MySQL and MariaDB as changes: their row events, and the feeds of Canal and Maxwell in JSON.
 
-Each function turns the messages of one feed into changes; JSON itself is read in `jsonscan/`.
-
+Rows of their text protocol, which a load reads, are decoded like row events. The source puts a description of each table in front
+of the events (`described`). Values become text as the servers write it, and columns of the declared types. JSON itself is read in
+`jsonscan/`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -20,7 +25,9 @@ from pipelines.decode.events import (
     blank,
     broken_documents,
     counted,
+    loaded_rows,
     milliseconds,
+    no_order,
     op_codes,
     paths_of,
     refusal,
@@ -29,13 +36,17 @@ from pipelines.decode.events import (
     tombstones,
 )
 from pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
-from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
-from pipelines.decode.json_columns import integers, json_text
-from pipelines.formats.options import CanalOptions, MaxwellOptions
+from pipelines.decode.image import Columns, Nothing, ObjectImages, OverlaidImages
+from pipelines.decode.json_columns import integers, json_text, text
+from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.errors import SourceError
+from pipelines.formats import mysql_json_kernels as trees
+from pipelines.formats import mysql_kernels as rows
+from pipelines.formats.options import CanalOptions, MaxwellOptions, MysqlRowsOptions
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
-from scan_core import Mask
+from scan_core import Mask, Rows
 
 _CANAL_NAMES = (
     "data", "database", "es", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type",
@@ -46,6 +57,16 @@ _NO_ROWS = dict.fromkeys(
 )  # fmt: skip
 """Canal's other event types: DDL, and events without rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+
+HEADER = b"H"
+ROWS = b"L"
+"""First bytes of the descriptions of tables, and of rows that were selected."""
+PACKET_HEADER_BYTES = 4
+"""Of a row that was selected, in front of its values."""
+MAX_DIGITS = 38
+MAX_BYTES = 2**31 - 1
+_DOUBLE_BYTES = 9
+"""Of a double in JSON: its own, and at least one for its type."""
 
 
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
@@ -132,10 +153,10 @@ def _parsed(
     declared: list[Declared] = []
     repeated: list[int] = []
     broken: list[int] = []
-    for text in encoded.dictionary.to_pylist():
+    for written in encoded.dictionary.to_pylist():
         found = Declared()
         try:
-            found = parse(text)
+            found = parse(written)
         except RepeatedNameError:
             repeated.append(len(declared))
         except ValueError:  # numbers that no JSON parser accepts, such as 1e999
@@ -211,3 +232,365 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
 def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
     encoded = json_text(messages.column("primary_key_columns"))[0].fill_null("").dictionary_encode()
     return _parsed(encoded, lambda text: Declared(key=_key(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlColumn:
+    """A column of a table at some time.
+
+    Attributes:
+        name: its name.
+        type: as the server writes it, without what its values do not depend on: `bigint unsigned`, `decimal(10,2)`, `text`, `bytes`.
+        stored: how the binary log stores its values; see `mysql_kernels`.
+        size: bytes of values that all have as many, of a decimal's digits, or of the length in front of text.
+        scale: digits after the point, of decimals and seconds; bytes of BINARY.
+        letters: UTF-8 of the 256 characters, for text of one byte a character.
+        choices: of an enum or a set.
+    """
+
+    name: str
+    type: str
+    stored: int
+    size: int = 0
+    scale: int = 0
+    letters: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its values can be read."""
+        return self.stored not in {rows.REFUSED, rows.REFUSED_CHOICE}
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlTable:
+    """The description of a table at some time: its name as `database.table`, columns in order, and columns of its primary key."""
+
+    name: str
+    columns: tuple[MysqlColumn, ...]
+    key: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> Declared:
+        """Types and key of the table; columns that cannot be read have none."""
+        return Declared({c.name: column_type(c.type) for c in self.columns if c.is_readable}, self.key)
+
+
+@lru_cache(maxsize=4096)
+def column_type(name: str) -> ValueType:
+    """The value type of a column; text for times, which may be negative and longer than a day, and decimals of more than 38 digits."""
+    base, _, arguments = name.partition("(")
+    if base == "bytes":
+        return ValueType(pa.binary(), Encoding.HEX)
+    if base == "float":
+        return ValueType(pa.float32())
+    if base == "time" or (base == "decimal" and int(arguments.split(",")[0]) > MAX_DIGITS):
+        return ValueType(pa.string())
+    if base == "bit" and arguments != "1)":
+        return ValueType(pa.decimal128(20, 0) if arguments == "64)" else pa.int64())
+    if base == "timestamp":
+        return ValueType(pa.timestamp("us", "UTC"))
+    return mysql_type(name)
+
+
+def described(tables: Sequence[MysqlTable], kind: bytes = HEADER) -> bytes:
+    """The first document of a batch, with the descriptions of tables.
+
+    Events after it refer to them by number. With `kind` ROWS, rows of the text protocol follow, of one table.
+    """
+    document = [
+        [t.name, [[c.name, c.type, c.stored, c.size, c.scale, c.letters, c.choices] for c in t.columns], t.key]
+        for t in tables
+    ]
+    return kind + orjson.dumps(document)
+
+
+def event(number: int, seconds: int, what: bytes, body: bytes | memoryview = b"") -> bytes:
+    """A document of a batch: what an event does (`c`, `u`, `d`, `t`) to a table with the description of this number, and when."""
+    return b"".join((number.to_bytes(4, "little"), seconds.to_bytes(4, "little"), what, body))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Descriptions of tables as arrays over all columns; see `find_rows`."""
+
+    tables: tuple[MysqlTable, ...]
+
+    @cached_property
+    def columns(self) -> NDArray[np.int32]:
+        return np.array([len(t.columns) for t in self.tables], np.int32)
+
+    @cached_property
+    def first(self) -> NDArray[np.int32]:
+        return np.concatenate([np.zeros(1, np.int32), np.cumsum(self.columns, dtype=np.int32)])[: len(self.tables)]
+
+    def array(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
+        return np.array([getattr(c, name) for t in self.tables for c in t.columns], kind)
+
+    @cached_property
+    def what(self) -> NDArray[np.uint8]:
+        return self.array("stored", np.uint8)
+
+    @cached_property
+    def size(self) -> NDArray[np.int32]:
+        return self.array("size", np.int32)
+
+    @cached_property
+    def scale(self) -> NDArray[np.int32]:
+        return self.array("scale", np.int32)
+
+    @cached_property
+    def sets_of_letters(self) -> list[tuple[str, ...]]:
+        return list(dict.fromkeys(c.letters for t in self.tables for c in t.columns if c.letters))
+
+    @cached_property
+    def letters(self) -> NDArray[np.uint8]:
+        """UTF-8 of the characters of all sets: its length, and its bytes."""
+        found = np.zeros((256 * len(self.sets_of_letters) or 1, 1 + rows.GROWTH), np.uint8)
+        for at, letter in enumerate(letter for letters in self.sets_of_letters for letter in letters):
+            text = letter.encode()
+            found[at, 0] = len(text)
+            found[at, 1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
+        return found
+
+    @cached_property
+    def characters(self) -> NDArray[np.int32]:
+        return np.array(
+            [256 * self.sets_of_letters.index(c.letters) if c.letters else 0 for t in self.tables for c in t.columns],
+            np.int32,
+        )
+
+
+@lru_cache(maxsize=64)
+def _layout(header: bytes) -> _Layout:
+    return _Layout(
+        tuple(
+            MysqlTable(
+                name,
+                tuple(
+                    MysqlColumn(column, kind, stored, size, scale, tuple(letters), tuple(choices))
+                    for column, kind, stored, size, scale, letters, choices in columns
+                ),
+                tuple(key),
+            )
+            for name, columns, key in orjson.loads(header)
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _RowImages:
+    """Old or new rows of changes of several tables; changes that are taken together are of one description.
+
+    Attributes:
+        data: bytes of the events.
+        layout: descriptions.
+        version: description of each change.
+        op: what the event of each change does.
+        event: begin of the event of each change.
+        at: position of the row of each change, 0 without one.
+        is_new: whether these are the new rows.
+    """
+
+    data: NDArray[np.uint8]
+    layout: _Layout
+    version: NDArray[np.int64]
+    op: NDArray[np.uint8]
+    event: NDArray[np.int32]
+    at: NDArray[np.int32]
+    is_new: bool
+
+    def take(self, wanted: Rows) -> Columns:
+        """See `ImageSource`."""
+        numbers = np.unique(self.version[wanted])
+        number = int(numbers[0]) if len(numbers) else 0
+        layout, table = self.layout, self.layout.tables[number] if len(numbers) else MysqlTable("", ())
+        columns = slice(int(layout.first[number]), int(layout.first[number]) + len(table.columns))
+        shape = len(table.columns), len(wanted)
+        start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
+        status = np.empty(len(wanted), np.int8)
+
+        def read(out: NDArray[np.uint8]) -> int:
+            return int(
+                rows.read_rows(
+                    self.data, self.op[wanted], self.event[wanted], self.at[wanted],
+                    layout.what[columns], layout.size[columns], layout.scale[columns], layout.characters[columns],
+                    layout.letters, start, end, kind, status, out, int(self.is_new),
+                )
+            )  # fmt: skip
+
+        room = read(np.zeros(0, np.uint8))
+        if len(self.data) + room > MAX_BYTES:
+            raise SourceError(
+                f"rows of {table.name} that were changed together take more than 2 GiB as text: lower memory_limit"
+            )
+        out = np.empty(room + 1, np.uint8)
+        parts = [self.data, out[: read(out)]]
+        for at, column in enumerate(table.columns):
+            if column.stored in {rows.FLOAT, rows.DOUBLE, rows.CHOICE, rows.CHOICES}:
+                _with_texts(parts, column, start[at], end[at], kind[at])
+            elif column.stored == rows.TREE:
+                _with_json(parts, f"{table.name}.{column.name}", start[at], end[at], kind[at])
+        return Members(np.concatenate(parts), tuple(c.name for c in table.columns), start, end, kind, status)
+
+
+def _with_texts(
+    parts: list[NDArray[np.uint8]],
+    column: MysqlColumn,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> None:
+    """Add the text of numbers with a fraction, enums and sets, to which their spans point then."""
+    given = np.flatnonzero(kind > kernels.NULL)
+    if not len(given):
+        return
+    stored = parts[0][start[given][:, None] + np.arange(column.size)]
+    if column.stored in {rows.FLOAT, rows.DOUBLE}:
+        numbers = np.ascontiguousarray(stored).view("<f4" if column.stored == rows.FLOAT else "<f8").ravel()
+        texts = pa.array(numbers).cast(pa.string())
+    else:
+        whole = np.zeros((len(given), 8), np.uint8)
+        whole[:, : column.size] = stored
+        codes = whole.view("<u8").ravel()
+        if column.stored == rows.CHOICE:
+            texts = pa.array(("", *column.choices), pa.string()).take(pa.array(codes))
+        else:
+            distinct, inverse = np.unique(codes, return_inverse=True)
+            sets = [
+                ",".join(c for bit, c in enumerate(column.choices) if code >> bit & 1) for code in distinct.tolist()
+            ]
+            texts = pa.array(sets, pa.string()).take(pa.array(inverse.ravel()))
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    base = sum(map(len, parts))
+    start[given], end[given] = base + places[:-1], base + places[1:]
+    parts.append(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
+
+
+def _with_json(
+    parts: list[NDArray[np.uint8]],
+    name: str,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> None:
+    """Add the text of JSON values, to which their spans point then.
+
+    Raises:
+        SourceError: a value is none of JSON.
+    """
+    given = kind == kernels.STRING
+    frames = np.zeros((trees.MAX_DEPTH, trees.FRAME), np.int64)
+    scratch = np.zeros(trees.SCRATCH_BYTES, np.uint8)
+    ends = np.zeros(len(start) + 1, np.int32)
+
+    def write(
+        out: NDArray[np.uint8], doubles: NDArray[np.uint64], digits: NDArray[np.uint8], digit_ends: NDArray[np.int32]
+    ) -> int:
+        size = trees.write_trees(parts[0], start, end, given, out, ends, doubles, digits, digit_ends, frames, scratch)
+        if size < 0:
+            raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+        return int(size)
+
+    nothing = np.zeros(0, np.uint8)
+    doubles = np.zeros(int((end[given] - start[given]).sum()) // _DOUBLE_BYTES + 1, np.uint64)
+    write(nothing, doubles, nothing, np.zeros(0, np.int32))
+    if ends[-1] > len(doubles):
+        raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+    texts = pa.array(doubles[: ends[-1]].view(np.float64)).cast(pa.string())
+    _, offsets, data = texts.buffers()
+    digits = np.frombuffer(data, np.uint8) if data is not None and len(data) else nothing
+    places = np.frombuffer(offsets, np.int32)[: len(texts) + 1] if len(texts) else np.zeros(0, np.int32)
+    out = np.zeros(write(nothing, doubles, digits, places), np.uint8)
+    write(out, doubles, digits, places)
+    base = sum(map(len, parts))
+    start[given] = base + np.concatenate([np.zeros(1, np.int32), ends[:-2]])[given] if len(start) else 0
+    end[given] = base + ends[:-1][given]
+    parts.append(out)
+
+
+def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
+    """Decode a batch of row events, which begins with the description of its tables.
+
+    Raises:
+        SourceError: the first document does not describe tables.
+    """
+    documents = from_binary(raw.documents)
+    data, start, end = documents.data, documents.start, documents.end
+    first = data[start[0] : end[0]].tobytes()
+    if first[:2] not in {HEADER + b"[", ROWS + b"["}:
+        raise SourceError(
+            "mysql-rows is what MySQL sends to a replication client, not a format of files: source: {type: mysql}"
+        )
+    layout = _layout(first[1:])
+    if first[:1] == ROWS:
+        return _selected_rows(layout, data, start[1:], end[1:])
+    count = len(documents) - 1
+    start, end = np.ascontiguousarray(start[1:]), np.ascontiguousarray(end[1:])
+    broken = np.zeros(count, np.bool_)
+
+    def find(room: int) -> tuple[int, list[NDArray[np.int32]]]:
+        found = [np.zeros(room, np.int32) for _ in range(3)]
+        what, size, scale = layout.what, layout.size, layout.scale
+        return (
+            int(rows.find_rows(data, start, end, layout.first, layout.columns, what, size, scale, *found, broken)),
+            found,
+        )
+
+    num_rows, _ = find(0)
+    _, (of, old, new) = find(num_rows)
+    begin = start[of]
+    op = data[begin + rows.HEADER_BYTES - 1] if num_rows else np.zeros(0, np.uint8)
+    header = np.ascontiguousarray(data[begin[:, None] + np.arange(8)]).view("<u4") if num_rows else np.zeros((0, 2))
+    version = header[:, 0].astype(np.int64)
+    times = pa.array(header[:, 1].astype(np.int64) * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    names = tuple(dict.fromkeys(t.name for t in layout.tables)) or ("",)
+    places = np.array([names.index(t.name) for t in layout.tables] or [0], np.int32)
+    return Events(
+        raw=of.astype(np.int64) + 1,
+        op=op,
+        table_of=places[version],
+        tables=names,
+        source_ts=times,
+        after=_RowImages(data, layout, version, op, begin, new, is_new=True),
+        before=_RowImages(data, layout, version, op, begin, old, is_new=False),
+        key=Nothing(),
+        declared_of=version.astype(np.int32),
+        declared=tuple(t.declared for t in layout.tables) or (Declared(),),
+        order=no_order,
+        refusals=refusal(np.concatenate([[False], broken]), "a row event of the binary log that cannot be read"),
+    )
+
+
+def values_change(table: MysqlTable, body: bytes | memoryview, names: Collection[str]) -> bool:
+    """Whether some rows of an event with updates have other values in these columns than before, or columns that cannot be read."""
+    readable = {column.name for column in table.columns if column.is_readable}
+    if not readable.issuperset(names):
+        return True
+    documents = pa.array([described([table]), event(0, 0, b"u", body)], pa.binary())
+    raw = RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([""])),
+        source_offset=pa.array([0, 1], pa.int64()),
+        documents=documents,
+        ingested_at=datetime.now(UTC),
+    )
+    events = decode_mysql_rows(raw, MysqlRowsOptions())
+    every = np.arange(len(events.op))
+    old, new = (images.take(every) for images in (events.before, events.after))
+    pairs = ((old.column(name), new.column(name)) for name in names)
+    return any(not text(a, a.has_value)[0].equals(text(b, b.has_value)[0]) for a, b in pairs)
+
+
+def _selected_rows(
+    layout: _Layout, data: NDArray[np.uint8], begin: NDArray[np.int32], until: NDArray[np.int32]
+) -> Events:
+    """Rows that were selected, as snapshot reads."""
+    table, count = layout.tables[0], len(begin)
+    shape = len(table.columns), count
+    start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
+    begin, until = begin + PACKET_HEADER_BYTES, np.ascontiguousarray(until)
+    if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
+        raise SourceError(f"rows selected from {table.name} cannot be read")
+    members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
+    return loaded_rows(table.name, table.declared, members)

@@ -36,11 +36,10 @@ from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matc
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, SourceError, WideBatchError
-from pipelines.formats.binlog import decode_canal, decode_maxwell
+from pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
 from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
 from pipelines.formats.debezium_json import decode_debezium
-from pipelines.formats.mysql_rows import decode_mysql_rows
 from pipelines.formats.options import (
     CanalOptions,
     DebeziumJsonOptions,

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.columns.file_reader import FileReader, RowGroup, apply_name_mapping, field_id_of
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import FileReader, MemoryBudget, RowGroup, apply_name_mapping, field_id_of
 from scan_core.files.formats import open_file
 from scan_core.io.cache import BoundedCache, SharedBuilds
 from scan_core.io.files import fingerprint

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from scan_core.columns.file_reader import DecodingLimits as DecodingLimits
     from scan_core.columns.file_reader import FileReader as FileReader
     from scan_core.columns.file_reader import field_id_of as field_id_of
-    from scan_core.columns.memory_budget import DecodingLimits as DecodingLimits
     from scan_core.files.avro import AvroField as AvroField
     from scan_core.files.avro import encode_long as encode_long
     from scan_core.files.avro import parse_record as parse_record
@@ -32,8 +32,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.columns.file_reader": "FileReader field_id_of",
-            "scan_core.columns.memory_budget": "DecodingLimits",
+            "scan_core.columns.file_reader": "DecodingLimits FileReader field_id_of",
             "scan_core.files.avro": "AvroField encode_long parse_record record_bytes union_members",
             "scan_core.files.formats": "decode_column open_file",
             "scan_core.files.parquet.checksums": (

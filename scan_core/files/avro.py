@@ -12,8 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 
-from scan_core.columns.file_reader import FIELD_ID_KEY, FileReader, ReadCounts, RowGroup, refusing_malformed
-from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.columns.file_reader import (
+    FIELD_ID_KEY,
+    DecodingLimits,
+    FileReader,
+    ReadCounts,
+    RowGroup,
+    refusing_malformed,
+)
 from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
 from scan_core.metadata.avro_container import (

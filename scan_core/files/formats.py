@@ -2,8 +2,7 @@
 
 from typing import assert_never
 
-from scan_core.columns.file_reader import FileReader
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import FileReader, MemoryBudget
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.options import ScanOptions

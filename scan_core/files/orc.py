@@ -20,13 +20,13 @@ import pyarrow.orc as po
 
 from scan_core.columns.file_reader import (
     FIELD_ID_KEY,
+    DecodingLimits,
     FileReader,
     PageStatistics,
     ReadCounts,
     RowGroup,
     refusing_malformed,
 )
-from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.orc_streams import (
     BLOOM_FILTER,
     DATA,

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from scan_core.columns.conversion import repeat
-from scan_core.columns.memory_budget import MemoryBudget, halves
+from scan_core.columns.file_reader import MemoryBudget, halves
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
 from scan_core.model.snapshot import DataFile

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import MemoryBudget
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField, Schema

@@ -11,8 +11,7 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 
-from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, RowGroup, reads_ahead
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import FileReader, Habits, MemoryBudget, ReadCounts, RowGroup, reads_ahead
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics

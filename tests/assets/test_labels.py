@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from assets.jobs import INGEST_JOB
-from assets.materialized import published_columns
+from assets.metadata import published_columns
 from assets.project import mirror_key
 from pipelines.config.project import parse
 from pipelines.errors import ConfigError

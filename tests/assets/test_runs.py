@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets import definitions, published, sensors, steps
+from assets import definitions, jobs, published, sensors
 from assets.jobs import INGEST_JOB
 from assets.project import change_log_key, mirror_key
 from pipelines.config.project import load
@@ -86,7 +86,7 @@ def test_a_step_is_tried_again_where_its_error_may_pass(
         return real(*given, **named)
 
     run_once(project.config)
-    monkeypatch.setattr(steps, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(definitions, "apply_logs", fail_first)
     result = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process(
         instance=instance, raise_on_error=False, asset_selection=[mirror_key("shop.orders")]

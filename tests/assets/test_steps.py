@@ -13,7 +13,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from dagster._core.execution.job_execution_result import JobExecutionResult
 
-from assets.steps import executor_of
+from assets.jobs import executor_of
 from pipelines.config.document import dagster_home
 from pipelines.config.project import parse
 from tests.support.shop_project import ShopProject

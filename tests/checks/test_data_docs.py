@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from assets.labels import labels
+from assets.metadata import labels
 from pipelines.cli.main import main
 from pipelines.config.project import Config, load
 from tests.assets.test_browser import FLAGS, chromium

@@ -744,7 +744,7 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.text_kernels.match_affixes": match_affixes,
     "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
-    "pipelines.mirrors.multiset._walk": walk_removals,
+    "pipelines.mirrors.multiset._remove_in_order": walk_removals,
     "pipelines.sources.csv_file.split_records": split_records,
 }
 """By kernel: how to make arguments."""

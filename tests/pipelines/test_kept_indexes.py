@@ -12,7 +12,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import scan_core
-from assets.materialized import mirror_metadata
+from assets.metadata import mirror_metadata
 from checks.mirror_checks import checks_of, run_checks
 from pipelines.cli.main import main
 from pipelines.cli.terminal import describe_publication

@@ -19,7 +19,7 @@ import pytest
 
 import scan_core
 from scan_core import Scan, ScanCancelledError, ScanOptions
-from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.file_reader import MemoryBudget
 from scan_core.deletes import indexes
 from scan_core.model import running
 from scan_core.plan import planner

@@ -19,7 +19,7 @@ from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.mysql_rows import ROWS, MysqlColumn, MysqlTable, described
+from pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
 from pipelines.sources.live import LoadOutdatedError, split_updates
 from pipelines.sources.mysql.log import FULL_PACKET
 from pipelines.sources.mysql.position import Chunk, Load, MysqlPosition, log_number, place

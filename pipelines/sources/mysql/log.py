@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.formats.binlog import MysqlColumn, MysqlTable
 from pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
 from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
 

@@ -18,7 +18,7 @@ from pipelines.config.sources import MysqlSource
 from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import PipelineError, SourceError
-from pipelines.formats.mysql_rows import MysqlTable, described, event, values_change
+from pipelines.formats.binlog import MysqlTable, described, event, values_change
 from pipelines.sources.live import Finding, LoadOutdatedError, Wanted, clock_finding
 from pipelines.sources.mysql import log
 from pipelines.sources.mysql.load import TableLoad, refused, without_loaded

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pipelines.config.sources import MysqlSource
 from pipelines.errors import SourceError
 from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.mysql_rows import MysqlColumn, MysqlTable
+from pipelines.formats.binlog import MysqlColumn, MysqlTable
 from pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
 from scan_core import remember_passwords, require_package
 

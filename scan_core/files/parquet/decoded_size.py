@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import RowGroup, refusing_malformed
-from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.columns.file_reader import DecodingLimits, RowGroup, refusing_malformed
 from scan_core.files.parquet.chunks import BUFFER_BYTES
 from scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
 from scan_core.files.parquet.footer import (

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
-from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.columns.file_reader import DecodingLimits, Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.files.parquet.bloom import AbsenceTests
 from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes

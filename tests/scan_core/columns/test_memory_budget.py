@@ -11,7 +11,7 @@ import pytest
 
 import scan_core
 from scan_core import ScanOptions
-from scan_core.columns.memory_budget import MemoryBudget, halves
+from scan_core.columns.file_reader import MemoryBudget, halves
 from scan_core.read.lazy import LazyColumns
 from scan_core.rows.selection import All, RowSelection, selected_count
 from tests.support.iceberg_json import Column

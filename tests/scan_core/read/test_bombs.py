@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scan_core import ScanOptions
-from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.columns.file_reader import DecodingLimits
 from scan_core.deletes.positions import read_position_deletes
 from scan_core.files.orc import open_orc
 from scan_core.files.parquet.file_layout import read_layout
@@ -386,7 +386,7 @@ def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(
     code = (
         "import pyarrow as pa\nfrom scan_core.files.parquet.reader import ParquetFileReader\n"
         "from scan_core.files.parquet.file_layout import read_layout\nfrom scan_core.io.remote import RemoteFile\n"
-        "from scan_core.columns.memory_budget import DecodingLimits\nfrom scan_core.rows.selection import All, from_ranges\n"
+        "from scan_core.columns.file_reader import DecodingLimits\nfrom scan_core.rows.selection import All, from_ranges\n"
         "from scan_core.io.object_store import ArrowObject\n"
         f"source = RemoteFile(ArrowObject(pa.OSFile({str(file)!r})))\n"
         f"reader = ParquetFileReader('a.parquet', source, read_layout(source, 'a.parquet'))\n"

@@ -13,7 +13,7 @@ import pytest
 
 import scan_core
 from scan_core import ScanOptions
-from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.columns.file_reader import DecodingLimits
 from scan_core.files.parquet.reader import open_parquet
 from scan_core.io.location import FileIOConfig
 from scan_core.io.private_files import spill_folder
