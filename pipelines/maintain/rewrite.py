@@ -302,7 +302,7 @@ class SparkRewrites:
         from pipelines.spark.session import project_session
         from scan_core.spark import parallelism_of
 
-        session = project_session(spark)
+        session = project_session(spark, for_tasks=True)
         return cls(SparkJobs(session), parallelism_of(session))
 
     def rewrite(self, groups: Sequence[Sequence[FileScanTask]], rewrite: Rewrite) -> list[Rewritten]:

@@ -677,7 +677,8 @@ class IngestJobs(SparkJobs):
             SourceError: the job failed.
         """
         frame = self.spread({number: pickle.dumps(piece) for number, piece in pieces.items()})
-        decoded = frame.mapInArrow(task, ROWS).persist()
+        with self.for_few_rows():  # what is kept is planned now
+            decoded = frame.mapInArrow(task, ROWS).persist()
         rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
         results = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
         return decoded, sorted(results, key=lambda result: result.number)
@@ -691,7 +692,8 @@ class IngestJobs(SparkJobs):
             SourceError: as `write_log`.
         """
         ranges = changes.frame().mapInArrow(spread, ROWS).repartition(len(spread.bounds) + 1, "number")
-        ordered = ranges.sortWithinPartitions("number", "piece", "place").mapInArrow(task, ROWS).persist()
+        with self.for_few_rows():
+            ordered = ranges.sortWithinPartitions("number", "piece", "place").mapInArrow(task, ROWS).persist()
         found = self.collected(ordered.where(f"number = {_RESULT}").select("piece", "data"))
         parts = {row["piece"]: pickle.loads(bytes(row["data"])) for row in found}  # noqa: S301 - of our own tasks
         total = TablePart()

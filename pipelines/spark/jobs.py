@@ -18,7 +18,13 @@ ROWS = "piece int, place int, number int, data binary"
 _ROW_SCHEMA = pa.schema([("piece", pa.int32()), ("place", pa.int32()), ("number", pa.int32()), ("data", pa.binary())])
 REPORT = "data binary"
 """Rows of results alone."""
-BATCH_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+FOR_FEW_ROWS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for frames of few rows that may take megabytes each: few are passed at a time, and nothing is compiled for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class SparkJobs:
         from pipelines.spark.session import SPARK_FAILURES, spark_message
 
         try:
-            with self._few_rows():
+            with self.for_few_rows():
                 rows: list[Any] = frame.collect()
         except SPARK_FAILURES as error:
             raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
@@ -62,20 +68,23 @@ class SparkJobs:
         from pipelines.spark.session import SPARK_FAILURES, spark_message
 
         try:
-            with self._few_rows():
+            with self.for_few_rows():
                 yield from frame.toLocalIterator()
         except SPARK_FAILURES as error:
             raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
 
     @contextmanager
-    def _few_rows(self) -> Iterator[None]:
-        """Let Spark pass few rows at a time to a task: each may take megabytes."""
-        before = self.session.conf.get(BATCH_ROWS_CONF)
-        self.session.conf.set(BATCH_ROWS_CONF, "4")
+    def for_few_rows(self) -> Iterator[None]:
+        """A context in which Spark plans and runs frames with `FOR_FEW_ROWS`."""
+        conf = self.session.conf
+        before = {name: conf.get(name, None) for name in FOR_FEW_ROWS}
+        for name, value in FOR_FEW_ROWS.items():
+            conf.set(name, value)
         try:
             yield
         finally:
-            self.session.conf.set(BATCH_ROWS_CONF, before)
+            for name, value in before.items():
+                conf.unset(name) if value is None else conf.set(name, value)
 
 
 def begin_task() -> None:

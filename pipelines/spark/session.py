@@ -58,8 +58,18 @@ def _is_python_error(line: str) -> bool:
     return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
-def project_session(spark: SparkConfig) -> Any:
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_FOR_TASKS = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's second compiler, which takes most of a short session, begins ten times later: tasks of our own leave little to Java."""
+
+
+def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
     """Create a session for the settings `spark`, or return the one that is already running.
+
+    `for_tasks`: it begins with tasks of our own, not with SQL.
 
     Raises:
         ConfigError: an archive is missing or of other code, or a session of another kind is running.
@@ -71,10 +81,25 @@ def project_session(spark: SparkConfig) -> Any:
     archives = _archives(spark)
     try:
         return spark_session(
-            master=spark.master or LOCAL_MASTER, config=spark.conf, remote=spark.remote, py_files=archives
+            master=spark.master or LOCAL_MASTER,
+            config=_settings(spark, for_tasks=for_tasks),
+            remote=spark.remote,
+            py_files=archives,
         )
     except OptionError as error:
         raise ConfigError(str(error)) from error
+
+
+def _settings(spark: SparkConfig, *, for_tasks: bool) -> dict[str, str]:
+    """The settings of a config; workers on this machine, which have our code from the start, are forked with it imported."""
+    from scan_core.spark import is_local
+
+    if spark.remote is not None or not is_local(spark.master or LOCAL_MASTER):
+        return spark.conf
+    settings = {"spark.python.daemon.module": "pipelines.spark.daemon"} | spark.conf
+    if for_tasks:  # what the config says comes last, and counts
+        settings[_JAVA_OPTIONS] = f"{_FOR_TASKS} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    return settings
 
 
 def _archives(spark: SparkConfig) -> list[str]:

@@ -354,7 +354,7 @@ def prepare_worker() -> None:
         ):
             setattr(finder, "invalidate_caches", _keep)  # noqa: B010 - mypy knows that it is a method
     main = getattr(sys.modules["__main__"], "__spec__", None)
-    if main is not None and main.name == "pyspark.daemon":
+    if "pyspark.daemon" in sys.modules or (main is not None and main.name == "pyspark.daemon"):
         _freeze_imports(len(sys.modules))
 
 

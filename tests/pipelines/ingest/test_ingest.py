@@ -287,7 +287,7 @@ def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Pro
         env={**os.environ, storage.VARIABLE: "after-commit:2"},
         capture_output=True,
         check=False,
-        timeout=120,
+        timeout=500,
     )
     assert done.returncode == storage.EXIT_CODE, done.stderr.decode()
     assert project.rows() == [product(1)]

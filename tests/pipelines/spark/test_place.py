@@ -1,6 +1,12 @@
 """Which archives a session ships, by where it runs."""
 
+import os
+import socket
+import struct
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +36,43 @@ def _built(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_code_is_shipped_to_other_machines_only(section: dict[str, str], archives: list[str]) -> None:
     assert spark_place._archives(SparkConfig(**section)) == archives  # type: ignore[arg-type] # text alone
+
+
+@pytest.mark.parametrize(
+    ("section", "daemon"),
+    [
+        ({}, "pipelines.spark.daemon"),
+        ({"master": "local-cluster[2,1,1024]"}, "pipelines.spark.daemon"),
+        ({"conf": {"spark.python.daemon.module": "pyspark.daemon"}}, "pyspark.daemon"),
+        ({"master": "spark://host:7077"}, None),
+        ({"remote": "sc://host", "package": "installed"}, None),
+    ],
+)
+def test_workers_on_this_machine_begin_with_our_code_imported(section: dict[str, Any], daemon: str | None) -> None:
+    assert spark_place._settings(SparkConfig(**section), for_tasks=False).get("spark.python.daemon.module") == daemon
+
+
+def test_java_options_of_a_config_come_after_those_for_tasks() -> None:
+    config = SparkConfig(conf={"spark.driver.extraJavaOptions": "-XX:Tier4BackEdgeThreshold=40000"})
+    for_sql, for_tasks = (
+        spark_place._settings(config, for_tasks=choice)["spark.driver.extraJavaOptions"] for choice in (False, True)
+    )
+    assert for_sql == "-XX:Tier4BackEdgeThreshold=40000"
+    assert for_tasks.endswith("-XX:Tier4BackEdgeThreshold=400000 -XX:Tier4BackEdgeThreshold=40000")
+
+
+def test_the_process_that_workers_are_forked_from_makes_workers_until_it_is_let_go() -> None:
+    command = [sys.executable, "-m", "pipelines.spark.daemon", "pyspark.worker"]
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        (port,) = struct.unpack(">i", daemon.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port)) as worker:
+            (number,) = struct.unpack(">i", worker.recv(4, socket.MSG_WAITALL))
+        assert number > 0
+        daemon.stdin.close()
+        daemon.wait(60)
 
 
 def test_an_archive_that_is_not_there_is_told_before_spark_starts() -> None:
