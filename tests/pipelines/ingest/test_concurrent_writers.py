@@ -96,18 +96,18 @@ def assert_exactly_once(project: Project, last: dict[int, dict[str, Any]], chang
     assert len({(r["source_file"], r["source_offset"]) for r in log}) == changes
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_rule_29_two_ingesters_of_one_table_apply_every_change_once(project: Project, start: Start) -> None:
     last = land(project, 6)
     runs = [start() for _ in range(2)]
     for run in runs:
-        output, errors = run.communicate(timeout=200)
+        output, errors = run.communicate(timeout=500)
         assert run.returncode in {0, 1}, errors
         assert run.returncode == 0 or "another ingester" in output, output + errors
     assert_exactly_once(project, last, 600)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project, start: Start) -> None:
     last = land(project, 1)
     assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
@@ -118,7 +118,7 @@ def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project, 
     assert other.stdout.readline() == "1\n"
     report = run_once(load(project.folder / "nevermore.yaml"))
     ended.touch()
-    output, errors = other.communicate(timeout=100)
+    output, errors = other.communicate(timeout=500)
     assert other.returncode == 0, errors
     assert output
     assert report.exit_code == 0, report.as_dict()
@@ -150,7 +150,7 @@ def test_rule_29_position_survives_a_foreign_compaction(project: Project) -> Non
     assert_exactly_once(project, last, 202)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Project, start: Start) -> None:
     last = land(project, 1)
     project.run()
@@ -161,7 +161,7 @@ def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Pro
         time.sleep(0.2)
         compact(project)
         compactions += 1
-    output, errors = run.communicate(timeout=200)
+    output, errors = run.communicate(timeout=500)
     assert run.returncode == 0, output + errors
     assert compactions
     assert_exactly_once(project, last, 800)
