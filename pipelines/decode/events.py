@@ -22,6 +22,7 @@ from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Reject
 from pipelines.decode.casting import cast_each
 from pipelines.decode.image import ImageSource, Nothing, ScannedImages
 from pipelines.decode.json_columns import TEXT_KINDS, decode, text
+from pipelines.decode.schema_registry import framed
 from pipelines.decode.value_types import ValueType, from_arrow, plain_type
 from pipelines.errors import ConfigError
 from pipelines.jsonscan import text_kernels
@@ -338,10 +339,11 @@ def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
         return documents_of(raw.rows.take(places))
     if raw.documents is None:
         return pa.nulls(len(places), pa.binary())
-    documents = pc.binary_slice(raw.documents.take(places), 0, MAX_RAW_BYTES)
-    if raw.keys is None:
-        return documents
-    return pc.coalesce(documents, pc.binary_slice(raw.keys.take(places), 0, MAX_RAW_BYTES))
+    found = []
+    for number, documents in enumerate((raw.documents, *(() if raw.keys is None else (raw.keys,)))):
+        some = pc.binary_slice(documents.take(places), 0, MAX_RAW_BYTES)
+        found.append(some if raw.schema_ids is None else framed(some, raw.schema_ids[number].take(places)))
+    return pc.coalesce(*found)
 
 
 _MISSING, _NUMBER, _TEXT = "0", "1", "2"

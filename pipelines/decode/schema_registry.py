@@ -16,6 +16,10 @@ from time import monotonic
 from typing import Any, Protocol
 from urllib.parse import quote
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipelines.errors import ConfigError, SourceError
 
 MAX_KEPT_SCHEMAS = 1_000
@@ -27,6 +31,8 @@ RETRIES = 4
 _BACKOFF_SECONDS = 0.2
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_REFERENCES = 200
+_FRAME_BYTES = 5
+"""A zero byte and the id of the schema, which serializers with a schema registry put in front of a message."""
 _NOT_FOUND = frozenset({40401, 40402, 40403})
 """Error codes of a registry: subject, version or schema not found. A bare 404 means that there is no registry."""
 
@@ -77,6 +83,49 @@ class Schemas(Protocol):
             SourceError: the schema cannot be fetched, or is of another kind.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Unframed:
+    """Documents without the frame of a schema registry, and the id of the schema that the frame of each names."""
+
+    values: pa.BinaryArray
+    ids: pa.Int64Array
+
+    def first(self, count: int) -> "Unframed":
+        """The first ones."""
+        return Unframed(self.values.slice(0, count), self.ids.slice(0, count))
+
+
+def unframed(documents: pa.Array, *, is_text: bool | None) -> Unframed:
+    """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.
+
+    If it is not known whether the messages are text (None), what is a JSON object behind the frame is taken for one.
+    """
+    if is_text is False:
+        return Unframed(documents, pa.nulls(len(documents), pa.int64()))
+    is_framed = pc.and_(pc.starts_with(documents, b"\0"), pc.greater_equal(pc.binary_length(documents), _FRAME_BYTES))
+    if is_text is None:
+        is_framed = pc.and_(is_framed, pc.match_substring_regex(documents, r"(?s)^.{5}[{].*[}]$"))
+    if not pc.any(is_framed).as_py():
+        return Unframed(documents, pa.nulls(len(documents), pa.int64()))
+    only = pc.if_else(is_framed, documents, b"\0" * _FRAME_BYTES)
+    heads = pc.fill_null(pc.binary_slice(only, 1, _FRAME_BYTES), bytes(4)).cast(pa.binary(4))
+    numbers = np.frombuffer(heads.buffers()[1], ">u4")[heads.offset : heads.offset + len(heads)].astype(np.int64)
+    ids = pa.array(numbers, mask=~np.asarray(is_framed.fill_null(False)))
+    # Without an end, Arrow multiplies the number of values with the largest integer, and fails on even numbers.
+    texts = pc.binary_slice(only, _FRAME_BYTES, np.iinfo(np.int32).max)
+    return Unframed(pc.if_else(is_framed, texts, documents), ids)
+
+
+def framed(documents: pa.BinaryArray, ids: pa.Int64Array) -> pa.BinaryArray:
+    """Texts with the frame of a schema registry in front of those that have an id: `unframed` takes it away."""
+    numbers = np.asarray(ids.fill_null(0)).astype(">u4")
+    frames = np.zeros((len(ids), _FRAME_BYTES), np.uint8)
+    frames[:, 1:] = numbers.view(np.uint8).reshape(-1, 4)
+    heads = pa.Array.from_buffers(pa.binary(_FRAME_BYTES), len(ids), [None, pa.py_buffer(frames)]).cast(pa.binary())
+    whole = pc.binary_join_element_wise(heads, documents, pa.scalar(b"", pa.binary()))
+    return pc.if_else(ids.is_valid(), whole, documents)
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,7 @@ class Feed:
         name = self.source.format or decided_in(position).format
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
-        is_text = bool(name) and lookup(name).is_text
+        is_text = lookup(name).is_text if name else None
         yield from topics.batches(position, self._message_bytes, complete, waiting, is_text=is_text)
         for reason, count in waiting.items():
             on_skipped(reason, count)

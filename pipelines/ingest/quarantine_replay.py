@@ -26,8 +26,9 @@ from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, Ra
 from pipelines.decode.column_types import widened
 from pipelines.decode.events import rows_of, schema_of
 from pipelines.decode.feed import FeedConfig
+from pipelines.decode.schema_registry import unframed
 from pipelines.errors import CommitConflictError, SourceError
-from pipelines.formats.registry import decode
+from pipelines.formats.registry import decode, lookup
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from pipelines.iceberg.loaded_table import open_current, refresh
@@ -56,12 +57,13 @@ class Run:
     raw: RawEvents
 
 
-def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
+def in_runs(events: pa.Table, options: FileOptions, *, is_text: bool | None) -> Iterator[Run]:
     """Group consecutive events of one shape.
 
     Args:
         events: events of a quarantine, in order.
         options: options of the source, which include the columns of CSV without a header.
+        is_text: whether documents are text, which may have the frame of a schema registry; None if that is not known.
     """
     documents = events.column("raw").to_pylist()
     shapes: list[tuple[_Schema | None, pa.Table | None]] = [_shape(document, options) for document in documents]
@@ -75,13 +77,15 @@ def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
         elif schema is not None:
             yield Run(first, _raw(rows_of(documents[first:end], schema)))
         else:
-            yield Run(first, _messages(pa.array(documents[first:end], pa.binary()), options))
+            yield Run(first, _messages(pa.array(documents[first:end], pa.binary()), options, is_text=is_text))
         first = end
 
 
-def _messages(documents: pa.BinaryArray, options: FileOptions) -> RawEvents:
-    """Documents; lines that were quarantined because they lacked their separator are split from their keys."""
-    raw = _raw(documents)
+def _messages(documents: pa.BinaryArray, options: FileOptions, *, is_text: bool | None) -> RawEvents:
+    """Documents without the frame of a registry; lines that lacked their separator are split from their keys."""
+    found = unframed(documents, is_text=is_text)
+    documents = found.values
+    raw = replace(_raw(documents), schema_ids=(found.ids, pa.nulls(len(documents), pa.int64())))
     if options.layout != Layout.KEYED_LINES.value:
         return raw
     values, keys, none = split_keys(pc.fill_null(documents, b""), options.separator)
@@ -172,7 +176,9 @@ def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> Quaranti
     tried = events.filter(pa.array(~_is_own_rejection(log, events)))
     outcome = np.full(tried.num_rows, _REJECTED)
     (feed,) = feeds_of(config, [name])
-    for run in in_runs(tried, feed.file_options):
+    known_format = feed.source.format or decided_in(log.position).format
+    is_text = lookup(known_format).is_text if known_format else None
+    for run in in_runs(tried, feed.file_options, is_text=is_text):
         end = run.first + run.raw.num_events
         part = tried.slice(run.first, end - run.first)
         table = TableIngest(catalog, name, settings, report)

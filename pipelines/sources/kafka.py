@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents
+from pipelines.decode.schema_registry import Unframed, unframed
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR
 from pipelines.sources.live import parse_position
@@ -49,8 +49,6 @@ _CREATED_AGAIN = (
     "was created again since it was read, so its offsets mean other messages; read the tables again (nevermore resync TABLE "
     "--from-source)"
 )
-_FRAME_BYTES = 5
-"""A zero byte and the number of the schema, which serializers with a schema registry put before the JSON text."""
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """What brokers answer that do not tell topics of the same name apart (before Kafka 2.8)."""
 _SECRET = re.compile(r"password|secret|key|token|oauthbearer|jaas", re.IGNORECASE)
@@ -237,7 +235,7 @@ class KafkaTopics:
         complete: CompleteEvents | None = None,
         waiting: dict[str, int] | None = None,
         *,
-        is_text: bool = False,
+        is_text: bool | None = None,
     ) -> Iterator[KafkaBatch]:
         """Read all messages that exist now and follow a position.
 
@@ -249,7 +247,7 @@ class KafkaTopics:
             limit_bytes: size of the messages of a batch.
             complete: how many events of a partition are complete; the others wait for the next ones.
             waiting: receives the number of events that wait at the end, by reason.
-            is_text: the events are text, which a frame of a schema registry may precede.
+            is_text: whether the events are text, which a frame of a schema registry may precede; None if that is not known.
 
         Raises:
             SourceError: the cluster cannot be reached, a topic does not exist, or messages that were not read yet have been
@@ -310,7 +308,7 @@ class KafkaTopics:
         complete: CompleteEvents | None = None,
         waiting: dict[str, int] | None = None,
         *,
-        is_text: bool = False,
+        is_text: bool | None = None,
     ) -> Iterator[tuple[RawEvents, int]]:
         """Read the messages of a range: the same ones whenever it is called.
 
@@ -677,16 +675,16 @@ class KafkaTopics:
         )
 
     def _batch(
-        self, pending: _Pending, known: KafkaPosition, complete: CompleteEvents | None, *, is_text: bool
+        self, pending: _Pending, known: KafkaPosition, complete: CompleteEvents | None, *, is_text: bool | None
     ) -> tuple[KafkaBatch, _Pending]:
         """A batch of the messages whose group is complete, and the others."""
-        parts: list[tuple[Partition, _Unframed, _Unframed, list[int]]] = []
+        parts: list[tuple[Partition, Unframed, Unframed, list[int]]] = []
         counts: dict[Partition, int] = {}
         for partition, values in pending.values.items():
-            documents = _unframed(pa.array(values, pa.binary()), is_text=is_text)
+            documents = unframed(pa.array(values, pa.binary()), is_text=is_text)
             found = None if complete is None else complete(documents.values)
             count = counts[partition] = len(values) if found is None else found.num_events
-            keys = _unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
+            keys = unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
             parts.append((partition, documents.first(count), keys, pending.places[partition][:count]))
         left = pending.without_first(counts)
         reached = pending.offsets | {partition: places[0] for partition, places in left.places.items()}
@@ -704,37 +702,6 @@ class KafkaTopics:
             ingested_at=datetime.now(UTC),
         )
         return KafkaBatch(raw, replace(known, offsets=reached)), left
-
-
-@dataclass(frozen=True)
-class _Unframed:
-    """Documents without the frame of a schema registry, and the id of the schema that the frame of each names."""
-
-    values: pa.BinaryArray
-    ids: pa.Int64Array
-
-    def first(self, count: int) -> "_Unframed":
-        """The first ones."""
-        return _Unframed(self.values.slice(0, count), self.ids.slice(0, count))
-
-
-def _unframed(documents: pa.Array, *, is_text: bool) -> _Unframed:
-    """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.
-
-    Unless the messages are known to be text, only what is a JSON object behind the frame is taken for one.
-    """
-    is_framed = pc.and_(pc.starts_with(documents, b"\0"), pc.greater_equal(pc.binary_length(documents), _FRAME_BYTES))
-    if not is_text:
-        is_framed = pc.and_(is_framed, pc.match_substring_regex(documents, r"(?s)^.{5}[{].*[}]$"))
-    if not pc.any(is_framed).as_py():
-        return _Unframed(documents, pa.nulls(len(documents), pa.int64()))
-    framed = pc.if_else(is_framed, documents, b"\0" * _FRAME_BYTES)
-    heads = pc.fill_null(pc.binary_slice(framed, 1, _FRAME_BYTES), bytes(4)).cast(pa.binary(4))
-    numbers = np.frombuffer(heads.buffers()[1], ">u4")[heads.offset : heads.offset + len(heads)].astype(np.int64)
-    ids = pa.array(numbers, mask=~np.asarray(is_framed.fill_null(False)))
-    # Without an end, Arrow multiplies the number of values with the largest integer, and fails on even numbers.
-    texts = pc.binary_slice(framed, _FRAME_BYTES, np.iinfo(np.int32).max)
-    return _Unframed(pc.if_else(is_framed, texts, documents), ids)
 
 
 class _Place(NamedTuple):

@@ -283,7 +283,7 @@ class DecodePieces:
         with closing(KafkaTopics(self.topics)) as topics:
             whole = replace(ranges[0], stop=ranges[-1].stop)
             waiting: dict[str, int] = {}
-            is_text = bool(name) and lookup(name).is_text
+            is_text = lookup(name).is_text if name else None
             found = topics.messages_between(whole, self.options.batch_bytes, complete, waiting, is_text=is_text)
             for raw, reached in found:
                 yield Gathered(raw, [], waiting=waiting)

@@ -11,10 +11,13 @@ import pytest
 
 from pipelines.decode.batches import RawEvents, from_documents
 from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.decode.schema_registry import RegisteredSchema
+from pipelines.decode.schema_registry import RegisteredSchema, unframed
+from pipelines.decode.schema_registry import framed as with_frames
 from pipelines.errors import SourceError
 from pipelines.formats.debezium_json import connect_schema
 from pipelines.formats.registry import DecodedFeed, decode
+from pipelines.ingest.quarantine_replay import in_runs
+from pipelines.sources.file_options import FileOptions
 
 
 def optional(schema: dict[str, Any], index: int) -> dict[str, Any]:
@@ -159,3 +162,27 @@ def test_a_schema_refers_to_others() -> None:
 def test_schemas_that_cannot_be_used_are_refused(schema: str, reason: str) -> None:
     with pytest.raises(SourceError, match=reason):
         connect_schema(RegisteredSchema(schema))
+
+
+def test_a_refused_message_keeps_the_id_of_its_schema_and_is_read_with_it_when_it_is_known(tmp_path: Path) -> None:
+    events = [{"op": "c", "after": {"id": 1, "at": 1}}, {"op": "c", "after": {"id": 2}}, {"op": "?", "after": {}}]
+    refused = decoded(framed([7, 8, None], events), tmp_path).rejected.table.sort_by("source_offset")
+    assert [raw[:5] for raw in refused.column("raw").to_pylist()] == [b"\0\0\0\0\7", b"\0\0\0\0\x08", b'{"op"']
+    (tmp_path / "7.json").write_text(json.dumps(ENVELOPE))
+    for is_text in (True, None):
+        (run,) = in_runs(refused, FileOptions(), is_text=is_text)
+        again = decoded(run.raw, tmp_path)
+        (row,) = again.tables["public.t"].table.column("after").to_pylist()
+        assert (row["id"], row["at"]) == (1, datetime(1970, 1, 1, 0, 0, 0, 1))  # noqa: DTZ001 - as above
+        assert refused.column("raw")[1].as_py() in again.rejected.table.column("raw").to_pylist()
+
+
+@pytest.mark.parametrize("is_text", [True, None, False])
+def test_what_may_be_behind_the_frame_of_a_registry(*, is_text: bool | None) -> None:
+    documents = pa.array(
+        [b'\0\0\0\1\0{"a": 1}', b'{"a": 1}', None, b"\0\0\0\0", b"\0\0\0\0\5 7", b"\0\xff\xff\xff\xff{}"]
+    )
+    found = unframed(documents, is_text=is_text)
+    ids = {True: [256, None, None, None, 5, 2**32 - 1], None: [256, None, None, None, None, 2**32 - 1]}
+    assert found.ids.to_pylist() == ids.get(is_text, [None] * len(documents))
+    assert with_frames(found.values, found.ids).to_pylist() == documents.to_pylist()
