@@ -156,6 +156,8 @@ class KafkaSource(Section):
         options: options of the format (registry, time zone ...).
         start: a time with its zone: a table that was never read begins with the first message of each partition that is not older,
             instead of the oldest one. Rows that did not change since are then missing.
+        message_columns: columns that the tables have in addition, by what they hold of the message that wrote a row last: `topic`,
+            `partition`, `offset`, `timestamp`, `key` or `headers`.
         properties: properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` and
             `ssl.ca.location`.
     """
@@ -166,7 +168,17 @@ class KafkaSource(Section):
     format: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     start: AwareDatetime | None = None
+    message_columns: dict[Literal["topic", "partition", "offset", "timestamp", "key", "headers"], str] = Field(
+        default_factory=dict
+    )
     properties: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    @field_validator("message_columns")
+    @classmethod
+    def _has_names_of_columns(cls, value: dict[Any, str]) -> dict[Any, str]:
+        if not all(value.values()) or len(set(value.values())) < len(value):
+            raise ValueError("message_columns must give each part of the message a column name of its own")
+        return value
 
     @field_validator("brokers")
     @classmethod

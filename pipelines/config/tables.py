@@ -285,9 +285,20 @@ class TableConfig(AssetConfig):
 
     def why_not_on_spark(self) -> str | None:
         """Why the tasks of Spark cannot ingest the table; None if they can."""
+        if isinstance(self.source, KafkaSource) and self.source.message_columns:
+            return "Spark adds no message_columns"
         if isinstance(self.source, FilesSource | KafkaSource):
             return None
         return f"Spark ingests files and topics, and {self.source.title} is read through a connection"
+
+    @model_validator(mode="after")
+    def _has_rows_that_messages_do_not_tell_apart(self) -> "TableConfig":
+        if self.identity == "full" and isinstance(self.source, KafkaSource) and self.source.message_columns:
+            raise placed(
+                "identity: full makes every column a key, and message_columns differ from message to message",
+                "identity",
+            )
+        return self
 
     @field_validator("partition_by")
     @classmethod

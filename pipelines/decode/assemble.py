@@ -20,6 +20,7 @@ from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import ORDER, TableFeed
 from pipelines.decode.image import Columns, Image, is_whole, typed
 from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
+from pipelines.errors import ConfigError
 from scan_core import Mask, Rows
 
 
@@ -478,7 +479,9 @@ def _assemble_part(
             key={*declared.key, *images[2].names},
         )
     after, before, message_key = (image.renamed(feed.rename) for image in found)
-    row_type = _row_type(feed, types, (after, before, message_key))
+    after = with_message_columns(after, raw, events.raw[rows])
+    added = [] if raw.message is None else raw.message.column_names
+    row_type = _row_type([*map(feed.target_name, types), *added], (after, before, message_key))
     key = choose_key(feed, declared.key, message_key, row_type)
     # Truncates need no key: of a table that has none yet, there are no rows to remove.
     if not key and (op == TRUNCATE).all():
@@ -522,10 +525,25 @@ def _assemble_part(
     return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent, encodings), refused
 
 
-def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:
+def with_message_columns(after: Image, raw: RawEvents, rows: Rows) -> Image:
+    """New rows with the columns of the messages at `rows` that wrote them.
+
+    Raises:
+        ConfigError: the feed has a column of the same name.
+    """
+    if raw.message is None:
+        return after
+    if both := sorted(set(after.columns) & set(raw.message.column_names)):
+        raise ConfigError(f"message_columns: {both[0]} is a column of the feed; choose another name")
+    chosen = raw.message.take(pa.array(rows)).combine_chunks()
+    added = {name: pa.concat_arrays(chosen.column(name).chunks) for name in chosen.column_names}
+    return replace(after, columns={**after.columns, **added})
+
+
+def _row_type(names: Iterable[str], images: tuple[Image, ...]) -> pa.StructType:
     """The columns in feed order, with the types that their arrays actually have (an int may have been widened)."""
     members: dict[str, pa.DataType] = {}
-    for name in dict.fromkeys(feed.target_name(name) for name in types):
+    for name in dict.fromkeys(names):
         arrow = pa.null()
         for image in images:
             if name in image.columns:

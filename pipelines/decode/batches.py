@@ -212,6 +212,7 @@ class RawEvents:
         keys: message keys as binary documents, or None where the source has none.
         schema_ids: id of the schema in a registry that each document names, and each key; None where the source has none.
         rows: columns by name.
+        message: columns of the messages that tables have in addition; None where there are none.
         ingested_at: when the batch was read.
         skipped: number of lines skipped on purpose, by reason (blank, comment).
         rejected: input that could not even be split into events; it has no entry in the arrays.
@@ -223,6 +224,7 @@ class RawEvents:
     keys: pa.BinaryArray | None = None
     schema_ids: tuple[pa.Int64Array, pa.Int64Array] | None = None
     rows: pa.Table | None = None
+    message: pa.Table | None = None
     ingested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.none)
@@ -272,6 +274,7 @@ class RawEvents:
             keys=None if self.keys is None else self.keys.take(rows),
             schema_ids=None if self.schema_ids is None else tuple(ids.take(rows) for ids in self.schema_ids),
             rows=None if self.rows is None else self.rows.take(rows),
+            message=None if self.message is None else self.message.take(rows),
             skipped={},
             rejected=Rejected.none(),
         )

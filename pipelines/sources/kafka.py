@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -49,6 +49,8 @@ _CREATED_AGAIN = (
     "was created again since it was read, so its offsets mean other messages; read the tables again (nevermore resync TABLE "
     "--from-source)"
 )
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+"""A header of a message: there may be several with the same key, in an order."""
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """What brokers answer that do not tell topics of the same name apart (before Kafka 2.8)."""
 _SECRET = re.compile(r"password|secret|key|token|oauthbearer|jaas", re.IGNORECASE)
@@ -147,12 +149,18 @@ class KafkaBatch:
 
 @dataclass
 class _Pending:
-    """Messages that were received and not returned yet, by partition; `offsets` are the next ones of all partitions."""
+    """Messages that were received and not returned yet, by partition.
+
+    `offsets` are the next ones of all partitions; times and headers are kept if they are `wanted`.
+    """
 
     offsets: dict[Partition, int]
     values: dict[Partition, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
     keys: dict[Partition, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
     places: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[Partition, list[int | None]] = field(default_factory=lambda: defaultdict(list))
+    headers: dict[Partition, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    wanted: Collection[str] = ()
     size: int = 0
     count: int = 0
 
@@ -162,19 +170,27 @@ class _Pending:
         self.values[partition] += values
         self.keys[partition] += keys
         self.places[partition] += [message.offset() for message in messages]
+        if "timestamp" in self.wanted:
+            self.times[partition] += [at if kind else None for kind, at in (m.timestamp() for m in messages)]
+        if "headers" in self.wanted:
+            headers = [message.headers() for message in messages]
+            self.headers[partition] += headers
+            self.size += sum(len(name) + len(value or b"") for of in headers if of for name, value in of)
         self.offsets[partition] = messages[-1].offset() + 1
         self.size += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
         self.count += len(values)
 
     def without_first(self, counts: Mapping[Partition, int]) -> "_Pending":
         """What is left after so many messages of each partition were taken."""
-        left = _Pending(self.offsets)
+        left = _Pending(self.offsets, wanted=self.wanted)
         for partition, places in self.places.items():
             begin = counts.get(partition, 0)
             if begin < len(places):
                 left.values[partition] = self.values[partition][begin:]
                 left.keys[partition] = self.keys[partition][begin:]
                 left.places[partition] = places[begin:]
+                left.times[partition] = self.times[partition][begin:]
+                left.headers[partition] = self.headers[partition][begin:]
                 left.size += sum(map(len, filter(None, (*left.values[partition], *left.keys[partition]))))
                 left.count += len(places) - begin
         return left
@@ -256,7 +272,7 @@ class KafkaTopics:
         """
         consumer = self._connected(limit_bytes)
         known, turns = self._unread(position)
-        pending = _Pending(dict(known.offsets))
+        pending = _Pending(dict(known.offsets), wanted=self.source.message_columns)
         for turn in turns:
             pending.offsets |= {partition: start for partition, (start, _) in turn.items()}
             unread = {partition: end for partition, (start, end) in turn.items() if start < end}
@@ -327,7 +343,7 @@ class KafkaTopics:
         """
         consumer = self._connected(limit_bytes)
         known, partition = KafkaPosition(""), given.partition
-        pending = _Pending({partition: given.start})
+        pending = _Pending({partition: given.start}, wanted=self.source.message_columns)
         for _, messages in self._messages(consumer, dict(pending.offsets), {partition: given.stop}):
             pending.add(partition, messages)
             if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
@@ -699,9 +715,28 @@ class KafkaTopics:
                 pa.concat_arrays([*(found.ids for _, found, *_ in parts), pa.array([], pa.int64())]),
                 pa.concat_arrays([*(found.ids for _, _, found, _ in parts), pa.array([], pa.int64())]),
             ),
+            message=self._columns(pending, counts) if self.source.message_columns else None,
             ingested_at=datetime.now(UTC),
         )
         return KafkaBatch(raw, replace(known, offsets=reached)), left
+
+    def _columns(self, pending: _Pending, counts: Mapping[Partition, int]) -> pa.Table:
+        """What the tables have of the first messages of each partition, as the config names it."""
+
+        def each(values: Mapping[Partition, Sequence[Any]], arrow: pa.DataType) -> pa.Array:
+            return pa.array(
+                [value for partition, count in counts.items() for value in values[partition][:count]], arrow
+            )
+
+        makes: Mapping[str, Callable[[], pa.Array]] = {
+            "topic": lambda: each({p: [p[0]] * count for p, count in counts.items()}, pa.string()),
+            "partition": lambda: each({p: [p[1]] * count for p, count in counts.items()}, pa.int32()),
+            "offset": lambda: each(pending.places, pa.int64()),
+            "timestamp": lambda: each(pending.times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+            "key": lambda: each(pending.keys, pa.binary()),
+            "headers": lambda: each(pending.headers, pa.list_(pa.field("element", _HEADER))),
+        }
+        return pa.table({name: makes[what]() for what, name in self.source.message_columns.items()})
 
 
 class _Place(NamedTuple):

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from pipelines.changes.change_log import ChangeLog
 from pipelines.cli.main import main
 from pipelines.config.project import load
-from pipelines.errors import PipelineError
+from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.at_rest import found_nothing_new
 from pipelines.ingest.feed_run import run_once
@@ -439,3 +440,64 @@ def test_the_config_of_a_cluster_runs_as_written(
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--config", str(tmp_path / "nevermore.yaml"), "--json"])
     assert ended.value.code == 1
+
+
+def test_columns_of_the_message_are_those_of_the_message_that_wrote_the_row_last(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    names = {"topic": "t", "partition": "p", "offset": "o", "timestamp": "at", "key": "k", "headers": "h"}
+    broker.create_topic("headed", 2)
+    project = KafkaProject(tmp_path, broker, "headed")
+    document = yaml.safe_load((tmp_path / "nevermore.yaml").read_text())
+    document["tables"]["shop.products"]["source"]["message_columns"] = names
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    producer = Producer({"bootstrap.servers": broker.address})
+    now = int(time.time()) - 10
+    headers = [("a", b"1"), ("a", None), ("b", b"\xff")]
+    for at, (message, of_message) in enumerate(
+        [
+            (sent("c", 1), headers),
+            (sent("c", 2), None),
+            (sent("u", 1, "b"), headers[2:]),
+            (sent("d", 2), None),
+            (sent("c", 3), []),
+        ]
+    ):
+        key, value = message
+        producer.produce("headed", value, key, 1, timestamp=now * 1_000 + at, headers=of_message)
+    assert producer.flush(30) == 0
+    report = project.run()
+    assert (the(report).error, the(report).events) == (None, {"c": 3, "u": 1, "d": 1})
+    at = datetime.fromtimestamp(now, UTC)
+    place = {"t": "headed", "p": 1}
+    later = {"at": at + timedelta(milliseconds=2), "k": b'{"id": 1}', "h": [{"key": "b", "value": b"\xff"}]}
+    last = {"at": at + timedelta(milliseconds=4), "k": b'{"id": 3}', "h": None}
+    assert project.rows() == [
+        {"id": 1, "name": "b", **place, "o": 2, **later},
+        {"id": 3, "name": "a", **place, "o": 4, **last},
+    ]
+    producer.produce("headed", sent("c", 4)[1], b"x", 0, headers=headers)
+    assert producer.flush(30) == 0
+    assert the(project.run()).error is None
+    assert project.rows()[-1]["h"] == [{"key": key, "value": value} for key, value in headers]
+
+
+def test_a_column_of_the_message_with_the_name_of_another_is_refused(broker: KafkaBroker, tmp_path: Path) -> None:
+    broker.create_topic("clash")
+    project = KafkaProject(tmp_path, broker, "clash")
+    document = yaml.safe_load((tmp_path / "nevermore.yaml").read_text())
+    source = document["tables"]["shop.products"]["source"]
+    broker.produce("clash", [sent("c", 1)])
+    source["message_columns"] = {"topic": "name"}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    assert "message_columns: name is a column of the feed" in str(the(project.run()).error)
+    source["message_columns"] = {"topic": "x", "key": "x"}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match="a column name of its own"):
+        load(tmp_path / "nevermore.yaml")
+    source["message_columns"] = {"topic": "x"}
+    document["tables"]["shop.products"] |= {"identity": "full"}
+    del document["tables"]["shop.products"]["key"]
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match="identity: full makes every column a key"):
+        load(tmp_path / "nevermore.yaml")
