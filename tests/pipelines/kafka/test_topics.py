@@ -442,6 +442,7 @@ def test_the_config_of_a_cluster_runs_as_written(
     assert ended.value.code == 1
 
 
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_columns_of_the_message_are_those_of_the_message_that_wrote_the_row_last(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -482,6 +483,7 @@ def test_columns_of_the_message_are_those_of_the_message_that_wrote_the_row_last
     assert project.rows()[-1]["h"] == [{"key": key, "value": value} for key, value in headers]
 
 
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_a_column_of_the_message_with_the_name_of_another_is_refused(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.create_topic("clash")
     project = KafkaProject(tmp_path, broker, "clash")
@@ -496,6 +498,11 @@ def test_a_column_of_the_message_with_the_name_of_another_is_refused(broker: Kaf
     with pytest.raises(ConfigError, match="a column name of its own"):
         load(tmp_path / "nevermore.yaml")
     source["message_columns"] = {"topic": "x"}
+    document["tables"]["shop.products"]["ingest"] = {"engine": "spark"}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match="Spark adds no message_columns"):
+        load(tmp_path / "nevermore.yaml")
+    del document["tables"]["shop.products"]["ingest"]
     document["tables"]["shop.products"] |= {"identity": "full"}
     del document["tables"]["shop.products"]["key"]
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
