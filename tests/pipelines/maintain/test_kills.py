@@ -211,7 +211,7 @@ def undisturbed(shop: Shop, command: str) -> int:
     return shop.num_changes
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", ["compact", "erase", "expire", "trim-log"])
 def test_killed_at_a_random_moment_a_command_finishes_when_it_is_run_again(
     command: str, shops: Callable[[str], Shop]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import QuarantineLimitError, SchemaConflictError
+from pipelines.errors import ConfigError, QuarantineLimitError, SchemaConflictError
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 
@@ -229,5 +229,5 @@ def test_data_files_are_sorted_and_bloom_filtered_as_config_asks(tmp_path: Path,
 
 def test_sorting_by_an_unknown_column_stops_the_table(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, COLUMNS, options={"sort_by": ["nothing"]})
-    with pytest.raises(SchemaConflictError, match="sorted by 'nothing'"):
+    with pytest.raises(ConfigError, match="sort_by: nothing is not a plain column of the table"):
         pipeline.run(change("c", row(1)))
