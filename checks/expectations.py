@@ -304,11 +304,10 @@ class _Library:
                 severity = "critical" if expectation.severity == "block" else "warning"
                 meta = {"place": place, **({"where": expectation.where} if expectation.where else {})}
                 suite.add_expectation(made(**expectation.arguments, severity=severity, meta=meta))
-            definition = self._gx.ValidationDefinition(name=unique, data=batch, suite=suite)
-            self._context.validation_definitions.add(definition)
             listed = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_OFFENDING_KEYS}
             shown = {"unexpected_index_column_names": list(key)} if key else {}
-            return definition.run(batch_parameters={"dataframe": frame}, result_format=listed | shown)
+            # a validation definition would store the result, which fails for truth values of NumPy
+            return batch.get_batch(batch_parameters={"dataframe": frame}).validate(suite, result_format=listed | shown)
 
 
 @dataclass(slots=True)
@@ -324,7 +323,7 @@ class _Made:
             place = one.expectation_config.meta["place"]
             before = self.results.get(place)
             self.results[place] = one if before is None else _joined(before, one)
-        document = result.to_json_dict()
+        document = _plain_document(result.to_json_dict())
         if not self.document or (self.document["success"] and not document["success"]):
             self.document = document
 
@@ -370,7 +369,7 @@ class _Group:
             return made
         from scan_core.spark import dataframe
 
-        frame = dataframe(self.rows.session(), scan)
+        frame = _without_nan(dataframe(self.rows.session(), scan), scan.arrow_schema)
         made.add(self.library.run(self.rows.name, frame, self.chosen, shown, "spark"), scan.count())
         return made
 
@@ -396,6 +395,16 @@ class _Group:
                 )
                 rows = rows.set_column(place, column.name, rows.column(place).cast(kind))
         return rows.to_pandas(integer_object_nulls=True)
+
+
+def _without_nan(frame: Any, schema: pa.Schema) -> Any:
+    """A Spark DataFrame with NULL in place of NaN, which pandas does not distinguish: a verdict must not depend on the size."""
+    expressions = []
+    for column in schema:
+        name = "`" + column.name.replace("`", "``") + "`"
+        nan = {pa.float32(): "float('NaN')", pa.float64(): "double('NaN')"}.get(column.type)
+        expressions.append(name if nan is None else f"nullif({name}, {nan}) AS {name}")
+    return frame.selectExpr(*expressions)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
@@ -426,7 +435,10 @@ def _found(expectation: ExpectationConfig, result: Any, key: Sequence[str]) -> F
         return Found(expectation, passed=False, statement=statement)
     values = list(dict.fromkeys(map(str, details.get("partial_unexpected_list") or ())))
     shown = f": {', '.join(values)}" if values and values != ["None"] else ""
-    statement = f"{expectation}: {details['unexpected_count']:,} of {details['element_count']:,} rows do not{shown}"
+    of = (
+        f" of {details['element_count']:,}" if "element_count" in details else ""
+    )  # unknown to some, such as sums of columns
+    statement = f"{expectation}: {details['unexpected_count']:,}{of} rows do not{shown}"
     rows = details.get("partial_unexpected_index_list") or ()
     ordered = [
         {n: _plain(r[n]) for n in dict.fromkeys([*(n for n in key if n in r), *r])}
@@ -434,6 +446,13 @@ def _found(expectation: ExpectationConfig, result: Any, key: Sequence[str]) -> F
         if isinstance(r, Mapping)
     ]
     return Found(expectation, passed=False, statement=statement, rows=ordered[:MAX_OFFENDING_KEYS])
+
+
+def _plain_document(value: Any) -> Any:
+    """A document without NumPy's types, which its members may have."""
+    if isinstance(value, dict):
+        return {name: _plain_document(inner) for name, inner in value.items()}
+    return [_plain_document(inner) for inner in value] if isinstance(value, list) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Expectations of the config: accepted and refused, checked on the right rows, and what follows from the results."""
 
+import datetime as dt
 import importlib
 import json
 import subprocess
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from checks.configured import KIND
-from checks.expectations import MUST, SHOULD, RowsToCheck, expectations_of, validate
+from checks.expectations import MUST, SHOULD, Found, RowsToCheck, expectations_of, validate
 from checks.mirror_checks import all_checks_of, run_checks
 from pipelines.config.checks import (
     NOT_POSSIBLE,
@@ -25,6 +26,7 @@ from pipelines.ingest.feed_run import run_once
 from scan_core import open_table
 from tests.support.iceberg_json import Column
 from tests.support.shop_project import ShopProject, event, order
+from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
 
 ORDERS = "shop.orders"
@@ -64,6 +66,13 @@ def rows_of(folder: Path, key: tuple[str, ...] = ("id",)) -> RowsToCheck:
         ("expect_column_mean_to_be_between", {"column": "price", "min_value": 2.4, "max_value": 2.6}, None, None),
         ("expect_column_max_to_be_between", {"column": "price", "max_value": 3}, None, []),
         ("expect_column_max_to_be_between", {"column": "id", "max_value": 1}, None, []),
+        ("expect_column_distinct_values_to_be_in_set", {"column": "name", "value_set": ["a", "b"]}, None, []),
+        (
+            "expect_column_quantile_values_to_be_between",
+            {"column": "price", "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[9, 10]]}},
+            None,
+            [],
+        ),
         ("expect_column_values_to_be_null", {"column": "nme"}, None, []),
     ],
     ids=str,
@@ -83,6 +92,49 @@ def test_expectation_decides_and_names_offending_keys(
     assert not any("np." in line for line in result.details)
     if arguments.get("column") == "nme":
         assert "has no column 'nme'; did you mean name?" in result.details[0]
+
+
+COMPARED = {
+    "expect_column_values_to_not_be_null": [{"column": "id"}, {"column": "ratio"}],
+    "expect_column_values_to_be_unique": [{"column": "id"}],
+    "expect_compound_columns_to_be_unique": [{"column_list": ["id", "name"]}],
+    "expect_column_values_to_be_between": [
+        {"column": "price", "min_value": 2}, {"column": "day", "max_value": "2026-01-15"}, {"column": "ratio", "max_value": 1}
+    ],
+    "expect_column_values_to_be_in_set": [{"column": "name", "value_set": ["a", "zz"]}],
+    "expect_column_values_to_match_regex": [{"column": "name", "regex": "^.$"}],
+    "expect_column_max_to_be_between": [{"column": "day", "max_value": "2026-01-15"}, {"column": "price", "max_value": 4}],
+    "expect_column_mean_to_be_between": [{"column": "ratio", "min_value": 1, "max_value": 2}],
+    "expect_column_stdev_to_be_between": [{"column": "ratio", "min_value": 0.5, "max_value": 0.6}],
+    "expect_column_distinct_values_to_be_in_set": [{"column": "name", "value_set": ["a"]}],
+    "expect_table_row_count_to_equal": [{"value": 5}],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@SPARK_TEST[0]
+def test_verdicts_counts_and_rows_are_the_same_in_pandas_and_in_spark(tmp_path: Path, spark: Any) -> None:
+    table = TableBuilder(tmp_path / "t", [*COLUMNS, Column(4, "day", "date"), Column(5, "ratio", "double")])
+    days = [dt.date(2026, 1, 1), dt.date(2026, 1, 1), None, dt.date(2026, 2, 1)]
+    price = pa.array(ROWS["price"]).cast(pa.decimal128(9, 2)).to_pylist()
+    rows = ROWS | {"price": price, "day": days, "ratio": [1.0, float("nan"), None, 2.0]}
+    table.commit(table.data(rows))
+    table.commit(table.data({name: values[:1] for name, values in rows.items()}))
+    given = RowsToCheck("t", open_table(str(table.metadata_path)).scan(), ("id",), None, lambda: spark)
+    expectations = [ExpectationConfig(name=n, arguments=a) for n, some in COMPARED.items() for a in some]
+    small, large = (validate(given, expectations, size) for size in (2**20, 1))
+
+    def told(found: Found) -> tuple[str, bool, str, list[Any]]:
+        counts = found.statement.partition(" do not")[0]  # the values that follow are in no certain order
+        return (
+            str(found.expectation),
+            found.passed,
+            counts.partition("observed")[0],
+            sorted(str(r["id"]) for r in found.rows),
+        )
+
+    assert [told(found) for found in large.found] == [told(found) for found in small.found]
+    assert 0 < sum(found.passed for found in small.found) < len(expectations)
 
 
 def test_rules_are_those_of_the_library(tmp_path: Path) -> None:
