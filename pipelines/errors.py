@@ -19,6 +19,10 @@ class PipelineError(Exception):
         return hide_secrets(Exception.__str__(self))
 
 
+class LostEventsError(PipelineError):
+    """Events got lost while they were decoded, which is a fault of this package: nothing is written."""
+
+
 class ConfigError(PipelineError, ValueError):
     """A config file that cannot be used: names the line, the value and the nearest valid name."""
 

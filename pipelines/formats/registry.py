@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.assemble import Reading, assemble
+from pipelines.decode.assemble import EMPTY, Assembled, Reading, assemble
 from pipelines.decode.batches import ChangeBatch, Complete, CompleteEvents, RawEvents, Rejected, from_documents
 from pipelines.decode.casting import cast_each
 from pipelines.decode.column_types import InferenceOptions
@@ -35,7 +35,7 @@ from pipelines.decode.events import (
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
-from pipelines.errors import ConfigError, SourceError, WideBatchError
+from pipelines.errors import ConfigError, LostEventsError, SourceError, WideBatchError
 from pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
 from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
@@ -390,6 +390,8 @@ class Format:
         of_documents: options without effect for columnar files.
         of_columns: options with an effect only for columnar files such as CSV.
         has_columns: whether it occurs in columnar files.
+        accounts_for_all: whether every event that is no change is refused or counted as skipped; replication protocols also have
+            messages that describe others, and transactions without changes.
     """
 
     options: type[Any]
@@ -400,6 +402,7 @@ class Format:
     of_documents: tuple[str, ...] = ()
     of_columns: tuple[str, ...] = ()
     has_columns: bool = True
+    accounts_for_all: bool = True
 
 
 _OF_REGISTRIES = ("registry", "registry_user", "registry_token", "registry_ca", "schemas")
@@ -419,9 +422,11 @@ FORMATS: Mapping[str, Format] = {
     "canal-json": Format(CanalOptions, decode_canal, has_columns=False),
     "maxwell-json": Format(MaxwellOptions, decode_maxwell, has_columns=False),
     "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
-    "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False),
-    "pgoutput": Format(PgOutputOptions, decode_pgoutput, is_text=False, has_columns=False),
-    "mysql-rows": Format(MysqlRowsOptions, decode_mysql_rows, is_text=False, has_columns=False),
+    "wal2json": Format(
+        Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False, accounts_for_all=False
+    ),
+    "pgoutput": Format(PgOutputOptions, decode_pgoutput, is_text=False, has_columns=False, accounts_for_all=False),
+    "mysql-rows": Format(MysqlRowsOptions, decode_mysql_rows, is_text=False, has_columns=False, accounts_for_all=False),
     "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs, of_documents=("objects",)),
 }
 
@@ -547,6 +552,7 @@ class ScannedFeed:
         for number, table in enumerate(feed.tables):
             rows, ordered, unplaced = self._ordered(np.flatnonzero(taken_by == number), table)
             done = assemble(ordered, rows, table, self.raw, self.reading)
+            _require_every_change(self.raw, events.raw[rows], table.name, done)
             tables[table.name] = done.changes
             refused += [unplaced, done.rejected]
             encodings |= {table.name: done.encodings} if done.encodings else {}
@@ -588,7 +594,10 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     options = parse_options(chosen.options, feed.options)
     _check_options(chosen, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
-    events = without_refused(chosen.decode(readable, options))
+    events = chosen.decode(readable, options)
+    if chosen.accounts_for_all:
+        _require_every_event(readable, events)
+    events = without_refused(events)
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else events.placeholders,
@@ -597,6 +606,46 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     refused = (reject(readable, r.rows, r.reason) for r in each_once(events.refusals))
     skipped = Counter(raw.skipped) + Counter(events.skipped)
     return ScannedFeed(readable, events, reading, (raw.rejected, unreadable, *refused), skipped, known_format)
+
+
+def _require_every_event(raw: RawEvents, events: Events) -> None:
+    """No event may get lost without a trace: it is a change, refused, or skipped for a reason that is counted.
+
+    Changes are numbered only after this, so nothing later could tell that one is missing.
+
+    Raises:
+        LostEventsError: the decoder of the format has left some out.
+    """
+    is_known = np.zeros(raw.num_events, bool)
+    is_known[events.raw[events.op != 0]] = True
+    for refusal in events.refusals:
+        is_known[refusal.rows] = True
+    others = np.flatnonzero(~is_known)
+    lost = len(others) - sum(events.skipped.values())
+    if lost > 0:
+        first = int(others[0])
+        raise LostEventsError(
+            f"{lost} of {raw.num_events} events would be lost: they are neither changes, nor refused, nor skipped for a "
+            f"reason; the first event that is no change: {raw.source_file[first]} {raw.source_offset[first]}. This is "
+            "a fault of Nevermore: nothing was written of them"
+        )
+
+
+def _require_every_change(raw: RawEvents, rows: NDArray[np.int64], table: str, done: Assembled) -> None:
+    """No change may get lost or be doubled between its event and the columns of its table.
+
+    Raises:
+        LostEventsError: there are fewer or more changes than were taken from events.
+    """
+    taken = done.changes.num_rows + done.counts[EMPTY]
+    if done.rejected.num_rows:  # with all changes of its event
+        offsets = pa.chunked_array(done.rejected.table["source_offset"])
+        taken += int(pc.sum(pc.is_in(raw.source_offset.take(pa.array(rows)), offsets.combine_chunks())).as_py() or 0)
+    if taken < len(rows) or (taken > len(rows) and not done.rejected.num_rows):
+        raise LostEventsError(
+            f"{table}: {len(rows)} changes were read from events, but {taken} are left to be written. This is a fault of "
+            "Nevermore: nothing was written of them"
+        )
 
 
 def _decide_format(raw: RawEvents, known: str) -> tuple[str, str]:

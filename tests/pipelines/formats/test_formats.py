@@ -1,14 +1,21 @@
 """The other feeds: Canal, Maxwell, DMS, wal2json, plain rows; and how a format is told from its events."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from pipelines.decode.batches import from_documents
+from pipelines.decode.assemble import Assembled
+from pipelines.decode.batches import Rejected, from_documents
+from pipelines.decode.events import Events
 from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import SourceError
+from pipelines.errors import LostEventsError, SourceError
+from pipelines.formats import registry
 from pipelines.formats.registry import decode
 from tests.pipelines.formats.decoded_feed import Row, canal, changes, dms, read, reasons, wal
 
@@ -19,6 +26,75 @@ def test_event_that_is_wrong_in_several_ways_is_rejected_once() -> None:
     rejected = decode(from_documents([json.dumps(twice).encode()]), feed).rejected.table
     assert rejected.column("source_offset").to_pylist() == [1]
     assert "after is text or missing" in rejected.column("reason")[0].as_py()
+
+
+# -- faults of a decoder: an event that gets lost here has no number yet, so that no check could miss it ---------------
+
+
+def lose_an_event(found: Events) -> Events:
+    return replace(found, op=np.where(found.raw == 1, np.uint8(0), found.op))
+
+
+def lose_a_refusal(found: Events) -> Events:
+    return replace(found, refusals=())
+
+
+def lose_a_count(found: Events) -> Events:
+    return replace(found, skipped={})
+
+
+def lose_a_change(done: Assembled) -> Assembled:
+    return replace(done, changes=replace(done.changes, table=done.changes.table.slice(1)))
+
+
+def double_a_change(done: Assembled) -> Assembled:
+    both = pa.concat_tables([done.changes.table, done.changes.table.slice(0, 1)])
+    return replace(done, changes=replace(done.changes, table=both))
+
+
+def lose_a_rejection(done: Assembled) -> Assembled:
+    return replace(done, rejected=Rejected.none())
+
+
+FAULTS = {
+    lose_an_event: "1 of 6 events would be lost.*first event that is no change: shop.jsonl 2",
+    lose_a_refusal: "1 of 6 events would be lost",
+    lose_a_count: "1 of 6 events would be lost",
+    lose_a_change: "shop.t: 4 changes were read from events, but 3 are left",
+    double_a_change: "shop.t: 4 changes were read from events, but 5 are left",
+    lose_a_rejection: "shop.t: 4 changes were read from events, but 3 are left",
+}
+
+
+def shop_event(number: int, **other: Any) -> bytes:
+    row = {"id": number, "n": 1, **other}
+    return json.dumps(
+        {"op": "c", "before": None, "after": row, "source": {"db": "shop", "table": "t"}, "ts_ms": 1}
+    ).encode()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_events_that_a_decoder_loses_are_an_error(fault: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [shop_event(0), shop_event(1), b"{broken", None, shop_event(2), shop_event(3)]
+    if fault is lose_a_rejection:
+        events[0] = shop_event(0, n="no number")
+    raw = from_documents(events, "shop.jsonl")
+    table = TableFeed(name="shop.t", key=("id",), types={"n": "int"})
+    feed = FeedConfig(format="debezium-json", tables=(table,))
+    assert decode(raw, feed).tables["shop.t"].num_rows == (3 if fault is lose_a_rejection else 4)
+    is_late = fault in {lose_a_change, double_a_change, lose_a_rejection}
+    chosen = registry.lookup("debezium-json")
+    original = registry.assemble if is_late else chosen.decode
+
+    def faulty(*given: Any) -> Any:
+        return fault(original(*given))
+
+    if is_late:
+        monkeypatch.setattr(registry, "assemble", faulty)
+    else:
+        monkeypatch.setattr(registry, "FORMATS", {"debezium-json": replace(chosen, decode=faulty)})
+    with pytest.raises(LostEventsError, match=FAULTS[fault]):
+        decode(raw, feed)
 
 
 # -- Maxwell -------------------------------------------------------------------------------------------------------------
