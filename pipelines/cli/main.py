@@ -108,6 +108,7 @@ _EXTRAS = {
     "confluent_kafka": "kafka",
     "dagster": "dagster",
     "duckdb": "checks",
+    "fastavro": "avro",
     "great_expectations": "checks",
     "llvmlite": "fast",
     "numba": "fast",

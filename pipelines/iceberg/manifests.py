@@ -15,7 +15,6 @@ from math import ceil, copysign
 from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
-import fastavro
 import numpy as np
 import orjson
 
@@ -24,7 +23,7 @@ from pipelines.iceberg.loaded_table import metadata_location, source_types
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type, decode_bound
+from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type, decode_bound, require_package
 from scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
 
 if TYPE_CHECKING:
@@ -471,7 +470,7 @@ def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str])
     """Encode an Avro file with a checksum, in the codec that every engine reads."""
     sink = io.BytesIO()
     parsed = _parse_schema(orjson.dumps(schema))[1]
-    fastavro.writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
+    _fastavro().writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
     return with_checksum(sink.getvalue())
 
 
@@ -481,6 +480,7 @@ def read_avro(data: bytes, path: str) -> AvroFile:
     Raises:
         MalformedTableError: it is damaged, or larger than any file of table metadata.
     """
+    fastavro = _fastavro()
     try:
         header = read_header(data)
         schema, parsed = _parse_schema(header.schema)
@@ -505,7 +505,12 @@ def read_avro(data: bytes, path: str) -> AvroFile:
 def _parse_schema(schema: bytes) -> tuple[Any, Any]:
     """A schema as JSON and in fastavro's form, which lacks the field ids of lists."""
     document = orjson.loads(schema)
-    return document, fastavro.parse_schema(document)
+    return document, _fastavro().parse_schema(document)
+
+
+def _fastavro() -> Any:
+    """What writes manifests; commands that only read tables do without it."""
+    return require_package("fastavro", "writing manifests", "nevermore-iceberg[avro]")
 
 
 def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:

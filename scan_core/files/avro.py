@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro import parse_schema, schemaless_reader
 
 from scan_core.columns.file_reader import (
     FIELD_ID_KEY,
@@ -31,11 +30,16 @@ from scan_core.metadata.avro_container import (
     find_blocks,
     read_file_header,
 )
-from scan_core.model.errors import MemoryLimitError, UnsupportedError
+from scan_core.model.errors import MemoryLimitError, UnsupportedError, require_package
 from scan_core.model.schema import MAX_TYPE_DEPTH
 from scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 Finish = Callable[[pa.Array], pa.Array]
+
+
+def _fastavro() -> Any:
+    return require_package("fastavro", "an Avro data file", "nevermore-iceberg[avro]")
+
 
 TIMES: Mapping[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
@@ -469,7 +473,7 @@ class AvroFileReader(FileReader):
             if self._codec not in MAX_EXPANSION:
                 raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")
             self._fields, plain, self._min_bytes = parse_record(json.loads(header.schema))
-            self._schema = parse_schema({"type": "array", "items": plain})
+            self._schema = _fastavro().parse_schema({"type": "array", "items": plain})
             self.arrow_schema: pa.Schema = pa.schema([f.arrow() for f in self._fields])
         with refusing_malformed(path, "blocks"):
             blocks = self._find_blocks(header)
@@ -556,7 +560,7 @@ class AvroFileReader(FileReader):
             ) from error
         stream = BytesIO(encode_long(block.num_rows) + data + b"\0")
         try:
-            records: list[dict[str, Any]] = schemaless_reader(stream, self._schema, None)
+            records: list[dict[str, Any]] = _fastavro().schemaless_reader(stream, self._schema, None)
         except (EOFError, RecursionError) as error:
             raise ValueError(f"block at {block.offset}: {error}") from error
         if stream.read(1) or len(records) != block.num_rows:

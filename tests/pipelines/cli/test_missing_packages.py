@@ -1,16 +1,28 @@
 """A source whose optional package is not installed says what to install."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pipelines.cli.main import main
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 SOURCES = {
     "confluent_kafka": ("kafka", "{type: kafka, brokers: '127.0.0.1:1', topics: shop.t, format: debezium-json}"),
     "psycopg2": ("postgres", "{type: postgres, dsn: 'postgresql://shop@127.0.0.1:1/shop'}"),
 }
+
+
+def test_tables_of_parquet_are_read_without_what_reads_avro_files(tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
+    builder.commit(builder.data({"id": [1, 2]}))
+    command = f"main(['scan', {str(builder.metadata_path)!r}, '--count'])"
+    code = f"import sys; sys.modules['fastavro'] = None; from pipelines.cli.main import main; {command}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2"
 
 
 @pytest.mark.parametrize("package", SOURCES)
