@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from checks import published_equality
 from checks.mirror_checks import all_checks_of, run_checks, snapshot_results
+from checks.published_equality import ProjectAuditor, check_published
 from pipelines.config.project import Config, load
 from pipelines.ingest.feed_run import run_once
+from pipelines.publish.refresh import publish
 from tests.checks.faults import lose_the_last_row
 from tests.checks.mirror_tables import compare_in_buckets
 from tests.pipelines.project import event, product
 from tests.support.object_server import properties_of, serving, store_of
+from tests.support.spark_session import SPARK_TEST
+
+PUBLISHED = {"partition": "value(name)", "sql": "select name, count(*) as n from shop.products group by name"}
 
 
 @pytest.fixture
@@ -26,7 +32,9 @@ def project(tmp_path: Path) -> Iterator[Config]:
         catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "s3://bucket/warehouse", **properties}
         checks = {"schema_matches": "block", "quarantine_is_small": {"max_share": 0.1}}
         tables = {"shop.products": {"source": source, "key": ["id"], "checks": checks}}
-        (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump({"catalog": catalog, "tables": tables}))
+        (tmp_path / "nevermore.yaml").write_text(
+            yaml.safe_dump({"catalog": catalog, "tables": tables, "published": {"shop.names": PUBLISHED}})
+        )
         config = load(tmp_path / "nevermore.yaml")
         for name, lines in (
             ("1", [event("c", product(1)), event("c", product(2))]),
@@ -63,3 +71,26 @@ def test_a_fault_in_an_object_store_is_found(
     (found,) = run_checks(project, "shop.products", ["mirror_equals_reference"])
     assert found.details[:2] == ["1 row of its own files not returned", "1 row of its change log not returned"]
     assert found.offending_keys == [{"id": 1}]
+
+
+@pytest.mark.slow
+@SPARK_TEST[0]
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("in_file", [False, True], ids=["in memory", "in a database file"])
+def test_rows_published_to_an_object_store_are_compared_with_duckdb(
+    project: Config, monkeypatch: pytest.MonkeyPatch, *, in_file: bool
+) -> None:
+    if in_file:
+        monkeypatch.setattr(published_equality, "_FILE_SHARE", 2**40)
+    name = "shop.names"
+    report = publish(project, name, auditor=ProjectAuditor())
+    assert {verdict.check: verdict.passed for verdict in report.checks if verdict.table == name} == {
+        "published_rows_are_complete": True, "manifests_match_files": True, "published_equals_duckdb": True
+    }  # fmt: skip
+    found = {result.name: result for result in check_published(project, name)}
+    assert found["published_equals_duckdb"].compared == {"rows published": 1, "rows by DuckDB": 1}
+    assert [result.details for result in found.values()] == [[], []]
+    to_duckdb = published_equality.duckdb_sql
+    monkeypatch.setattr(published_equality, "duckdb_sql", lambda *given: f"select * from ({to_duckdb(*given)}) limit 0")
+    (wrong,) = check_published(project, name, partitions=["b"])
+    assert (wrong.passed, wrong.partitions) == (False, ["b"])
