@@ -291,6 +291,7 @@ class WorkWriter:
                         runs_python=True,
                         is_filtered_again=True,
                         driver_bytes=self.entry.options.driver_bytes,
+                        is_sieved=table in way.sieves,
                     )
                     reader = str(chosen)
                 self.count({table: TableRead.of(scan, most_read(plan), reader, found.pushed.get(table))})

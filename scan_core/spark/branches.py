@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 from scan_core.expr.literals import literal_text
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
-from scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, read_natively, register, remember
+from scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, read_natively, remember
 from scan_core.spark.native import (
     KEY,
     KEY_BY_PATH,
@@ -155,7 +155,6 @@ def _by_source(
     reports: TaskReports,
 ) -> Iterator[DataFrame]:
     """Each branch is a scan of its own, which is planned where a query leaves it."""
-    register(spark)
     schema = scan.schema
     for literals, branch in zip(parts, reports.branches, strict=True):
         narrow = scan

@@ -148,7 +148,8 @@ def dataframe(
             are applied in any case.
         driver_bytes: rows of at most this many bytes in memory, which reader "auto" would read in Python, are read at once,
             by this process: for a single query over few rows that is much cheaper than starting tasks. 0 never does.
-        sieve: leaves out rows that no query over the DataFrame needs, where this process reads them; nowhere else.
+        sieve: leaves out rows that no query over the DataFrame needs, where this process reads them; nowhere else. It is
+            expected to leave few: then this process reads them whenever `driver_bytes` allows it.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -173,23 +174,25 @@ def dataframe(
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
     context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
-    found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
+    rows = rows_here(scan, plan, schema, driver_bytes, sieve) if reader == "auto" and sieve is not None else None
+    found: NativeFiles | str | None = None if rows is None else _FEW_LEFT
+    found = "it was not asked for" if reader == "python" else found
     if reader == "auto":
-        found = why_python_pays(scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again)
+        found = found or why_python_pays(
+            scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again
+        )
     found = found or _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
-        rows = rows_here(scan, plan, schema, driver_bytes, sieve) if reader == "auto" else None
+        if reader == "auto" and sieve is None:
+            rows = rows_here(scan, plan, schema, driver_bytes)
         choice = ReaderChoice(reader, "python" if rows is None else "driver", found)
-        if rows is None:
-            register(spark)
-            # where Spark plans again on this host, it says the same and more
-            reports.write_plan(plan.metrics, num_splits=0)
-            frame = frame_by_source(spark, scan, parallelism, reports)
-        else:
-            reports.write_plan(scan.metrics, num_splits=0)
-            frame = spark.createDataFrame(rows, schema)
+        # where Spark plans again on this host, it says the same and more
+        reports.write_plan(plan.metrics if rows is None else scan.metrics, num_splits=0)
+        frame = (
+            frame_by_source(spark, scan, parallelism, reports) if rows is None else spark.createDataFrame(rows, schema)
+        )
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
         frame = native_dataframe(spark, found.files, context, schema, limits)
@@ -203,6 +206,7 @@ def dataframe(
     return frame
 
 
+_FEW_LEFT = "the rows that the query needs are few"
 MOST_STORED = 16
 """Data files that this process reads for a DataFrame have at most this many stored bytes for each byte of rows."""
 
@@ -236,7 +240,8 @@ def remember(frame: DataFrame, reports: TaskReports, choice: ReaderChoice) -> No
 
 
 def frame_by_source(spark: SparkSession, scan: "Scan", parallelism: int, reports: TaskReports) -> DataFrame:
-    """The rows of a scan by our data source, which has to be registered; planned when Spark plans a query over them."""
+    """The rows of a scan by our data source; planned when Spark plans a query over them."""
+    register(spark)
     options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
     return spark.read.format(FORMAT).schema(spark_schema(scan.schema)).options(**options.as_text()).load()
 
@@ -265,6 +270,7 @@ def expected_choice(
     runs_python: bool = False,
     is_filtered_again: bool = False,
     driver_bytes: int = 0,
+    is_sieved: bool = False,
 ) -> ReaderChoice:
     """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads little of them.
 
@@ -275,7 +281,10 @@ def expected_choice(
         runs_python: as for `dataframe`.
         is_filtered_again: as for `dataframe`.
         driver_bytes: as for `dataframe`.
+        is_sieved: whether `dataframe` is given a sieve.
     """
+    if reader == "auto" and is_sieved and is_read_here(plan, driver_bytes):
+        return ReaderChoice(reader, "driver", _FEW_LEFT)
     reason: str | None = "it was not asked for"
     context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
     if reader != "python":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ import scan_core
 from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
 from scan_core.spark import frames, native, reader_choice
-from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
+from scan_core.spark.frames import choice_of, dataframe, expected_choice, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column, Partition, struct
@@ -360,8 +361,16 @@ def test_reader_auto_has_rows_selected_by_bits_where_most_of_many_are_left(
         "python reader: 10 % of the rows are expected to be selected",
         "python reader: the scan's predicate can fail on a row, which is a matter of the query",
     ]
-    assert choice_of(dataframe(spark, scan.semi_join("id", [*range(4900)]))).strategy == "native"
+    most = scan.semi_join("id", [*range(4900)])
+    assert choice_of(dataframe(spark, most)).strategy == "native"
     assert choice_of(dataframe(spark, scan.semi_join("id", [1, 2]))).strategy == "python"
+    for driver_bytes, strategy, rows in ((1024**2, "driver", 490), (1024, "native", 4900)):
+        frame = dataframe(
+            spark, most, driver_bytes=driver_bytes, sieve=lambda batch: batch.filter(pc.equal(batch["name"], "y"))
+        )
+        assert (choice_of(frame).strategy, frame.count()) == (strategy, rows)
+    expected = expected_choice(most, most.plan(), driver_bytes=1024**2, is_sieved=True)
+    assert expected.strategy == "driver"
 
 
 def test_rows_of_null_are_no_rows_that_fulfil_a_filter(spark: SparkSession, builder: TableBuilder) -> None:
