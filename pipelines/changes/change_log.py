@@ -228,8 +228,17 @@ class Appended:
 class ChangeLog(LogState):
     """One change log. Mutable: its state is that of the last commit it knows."""
 
-    def __init__(self, catalog: "Catalog | LightCatalog", name: str, options: WriterOptions | None = None) -> None:
+    def __init__(
+        self,
+        catalog: "Catalog | LightCatalog",
+        name: str,
+        options: WriterOptions | None = None,
+        *,
+        replaces_types: bool = False,
+    ) -> None:
+        """With `replaces_types`, columns of rows whose type clashes with what is logged become new ones: older rows were removed."""
         super().__init__(catalog, name)
+        self._replaces_types = replaces_types
         self._options = options
 
     @property
@@ -379,11 +388,15 @@ class ChangeLog(LogState):
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
         last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
-        evolution = evolve(delta.schema, iceberg_fields(wanted), last_id)
+        evolution = evolve(delta.schema, iceberg_fields(wanted), last_id, replaces=self._may_replace)
         if evolution.clashes:
             raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
         if evolution.changed:
             delta.evolve(evolution.schema)
+
+    def _may_replace(self, path: str) -> bool:
+        """Keys stay what they are: they identify rows also in what refers to them."""
+        return self._replaces_types and path.startswith(("before.", "after."))
 
     def _moved_table(self, before: str | None) -> "CatalogTable":
         """The refreshed table, if nobody else has appended since its position was read."""

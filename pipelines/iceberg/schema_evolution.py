@@ -3,7 +3,7 @@
 Any other change is a clash. Also converts Arrow types to Iceberg types, and schemas to the JSON of table metadata.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -93,15 +93,23 @@ class Evolution:
     clashes: tuple[Clash, ...]
 
 
-def evolve(current: Schema, wanted: Sequence[NestedField], last_column_id: int) -> Evolution:
+def evolve(
+    current: Schema,
+    wanted: Sequence[NestedField],
+    last_column_id: int,
+    *,
+    replaces: Callable[[str], bool] = lambda _: False,
+) -> Evolution:
     """Change `current` as little as necessary to hold rows of the fields `wanted`.
 
     Columns that are not in `wanted` stay, and become optional unless they identify rows. New fields get ids above
-    `last_column_id`.
+    `last_column_id`. A column whose type clashes is dropped, and added again as a new one without values so far, if `replaces`
+    allows it for its path.
     """
     ids = count(last_column_id + 1)
     clashes: list[Clash] = []
-    fields = _merged(current.fields, wanted, ids, "", clashes, identifiers=frozenset(current.identifier_field_ids))
+    identifiers = frozenset(current.identifier_field_ids)
+    fields = _merged(current.fields, wanted, ids, "", clashes, replaces=replaces, identifiers=identifiers)
     return Evolution(replace(current, fields=fields), fields != current.fields, tuple(clashes))
 
 
@@ -144,6 +152,7 @@ def _merged(
     path: str,
     clashes: list[Clash],
     *,
+    replaces: Callable[[str], bool],
     identifiers: frozenset[int] = frozenset(),
 ) -> tuple[NestedField, ...]:
     by_name = {f.name: f for f in wanted}
@@ -151,24 +160,36 @@ def _merged(
     kept = []
     for f in have:
         feed = by_name.get(f.name)
-        kind = f.type if feed is None else _merged_type(f.type, feed.type, ids, path + f.name, clashes)
+        found: list[Clash] = []
+        kind = f.type if feed is None else _merged_type(f.type, feed.type, ids, path + f.name, found, replaces=replaces)
+        if found and feed is not None and f.field_id not in identifiers and replaces(path + f.name):
+            kept.append(_renumbered(feed, ids))
+            continue
+        clashes += found
         required = f.required and (f.field_id in identifiers or (feed is not None and feed.required))
         kept.append(replace(f, type=kind, required=required))
     added = [_renumbered(f, ids) for f in wanted if f.name not in known]
     return (*kept, *added)
 
 
-def _merged_type(have: Type, feed: Type, ids: Iterator[int], path: str, clashes: list[Clash]) -> Type:
+def _merged_type(
+    have: Type, feed: Type, ids: Iterator[int], path: str, clashes: list[Clash], *, replaces: Callable[[str], bool]
+) -> Type:
     match have, feed:
         case StructType(members), StructType(wanted):
-            return StructType(_merged(members, wanted, ids, f"{path}.", clashes))
+            return StructType(_merged(members, wanted, ids, f"{path}.", clashes, replaces=replaces))
         case ListType(element), ListType(wanted_element):
-            merged = _merged_type(element.type, wanted_element.type, ids, f"{path}.element", clashes)
+            merged = _merged_type(element.type, wanted_element.type, ids, f"{path}.element", clashes, replaces=replaces)
             return ListType(replace(element, type=merged))
         case MapType(key, value), MapType(wanted_key, wanted_value):
             return MapType(
-                replace(key, type=_merged_type(key.type, wanted_key.type, ids, f"{path}.key", clashes)),
-                replace(value, type=_merged_type(value.type, wanted_value.type, ids, f"{path}.value", clashes)),
+                replace(
+                    key, type=_merged_type(key.type, wanted_key.type, ids, f"{path}.key", clashes, replaces=replaces)
+                ),
+                replace(
+                    value,
+                    type=_merged_type(value.type, wanted_value.type, ids, f"{path}.value", clashes, replaces=replaces),
+                ),
             )
         case PrimitiveType(), PrimitiveType():
             return _wider(have, feed, path, clashes)

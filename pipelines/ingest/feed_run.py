@@ -71,6 +71,7 @@ class FeedRun:
     _: KW_ONLY
     log_only: bool
     stopping: Callable[[], bool]
+    replaces_types: bool = False
     parallel_tables: int = 1
     is_continuous: bool = False
     spark: SparkConfig = field(default_factory=SparkConfig)
@@ -102,7 +103,10 @@ class FeedRun:
     def started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         """A table with all logged changes applied; none, with a report, if that fails."""
         table, self.reports[name] = start_table(
-            self.catalog, name, config, self.progress, log_only=self.log_only, source_table=source_table
+            *(self.catalog, name, config, self.progress),
+            log_only=self.log_only,
+            replaces_types=self.replaces_types,
+            source_table=source_table,
         )
         return [] if table is None else [table]
 
@@ -480,12 +484,13 @@ def start_table(
     progress: Progress | None,
     *,
     log_only: bool = False,
+    replaces_types: bool = False,
     source_table: str | None = None,
 ) -> tuple[TableIngest | None, TableReport]:
     """(table, with all logged changes applied, or None if that failed; its report)."""
     report = TableReport(name)
     try:
-        table = TableIngest(catalog, name, config, report, progress, log_only=log_only)
+        table = TableIngest(catalog, name, config, report, progress, log_only=log_only, replaces_types=replaces_types)
         table.start(source_table)
     except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
         _fail(report, error)
@@ -534,6 +539,7 @@ def run_once(
     tables: Collection[str] | None = None,
     *,
     log_only: bool = False,
+    replaces_types: bool = False,
     stopping: Callable[[], bool] = bool,
     readers: Readers | None = None,
     is_continuous: bool = False,
@@ -545,6 +551,7 @@ def run_once(
         progress: called after each commit of a table.
         tables: only these; None for all.
         log_only: write change logs and leave the mirrors to `apply_logs`.
+        replaces_types: all rows of these tables were removed, so the source decides the types of their columns anew.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
         readers: those of an earlier run, or of `found_nothing_new`; without them, the run closes its own.
         is_continuous: other runs follow soon, so that deletes need not be converted before they are `convert_after` old.
@@ -566,6 +573,7 @@ def run_once(
         catalog,
         progress,
         log_only=log_only,
+        replaces_types=replaces_types,
         stopping=stopping,
         parallel_tables=_tables_at_a_time(config),
         is_continuous=is_continuous,

@@ -133,12 +133,18 @@ class TableIngest(TableState):
         progress: Progress | None = None,
         *,
         log_only: bool = False,
+        replaces_types: bool = False,
     ) -> None:
-        """With `log_only`, only the change log is written, and the mirror is left to a later run."""
-        self._log = ChangeLog(catalog, change_log_name(name), WriterOptions(encode_numbers=config.compact_log))
+        """With `log_only`, only the change log is written, and the mirror is left to a later run.
+
+        With `replaces_types`, all rows were removed from the log, and the source decides the types of columns anew.
+        """
+        options = WriterOptions(encode_numbers=config.compact_log)
+        self._log = ChangeLog(catalog, change_log_name(name), options, replaces_types=replaces_types)
         super().__init__(catalog, name, config, report, self._log)
         self._progress = progress
         self._log_only = log_only
+        self._replaces_types = replaces_types
         self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
@@ -162,7 +168,7 @@ class TableIngest(TableState):
     @property
     def known_types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column so far, including those of uncommitted changes."""
-        types = self._adopted_types | self._log.row_types
+        types = {} if self._replaces_types else self._adopted_types | self._log.row_types
         return types | {f.name: f.type for f in self._pending.row_type or () if not pa.types.is_null(f.type)}
 
     @property

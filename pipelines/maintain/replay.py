@@ -277,7 +277,8 @@ def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynce
     """Load a table of a database again, or read its topics again, then replace the rows of its mirror in one snapshot.
 
     The log gets a truncate and the rows, or all messages that the topics still have. A replication slot that is missing is
-    created.
+    created. A column of a database that has another type now, to which no promotion leads, becomes a new column of the same
+    name, unless it is part of the key or of a partition, or `schema_changes` lets nothing change.
 
     Raises:
         ConfigError: no such table, or its source is files.
@@ -292,9 +293,9 @@ def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynce
             raise SourceError(f"{name} has no change log yet: nevermore ingest loads it")
         table.start()
         table.remove_all(feed.restart(table.position))
-        (report,) = (
-            r for r in run_once(config, tables=[name], log_only=True, readers=readers).tables if r.table == name
-        )
+        replaces = feed.live is not None and settings.schema_changes == "evolve" and not settings.soft_delete
+        done = run_once(config, tables=[name], log_only=True, replaces_types=replaces, readers=readers)
+        (report,) = (r for r in done.tables if r.table == name)
     if report.error is not None:
         raise SourceError(f"{name}: {report.error}")
     return resync(catalog, config, name)
@@ -333,7 +334,12 @@ def _swap_rows(
     files: list[WrittenFile] = []
     num_rows = 0
     if source is not None:
-        evolution = evolve(delta.schema, current_schema(source).fields, target.metadata.last_column_id)
+        parted = {f.source_id for spec in target.metadata.partition_specs for f in spec.fields}
+        kept = {delta.schema.path(number)[0].name for number in parted if number in delta.schema}
+        evolution = evolve(
+            *(delta.schema, current_schema(source).fields, target.metadata.last_column_id),
+            replaces=lambda path: path.partition(".")[0] not in kept,
+        )
         if evolution.clashes:
             clashes = "; ".join(str(c) for c in evolution.clashes)
             raise SourceError(

@@ -119,3 +119,31 @@ def test_arrow_type_without_counterpart_is_named() -> None:
 def test_decimal_takes_integers_only_where_all_digits_fit() -> None:
     assert takes(PrimitiveType("decimal", (12, 2)), PrimitiveType("int"))
     assert not takes(PrimitiveType("decimal", (10, 2)), PrimitiveType("int"))
+
+
+@pytest.mark.parametrize(("have", "feed"), [("int", "string"), ("string", "long"), ("decimal(9,2)", "decimal(9,3)")])
+def test_a_column_of_another_type_may_become_a_new_one(have: str, feed: str) -> None:
+    evolution = evolve(
+        schema(id="long", a=have, b="int"), fields(id="long", a=feed, b="long"), 9, replaces=lambda path: path == "a"
+    )
+    assert evolution.schema.names == ("id", "a", "b")
+    assert (evolution.schema.find("a").field_id, evolution.schema.find("a").type) == (10, parse_type(feed))
+    assert (evolution.schema.find("b").field_id, evolution.schema.find("b").type) == (3, parse_type("long"))
+    assert not evolution.clashes
+
+
+def test_only_the_member_that_clashes_becomes_a_new_one() -> None:
+    rows = pa.struct([("n", pa.int32()), ("list", pa.list_(pa.int32())), ("s", pa.string())])
+    current = Schema(0, iceberg_fields(pa.schema({"key": pa.struct([("n", pa.int32())]), "after": rows})))
+    now = pa.struct([("n", pa.string()), ("list", pa.list_(pa.string())), ("s", pa.string())])
+    wanted = iceberg_fields(pa.schema({"key": pa.struct([("n", pa.string())]), "after": now}))
+    evolution = evolve(current, wanted, 50, replaces=lambda path: path.startswith("after."))
+    members = evolution.schema.find("after").type
+    assert isinstance(members, StructType)
+    assert [(m.name, m.field_id > 50) for m in members.fields] == [("n", True), ("list", True), ("s", False)]
+    assert [clash.column for clash in evolution.clashes] == ["key.n"]
+
+
+def test_a_column_that_identifies_rows_stays() -> None:
+    current = Schema(0, (NestedField(1, "id", PrimitiveType("long"), required=True),), identifier_field_ids=(1,))
+    assert [c.column for c in evolve(current, fields(id="string"), 1, replaces=lambda _: True).clashes] == ["id"]

@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 
+from pipelines.errors import SourceError
+from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.replay import resync, resync_from_source
 from pipelines.sources.postgres.inspection import findings
 from pipelines.sources.postgres.position import Shape, UnsentError
+from scan_core import open_table
 from tests.pipelines.postgres.conftest import Shop
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, a text, b text, n int)"
@@ -124,6 +128,39 @@ def test_another_type_leaves_the_mirror_and_says_what_to_do(shop: Shop) -> None:
     assert "public.items: a column has another type" in str(table.error)
     assert "nevermore resync" in str(table.error)
     assert shop.rows(config, "items") == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["text USING 'n' || n", "numeric(12,3) USING n / 8.0", "int[] USING ARRAY[n]", "date USING DATE '2024-01-01' + n"],
+)
+def test_a_resync_from_the_source_takes_any_type(shop: Shop, change: str) -> None:
+    config = loaded(shop, TABLE)
+    first = open_catalog(config).load_table("shop.items").metadata.current_snapshot_id
+    shop.sql(f"ALTER TABLE items ALTER n TYPE {change}", "DELETE FROM items WHERE id = 3")
+    done = resync_from_source(open_catalog(config), config, "shop.items")
+    assert (done.num_rows, done.quarantined) == (18, 0)
+    wanted = "SELECT id, a, b, n FROM items ORDER BY id"
+    assert shop.rows(config, "items") == shop.sql(wanted)
+    shop.sql(
+        "UPDATE items SET b = 'new' WHERE id = 4",
+        "UPDATE items SET n = NULL WHERE id = 5",
+        "INSERT INTO items VALUES (30)",
+    )
+    shop.ingest(config)
+    assert shop.rows(config, "items") == shop.sql(wanted)
+    scan = open_table(open_catalog(config).load_table("shop.items").metadata_location).scan().as_of_snapshot(first)
+    assert scan.to_table().sort_by("id").column("n").to_pylist() == list(range(1, 20))  # as it was
+    resync(open_catalog(config), config, "shop.items")
+    assert shop.rows(config, "items") == shop.sql(wanted)
+
+
+def test_a_resync_from_the_source_keeps_types_that_are_frozen(shop: Shop) -> None:
+    loaded(shop, TABLE)
+    shop.sql("ALTER TABLE items ALTER n TYPE text USING 'n' || n")
+    config = shop.config("items", schema_changes="freeze")
+    with pytest.raises(SourceError, match="column n changes from int to string"):
+        resync_from_source(open_catalog(config), config, "shop.items")
 
 
 def test_numbers_with_more_digits_are_wider_and_others_are_not() -> None:
