@@ -128,7 +128,9 @@ def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(
 ) -> None:
     shop = Shop(tmp_path, POINTS.index(point), engine)
     shop.land(40)
-    assert shop.run_and_die(point, 2) == storage.EXIT_CODE
+    # tasks of Spark read all that is new as one batch, which is acknowledged once
+    times = 1 if (engine, point) == ("spark", "before-acknowledgement") else 2
+    assert shop.run_and_die(point, times) == storage.EXIT_CODE
     shop.land(10)
     shop.finish()
     shop.assert_exactly_once()
