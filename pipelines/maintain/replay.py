@@ -280,6 +280,9 @@ def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynce
     created. A column of a database that has another type now, to which no promotion leads, becomes a new column of the same
     name, unless it is part of the key or of a partition, or `schema_changes` lets nothing change.
 
+    If the rows cannot be taken, the log is what it was before, so that the mirror keeps its rows. After a failure that may
+    pass, the next run goes on with the load.
+
     Raises:
         ConfigError: no such table, or its source is files.
         SourceError: it was never ingested, or the source cannot be read.
@@ -292,11 +295,14 @@ def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynce
         if table.position is None:
             raise SourceError(f"{name} has no change log yet: nevermore ingest loads it")
         table.start()
+        before = table.report.log_snapshot_id
         table.remove_all(feed.restart(table.position))
         replaces = feed.live is not None and settings.schema_changes == "evolve" and not settings.soft_delete
         done = run_once(config, tables=[name], log_only=True, replaces_types=replaces, readers=readers)
         (report,) = (r for r in done.tables if r.table == name)
     if report.error is not None:
+        if not report.may_retry and before is not None:
+            ChangeLog(catalog, change_log_name(name)).roll_back(before)
         raise SourceError(f"{name}: {report.error}")
     return resync(catalog, config, name)
 

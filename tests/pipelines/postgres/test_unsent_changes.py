@@ -52,13 +52,13 @@ def same(shop: Shop, config: Any) -> None:
     assert sorted(map(str, found)) == sorted(str({name: row[name] for name in found[0]}) for (row,) in shop.sql(query))
 
 
-def loaded(shop: Shop, *statements: str) -> Any:
+def loaded(shop: Shop, *statements: str, **options: Any) -> Any:
     shop.sql(
         *statements,
         "CREATE PUBLICATION pub FOR TABLE items WITH (publish_via_partition_root = true)",
         "INSERT INTO items SELECT i, 'a' || i, 'b' || i, i FROM generate_series(1, 19) i",
     )
-    config = shop.config("items")
+    config = shop.config("items", **options)
     shop.ingest(config)
     return config
 
@@ -155,12 +155,25 @@ def test_a_resync_from_the_source_takes_any_type(shop: Shop, change: str) -> Non
     assert shop.rows(config, "items") == shop.sql(wanted)
 
 
-def test_a_resync_from_the_source_keeps_types_that_are_frozen(shop: Shop) -> None:
-    loaded(shop, TABLE)
-    shop.sql("ALTER TABLE items ALTER n TYPE text USING 'n' || n")
-    config = shop.config("items", schema_changes="freeze")
-    with pytest.raises(SourceError, match="column n changes from int to string"):
+@pytest.mark.parametrize(
+    ("options", "column", "reason"),
+    [
+        ({"schema_changes": "freeze"}, "n", "column n changes from int to string"),
+        ({"schema_changes": "approve"}, "n", "column n changes from int to string"),
+        ({"soft_delete": True}, "n", "n"),
+        ({}, "id", "id"),
+    ],
+)
+def test_a_resync_from_the_source_that_fails_leaves_the_mirror(
+    shop: Shop, options: dict[str, Any], column: str, reason: str
+) -> None:
+    config = loaded(shop, TABLE, **options)
+    before = shop.rows(config, "items")
+    shop.sql(f"ALTER TABLE items ALTER {column} TYPE text USING 'n' || {column}")
+    with pytest.raises(SourceError, match=reason):
         resync_from_source(open_catalog(config), config, "shop.items")
+    run_once(config)
+    assert shop.rows(config, "items") == before
 
 
 def test_numbers_with_more_digits_are_wider_and_others_are_not() -> None:
