@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java browser demo ui test test-all lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
+.PHONY: help venv java databases browser demo ui test test-all lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ venv: $(READY) ## Make .venv with everything in it
 java: ## Check for Java 17 or newer, install a headless JRE on Debian or Ubuntu as root
 	@.ci/ensure-java
 
+databases: ## Check for MariaDB, install it on Debian or Ubuntu as root
+	@.ci/ensure-databases
+
 browser: ## Check for Chromium, install it on Debian or Ubuntu as root
 	@.ci/ensure-chromium
 
@@ -36,13 +39,13 @@ ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
 # A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 700 s.
-test: $(READY) java ## Run the tests that every change must pass
+test: $(READY) java databases ## Run the tests that every change must pass
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile \
 		-o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true
 
 PART ?=
 
-test-all: $(READY) java ## Run every test, the long ones too; PART="checks kernels" runs those folders of tests/ alone
+test-all: $(READY) java databases ## Run every test, the long ones too; PART="checks kernels" runs those folders of tests/ alone
 	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadfile $(addprefix tests/,$(PART))
 ifeq ($(strip $(PART)),)
 	@tests/spark_versions/run
