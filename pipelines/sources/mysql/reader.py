@@ -178,7 +178,8 @@ class MysqlReader:
         found = self._server.gtid_at(self._base, at)
         if found is None:
             raise SourceError(
-                "the server does not know its own position in the binary log: is log_bin a folder it can read?"
+                "the server does not know its own position in the binary log: is log_bin a folder it can read? If the log has "
+                "larger rows than max_allowed_packet allows now, begin a new one: FLUSH BINARY LOGS"
             )
         gtid = str(MariaGtids(found))
         self._verified.add((at, gtid))
