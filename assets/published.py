@@ -1,4 +1,4 @@
-"""Published tables as assets, with their partitions and metadata, and the job that updates them after an ingest."""
+"""Published tables as assets: partitions, metadata, checks of new rows, and the job that updates them after an ingest."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

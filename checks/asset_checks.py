@@ -1,4 +1,8 @@
-"""The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys."""
+"""The checks of mirrors and published tables as Dagster asset checks: blocking or warning, with offending keys.
+
+The checks of new rows of a published table run in the step that makes them: see `assets/published.py`.
+What a check computes is in `mirror_checks.py`, `configured.py` and `published_equality.py`.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,5 @@
 """The formats of feeds, one module for each.
 
-To add one, write a module here and add it to `FORMATS` in `registry.py`. Where events come from is in `sources/`.
+To add one, write a module here, add it to `FORMATS` in `registry.py`, and its options to `OPTIONS` in `options.py`.
+Where events come from is in `sources/`.
 """

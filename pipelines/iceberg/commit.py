@@ -1,6 +1,7 @@
 """Commits one Iceberg snapshot per batch: files, schema, partition spec, position and summary in one step.
 
-Also determines whether a commit has happened when the catalog's answer leaves that open. Making snapshots of branches current
+`retry_conflicts` repeats a commit when another writer was faster, for mirrors and for all other tables. Also determines whether
+a commit has happened when the catalog's answer leaves that open. Making snapshots of branches current
 is part of publishing (`publish/publish_commit.py`).
 """
 

@@ -1,4 +1,5 @@
-"""Where change events come from: event files, topics of Kafka, and PostgreSQL as a live source (`live.py`).
+"""Where change events come from: event files, topics of Kafka, and PostgreSQL and MySQL as live sources (`live.py`).
 
-What the events look like is in `formats/`.
+To add one, write a reader here, add its section to `Source` in `config/sources.py` (also listed in `config/tables.py` and
+`config/project.py`), and open the reader in `ingest/feeds.py`. What the events look like is in `formats/`.
 """

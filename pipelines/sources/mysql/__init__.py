@@ -1,1 +1,1 @@
-"""MariaDB as a source: a load of what exists, joined to the row events of its binary log."""
+"""MySQL and MariaDB as live sources: a load of their tables in chunks, then the row events of the binary log."""
