@@ -203,7 +203,7 @@ def ui(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 3000,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The address as an object, before the server starts.")
+        bool, typer.Option("--json", help="Print the address as a JSON object before the server starts.")
     ] = False,
 ) -> None:
     """Open a project in Dagster's UI: assets, partitions, backfills, schedules, checks. Ctrl-C stops it.

@@ -47,7 +47,7 @@ def check(
         bool,
         typer.Option(
             "--changed",
-            help="Compare the keys of mirrors that changed since the last snapshot that passed, all rows once a day.",
+            help="Of mirrors, compare only keys that changed since the last snapshot that passed, and all rows once a day.",
         ),
     ] = False,
     partition: Annotated[
@@ -417,8 +417,8 @@ def trim_log(
 ) -> None:
     """Replace old changes of change logs by the last change of each key, with its ordinal and its position in the source.
 
-    Before the commit, DuckDB compares the rows to which both lead. Checks, replay, resync and erase work as before; changes that
-    the mirror or one of its snapshots may need stay. The old files go when the snapshots of the log expire.
+    Before the commit, DuckDB compares the rows that the old and the new log lead to. Checks, replay, resync and erase work as
+    before; changes that the mirror or one of its snapshots may need stay. The old files go when the snapshots of the log expire.
     Exit code 1: a log failed, others were processed.
 
     Example: `nevermore trim-log shop.orders --keep-log 30d --dry-run`

@@ -148,7 +148,7 @@ ChosenEngine = Annotated[
     Engine | None,
     typer.Option(
         "--engine",
-        help="What reads and decodes: this process, tasks of Spark, or the latter above a size; default: `ingest` of the config.",
+        help="Where events are read and decoded: in this process, in Spark tasks, or in Spark tasks above a size; default: `ingest` of the config.",
         show_default=False,
     ),
 ]

@@ -43,22 +43,22 @@ LogFormat = Literal["text", "json"]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 """The base class of typer's usage errors, which has no public name."""
 _PANELS = {
-    "Start here": ("demo", "init", "ui"),
+    "Start here": ("demo", "init", "doctor", "ui"),
     "Turn change events into tables": (
-        *(
-            "ingest",
-            "run",
-            "status",
-            "quarantine",
-            "replay",
-            "resync",
-            "rollback",
-            "erase",
-            "adopt",
-            "recover",
-            "publish",
-            "simulate",
-        ),
+        "ingest",
+        "run",
+        "status",
+        "quarantine",
+        "approve",
+        "replay",
+        "resync",
+        "rollback",
+        "erase",
+        "adopt",
+        "recover",
+        "publish",
+        "simulate",
+        "spark-package",
     ),
     "Keep tables fast": ("debt", "index", "convert", "compact", "trim-log", "expire", "orphans"),
 }

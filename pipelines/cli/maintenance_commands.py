@@ -50,7 +50,7 @@ def compact(
     where: Annotated[
         str | None,
         typer.Option(
-            "--where", metavar="SQL", help="Only data files that may contain matching rows.", show_default=False
+            "--where", metavar="SQL", help="Rewrite only data files that may contain matching rows.", show_default=False
         ),
     ] = None,
     target_size: Annotated[
@@ -70,7 +70,7 @@ def compact(
         typer.Option(
             "--engine",
             metavar="ENGINE",
-            help="local rewrites in this process, spark by tasks of Spark, auto by these for large tables; default: `compact_engine` of the config.",
+            help="Where to rewrite: local in this process, spark in Spark tasks, auto in Spark tasks if a table is large; default: `compact_engine` of the config.",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +80,7 @@ def compact(
 ) -> None:
     """Rewrite small data files and files with many dead rows, and drop delete files that nothing needs any more.
 
-    Files are rewritten where scans lose more than 5 % of their time by them. No row changes, so incremental publications
+    Files are rewritten if scans lose more than 5 % of their time to them. No row changes, so incremental publications
     have nothing to do. It can run beside ingests, publications and readers: deletes that arrive meanwhile apply to the new
     files, and large tables are committed in parts. Old files stay for readers of older snapshots.
 
@@ -180,9 +180,9 @@ def debt(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Show what scans of mirrors lose by small files and deletes, and what `compact` and `expire` would do about it.
+    """Show how much time scans of mirrors lose to small files and deletes, and what `compact` and `expire` would do about it.
 
-    Key columns are read of files to which deletes may apply; nothing is changed. Seconds are estimates for one core.
+    Reads the key columns of files to which deletes may apply; changes nothing. Seconds are estimates for one core.
 
     Example: `nevermore debt shop.orders --json`
     """
@@ -288,7 +288,7 @@ def orphans(
         typer.Option(
             "--older-than",
             metavar="TIME",
-            help="Minimum age: 12h, 3d. Files of commits in progress are orphans until they are committed.",
+            help="Minimum age, such as 12h or 3d; default: `orphan_age` of the config. Files of commits in progress are orphans until they are committed.",
             show_default=False,
         ),
     ] = None,
@@ -298,8 +298,8 @@ def orphans(
 ) -> None:
     """Find files in the folders of tables that nothing names, such as those of killed runs; `--delete` deletes them.
 
-    Files stay that any snapshot, branch or tag reaches, or a metadata version that was current within the age, and files of
-    running publications and of other tables. Exit code 1: a table failed, others were processed.
+    Files stay if a snapshot, branch or tag reaches them, or a metadata version that was current within the age, or if they belong
+    to running publications or to other tables. Exit code 1: a table failed, others were processed.
 
     Example: `nevermore orphans --older-than 7d --delete`
     """
@@ -336,9 +336,9 @@ def erase(
 ) -> None:
     """Erase rows for good, as the right to be forgotten demands: from all snapshots, and from everything made of them.
 
-    A key of which a row ever matched is erased with all its rows: in the mirror, its change log, its quarantine, its indexes, and
-    in tables published from it, which are published again. Older snapshots expire. At the end all remaining files are searched,
-    and the report names what still has the rows, such as tags. Files of the source are not touched; they are listed.
+    Every key that ever had a matching row is erased with all its rows: in the mirror, its change log, its quarantine, its
+    indexes, and in tables published from it, which are published again. Older snapshots expire. At the end all remaining files
+    are searched, and the report names what still has the rows, such as tags. Files of the source are not touched; they are listed.
     Exit code 1: something still has the rows. If it is interrupted, run it again.
 
     Example: `nevermore erase shop.customers --where "id = 4711" --delete`

@@ -264,8 +264,8 @@ def explain(
 
     For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
     For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
-    each mirror (conditions, join keys, files, reader). Options such as `--where`, or a path instead of the name, print
-    the plan of a scan of a published table, too.
+    each mirror (conditions, join keys, files, reader). Give an option such as `--where`, or a path instead of the name, to
+    see the plan of a scan of such a table.
     """
     of_scan = {
         "--relocate": relocate,

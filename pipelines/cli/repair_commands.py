@@ -34,7 +34,10 @@ def adopt(
     table: MirrorName,
     config: ProjectConfig = DEFAULT_CONFIG,
     skip_log: Annotated[
-        bool, typer.Option("--skip-log", help="The table already contains all changes that are in the change log now.")
+        bool,
+        typer.Option(
+            "--skip-log", help="Do not apply the changes that are in the change log now; the table contains them."
+        ),
     ] = False,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="Upgrade a table of format version 1 to version 2.")
@@ -62,7 +65,7 @@ def adopt(
 
 
 def approve(table: MirrorName, config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """Let the new columns and types through for which a table with `schema_changes: approve` has stopped."""
+    """Accept the new columns and types that stopped a table with `schema_changes: approve`."""
     from pipelines.changes.change_log import ChangeLog
     from pipelines.config.project import change_log_name, load
     from pipelines.ingest.table_ingest import approve as let_through
@@ -357,8 +360,8 @@ def resync(
     With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys missing from
     the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
 
-    With `--from-source`, the table of a database is loaded again, as after the loss of its replication slot. Topics of Kafka are
-    read again from their oldest messages, which must lead to all rows, as those of a compacted topic do.
+    With `--from-source`, the table of a database is loaded again, for example after its replication slot was lost. Topics of Kafka
+    are read again from their oldest messages, which must contain every row, as those of a compacted topic do.
     """
     from pipelines.config.project import load
     from pipelines.errors import ConfigError

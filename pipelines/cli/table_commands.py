@@ -18,7 +18,6 @@ from pipelines.cli.arguments import (
     Relocate,
     SnapshotId,
     TableName,
-    Where,
     build_scan,
     open_named_table,
 )
@@ -195,7 +194,12 @@ def files(
     snapshot: SnapshotId = None,
     as_of: AsOf = None,
     ref: Ref = None,
-    where: Where = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", metavar="SQL", help="List only data files that may contain matching rows.", show_default=False
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of files to show; --json lists all.")] = (
         DEFAULT_MAX_SHOWN
     ),
