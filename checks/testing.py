@@ -41,17 +41,26 @@ def assert_no_deleted_row_reappears(table: str | Subject, config: Project | None
 
 
 def assert_mirror_equals_reference(table: str | Subject, config: Project | None = None) -> None:
-    """Assert that the rows of a mirror are those of its files and of its change log, both computed by DuckDB; as above."""
+    """Assert that the rows of a mirror are those of its files and of its change log, both computed by DuckDB.
+
+    Arguments and errors are those of `assert_no_deleted_row_reappears`.
+    """
     _assert(table, config, "mirror_equals_reference")
 
 
 def assert_key_is_unique(table: str | Subject, config: Project | None = None) -> None:
-    """Assert that no key of a mirror has two rows; as above."""
+    """Assert that no key of a mirror has two rows.
+
+    Arguments and errors are those of `assert_no_deleted_row_reappears`.
+    """
     _assert(table, config, "key_is_unique")
 
 
 def assert_manifests_match_files(table: str | Subject, config: Project | None = None) -> None:
-    """Assert that files of a mirror are what its manifests say; as above."""
+    """Assert that the files of a mirror are what its manifests say.
+
+    Arguments and errors are those of `assert_no_deleted_row_reappears`.
+    """
     _assert(table, config, "manifests_match_files")
 
 

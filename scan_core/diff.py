@@ -258,7 +258,7 @@ Changed = tuple[ChangeType, pa.RecordBatch]
 
 
 def change_splits(changes: FileChanges, context: ScanContext) -> tuple[ChangeSplit, ...]:
-    """The work that a difference of files makes."""
+    """The work of reading the files that differ, as units for workers."""
     size = context.options.split_bytes
     return (
         *(WholeFiles(ChangeType.DELETE, split) for split in make_splits(changes.vanished, context, size)),

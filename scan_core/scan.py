@@ -205,10 +205,10 @@ class ScanRequest:
         return self._with(columns=tuple(columns))
 
     def where(self, predicate: "str | Expr") -> Self:
-        """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`.
+        """Only rows for which `predicate` is true, too: SQL text such as `qty > 5`, or `col("qty") > 5`.
 
         Raises:
-            PredicateError: it is wrong for every schema of the table, or neither text nor an expression.
+            PredicateError: the predicate is wrong for every schema of the table, or is neither text nor an expression.
         """
         from scan_core.expr.nodes import Expr
 

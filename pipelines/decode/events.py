@@ -99,7 +99,7 @@ def rows_of(documents: Sequence[bytes], schema: tuple[str, tuple[str, ...]]) -> 
         array, bad = decode(columns.column(wanted.name), from_arrow(kind))
         array, lost = (array, bad) if array.type == wanted.type else cast_each(array, wanted.type)
         if (bad | lost).any():
-            raise ValueError(f"column {wanted.name} of a row in quarantine is not {wanted.type}")
+            raise ValueError(f"column {wanted.name} of a row in quarantine has a value that is not {wanted.type}")
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=given)
 

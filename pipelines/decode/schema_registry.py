@@ -100,7 +100,7 @@ class Unframed:
 def unframed(documents: pa.Array, *, is_text: bool | None) -> Unframed:
     """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.
 
-    If it is not known whether the messages are text (None), what is a JSON object behind the frame is taken for one.
+    If it is not known whether the messages are text (None), only those with a JSON object after the frame count as framed.
     """
     if is_text is False:
         return Unframed(documents, pa.nulls(len(documents), pa.int64()))

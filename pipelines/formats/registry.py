@@ -1,7 +1,7 @@
 """The entry point to all formats: decodes a batch of raw events to change batches.
 
 Detects the format of a feed, unwraps Kafka messages and routes events to tables. To add a format, add a module to
-this folder and one entry here.
+this folder, an entry to `FORMATS` here, and its options to `options.py`.
 """
 
 from collections import Counter
@@ -69,7 +69,7 @@ _NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
 def route(
     events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
-    """Assign each table of the feed that has changes: see `route_tables`."""
+    """Assign each table of the feed that has changes to a target: see `route_tables`."""
     codes = np.unique(events.table_of[events.op != 0]).tolist()
     return route_tables(events.tables, tables, claims, codes=codes, is_open=is_open)
 

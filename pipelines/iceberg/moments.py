@@ -63,7 +63,7 @@ def moments_of(catalog: "Catalog | LightCatalog", logs: Sequence[str]) -> list[M
 
 
 def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> None:
-    """Add a moment, unless its tables are where the last one has them.
+    """Record a moment, unless its tables have reached nothing new since the last one.
 
     Raises:
         PipelineError: it cannot be committed.

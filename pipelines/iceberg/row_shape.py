@@ -91,7 +91,7 @@ def times_as_text(rows: pa.Table) -> pa.Table:
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as dictionaries, for people and documents; dates and times are text if one is beyond Python's years."""
+    """Rows as dictionaries, for people and documents; dates and times are text if one is outside Python's years 1 to 9999."""
     try:
         found: list[dict[str, Any]] = rows.to_pylist()
     except OverflowError:

@@ -368,7 +368,7 @@ class RollingWriter:
         """Write rows; columns are found by name, missing ones are NULL.
 
         Raises:
-            SchemaConflictError: a value that does not fit its column.
+            SchemaConflictError: a value does not fit its column.
         """
         for rows in self._groups(batches):
             table = conform(rows, self._target.schema)

@@ -232,8 +232,10 @@ class Feed:
         entries = {**self.tables, **self.patterns}
         engines = {settings.ingest for settings in entries.values()}
         if len(engines) > 1:
-            shown = "; ".join(f"{name}: {settings.ingest.engine}" for name, settings in entries.items())
-            raise ConfigError(f"tables of one source are read together, but their ingest settings differ: {shown}")
+            shown = "; ".join(f"{name}: {settings.ingest}" for name, settings in entries.items())
+            raise ConfigError(
+                f"tables of one source are read together, but their ingest settings differ; set the same for all: {shown}"
+            )
         taken: dict[str, str] = {}
         for name, source in ((name, table.source_table) for name, table in self.tables.items()):
             if source is not None and (first := taken.setdefault(source, name)) != name:

@@ -279,7 +279,7 @@ class TableIngest(TableState):
             self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
 
     def report_unmet_columns(self) -> None:
-        """Report configured columns that do not exist, if whole rows came, which would have them."""
+        """Report configured columns that do not exist, if the run had inserts or loaded rows, which have all columns."""
         if self.report.events["c"] or self.report.events["r"]:
             declared = (partition_field(text)[1] for text in self.config.partition_by)
             self.report.unmet_columns = tuple(unmet_columns(self.config, self._sent, {*self.known_types, *declared}))

@@ -132,8 +132,8 @@ def _check_partitioning(table: "Table", name: str, settings: TableConfig) -> Non
     own = ", ".join(text for text in fields if not text.startswith("void("))
     if settings.partition_by and partition_text(settings) != own:
         raise ConfigError(
-            f"{name} is partitioned by [{own}] and config says partition_by [{partition_text(settings)}]; an adopted "
-            "table keeps its own: write it so, or leave partition_by out"
+            f"{name} is partitioned by [{own}], but the config has partition_by [{partition_text(settings)}]; an adopted "
+            "table keeps its partitioning: correct partition_by, or leave it out"
         )
 
 

@@ -90,7 +90,7 @@ def _at_one_moment(
         if pinned is None:
             raise PublishError(
                 f"published {published} reads {' and '.join(names)} of one database, and there is no commit of which all "
-                "of them have a snapshot: run nevermore ingest for all tables of the database; tables that fail must be mended "
+                "of them have a snapshot: run nevermore ingest for all tables of the database, and fix those that fail "
                 "first. With consistent: false, each is read as it is now"
             )
         found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}

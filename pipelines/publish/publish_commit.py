@@ -267,8 +267,8 @@ class PublishedTarget:
             )
         if others := sorted(live_keys(delta.table, delta.schema, ()).spec_ids - {spec.spec_id}):
             raise ConfigError(
-                f"published {self.name}: files of the table lie under earlier partition specs ({others}), so that no "
-                "part of it can be replaced: rewrite them under the current one"
+                f"published {self.name}: files of the table have earlier partition specs ({others}), so no part of it "
+                f"can be replaced: rewrite them under the current one (nevermore compact {self.name} --all)"
             )
 
 

@@ -456,10 +456,10 @@ def read_file(
     filesystem: FileSystem | None = None,
     stop: int | None = None,
 ) -> Iterator[FilePiece]:
-    """Read the events of a file that are not read yet, up to the byte `stop` of an uncompressed text, or all.
+    """Read the events of a file that were not read before, up to the byte `stop` of an uncompressed text, or all.
 
     Raises:
-        SourceError: it cannot be read, or is too large for its layout.
+        SourceError: the file cannot be read, or is too large for its layout.
     """
     suffix, compression = _suffixes(file.name)
     asked = options

@@ -167,7 +167,10 @@ def register_views(
     """
     require_session(spark)
     if not isinstance(config, Config):
-        raise ConfigError("register_views takes a config: load('nevermore.yaml') of pipelines.config.project reads one")
+        raise ConfigError(
+            f"register_views takes a config, not {type(config).__name__}: read one by "
+            "pipelines.config.project.load('nevermore.yaml')"
+        )
     if isinstance(tables, str):
         raise ConfigError(f"tables must be a sequence of names, not a single text: [{tables!r}]")
     wanted = tuple(config.tables if tables is None else tables)

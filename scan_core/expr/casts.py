@@ -47,7 +47,7 @@ def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
 
 
 def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
-    """Timestamps in Spark's notations with UTC offsets, and which strings are one."""
+    """Timestamps from text in Spark's notations with UTC offsets, and a mask of the strings that are valid."""
     digits = 9 if name_of(target).endswith("_ns") else 6
     matched, number, found = _parts(text, TIMESTAMP_TEXT)
     days, legal_day = _days_of(number)
@@ -67,7 +67,7 @@ def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
 
 
 def times_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
-    """Times of day, and which strings are one."""
+    """Times of day from text, and a mask of the strings that are valid."""
     matched, number, found = _parts(text, TIME_TEXT)
     ticks, legal = _time_of(number, found, 6)
     matched &= legal

@@ -234,7 +234,10 @@ class _Filtered(Mapping[int, pa.Array]):
 
 @lru_cache(maxsize=4096)
 def sole_column(node: BoundExpr) -> int | None:
-    """The id of the only column or struct member that an expression reads; None if it reads several, or is just that."""
+    """The id of the only column or struct member that an expression reads.
+
+    None if it reads several, or is itself a column, a member or a constant.
+    """
     if isinstance(node, Column | Member | Literal):
         return None
     ids = leaf_ids(node)

@@ -98,10 +98,10 @@ def syntax_trees(sql: str) -> list[exp.Expression]:
 
 
 def require_bounded(found: list[tokens.Token]) -> None:
-    """Refuse a text whose parsing would take very long, or nest too deeply for the parser, before it is parsed.
+    """Refuse a text, before it is parsed, that would take very long to parse or nests too deeply for the parser.
 
     Raises:
-        PredicateError: says which limit it is beyond.
+        PredicateError: the text exceeds a limit, which the message names.
     """
     if len(found) <= MAX_NESTING:
         return

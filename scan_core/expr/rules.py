@@ -247,7 +247,7 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
     for index, argument in enumerate(arguments):
         if not is_numeric(argument.type) and name_of(argument.type) != "unknown":
             if name_of(argument.type) == "string":
-                raise ArgumentError(f"{plain} takes numbers; write cast(... as double) or the like", index)
+                raise ArgumentError(f"{plain} takes numbers; write cast(... as double) or another numeric type", index)
             raise ArgumentError(f"{plain} takes numbers, not {argument.type}", index)
     left, right = (coerce(a, INT) if name_of(a.type) == "unknown" else a for a in (left, right))
     result = arithmetic_type(plain, left.type, right.type)

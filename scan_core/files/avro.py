@@ -93,7 +93,7 @@ def arrow_field(name: str, kind: AvroType, field_id: int | None) -> pa.Field:
 
 
 def finish_struct(array: pa.StructArray, fields: tuple[AvroField, ...], meant: pa.DataType) -> pa.Array:
-    """A struct of finished members."""
+    """A struct whose members have been converted to the types of their columns."""
     if not fields:
         return array
     children = [_finished(array.field(i), f.type) for i, f in enumerate(fields)]
@@ -507,7 +507,7 @@ class AvroFileReader(FileReader):
         """None: a block is decoded as a whole.
 
         Raises:
-            MemoryLimitError: one that is too large for that.
+            MemoryLimitError: a block is too large to be decoded as a whole.
         """
         del column_indices, rows
         self._max_bytes = min(limits.max_bytes, MAX_BLOCK_BYTES)

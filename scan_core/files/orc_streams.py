@@ -536,7 +536,7 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
 
 
 def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
-    """The first value of every field number."""
+    """The first value of each field number in a Protobuf message."""
     found: dict[int, Any] = {}
     for number, value in fields_of(message):
         found.setdefault(number, value)

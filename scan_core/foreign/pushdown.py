@@ -107,7 +107,7 @@ def column(schema: Schema, names: Sequence[str]) -> tuple[Expr, Type]:
 
     Args:
         schema: the columns of the result.
-        names: the column's, then of each member on the way.
+        names: name of the column, then of each member down to the one wanted.
 
     Raises:
         NotTranslatableError: there is no such column.

@@ -61,7 +61,7 @@ class RuntimeFilter:
         return self.keys.newest(self.fields) if isinstance(self.keys, LateKeys) else self.keys
 
     def decided(self, decision: FilterDecision) -> "RuntimeFilter":
-        """The same filter, used as decided."""
+        """This filter with the decision of the cost model."""
         return replace(self, decision=decision)
 
 

@@ -386,7 +386,7 @@ def check_json_size(text: bytes | str) -> None:
     if len(text) > MAX_JSON_VALUES:
         signs: Any = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
         if (count := sum(map(text.count, signs))) > MAX_JSON_VALUES:
-            raise ValueError(f"about {count} values, and at most {MAX_JSON_VALUES} are read")
+            raise ValueError(f"the JSON has about {count} values, and at most {MAX_JSON_VALUES} are read")
 
 
 def parse_avro_schema(text: bytes) -> Any:

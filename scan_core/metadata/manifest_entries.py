@@ -126,7 +126,9 @@ def decode_entries(
                 f"file_path (100), file_format (101), record_count (103) or file_size_in_bytes (104) of {entry[4]} is null"
             )
         if entry[8] < 0 or entry[9] < 0:
-            raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
+            raise AvroError(
+                f"record_count (103) {entry[8]} or file_size_in_bytes (104) {entry[9]} of {entry[4]} is negative"
+            )
         if inheritance.is_partitioned and entry[PARTITION_SLOT] is None:
             raise AvroError(f"partition (102) of {entry[4]} is null under a spec with fields")
         yield build(entry, inheritance)

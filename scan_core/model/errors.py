@@ -198,11 +198,11 @@ class MissingPackageError(ScanError, ImportError):
 
 
 def require_package(name: str, what: str, install: str) -> Any:
-    """An optional package.
+    """Import a module of an optional package.
 
     Args:
-        name: of the module.
-        what: asks for it, as the subject of a sentence.
+        name: name of the module.
+        what: what requires it, as the subject of a sentence.
         install: the argument of `pip install` that installs it.
 
     Raises:

@@ -143,7 +143,9 @@ class Schema:
         wanted = name if case_sensitive else name.lower()
         matches = self._matches(wanted, case_sensitive=case_sensitive)
         if len(matches) > 1:
-            raise ColumnNotFoundError(f"column {name!r} is ambiguous: {', '.join(str(m.field_id) for m in matches)}")
+            raise ColumnNotFoundError(
+                f"column {name!r} is ambiguous: field ids {', '.join(str(m.field_id) for m in matches)}"
+            )
         if matches:
             return matches[0]
         known = {".".join(f.name for f in p): None for p in self._by_id.values()}

@@ -188,7 +188,7 @@ class ObjectPart(Generic[F]):
         return (f.path for f in self.files)
 
     def bounds(self, indices: Indices, field_id: int, type_: PrimitiveType, *, nan_matters: bool) -> KeyBounds:
-        """Bounds of a key column in some of them."""
+        """Bounds of a key column in the files at `indices`."""
         return key_bounds([self.files[i] for i in indices.tolist()], field_id, type_, nan_matters=nan_matters)
 
 
@@ -236,7 +236,7 @@ class ColumnPart(Generic[F]):
         return (path_at(self.columns, row) for row in self.rows.tolist())
 
     def bounds(self, indices: Indices, field_id: int, type_: PrimitiveType, *, nan_matters: bool) -> KeyBounds:
-        """Bounds of a key column in some of them."""
+        """Bounds of a key column in the files at `indices`."""
 
         def file_at(place: int) -> F:
             return self.file(indices.item(place))

@@ -329,7 +329,7 @@ class DomainColumn:
 
 
 def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
-    """Anything that the type holds."""
+    """A column of which nothing is known in `count` files: any value of the type, or NULL."""
     nothing, everything = array_of([None] * count, type_), np.ones(count, np.bool_)
     return DomainColumn(
         type_, nothing, nothing, everything, everything, np.full(count, type_.name in FLOATING, np.bool_)

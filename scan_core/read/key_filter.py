@@ -260,9 +260,9 @@ def open_key_filters(
 
 
 def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueSource]:
-    """Sources of the key columns of filters whose keys are known and that judge rows.
+    """Sources of the key columns of filters that judge rows, whether or not late keys have arrived.
 
-    All tasks that share a row group get the same answer, whenever late keys arrive, because they divide its rows by it.
+    Tasks that share a row group divide its rows by this answer, so it must be the same for all of them.
     """
     return [
         projection.leaf(f.field_id, f.type)

@@ -304,7 +304,7 @@ class RowSample:
         if not 0.0 <= self.fraction <= 1.0:
             raise OptionError(f"a sample takes a fraction between 0 and 1 of the rows, not {self.fraction}")
         if not 0 <= self.seed < 1 << _BITS:
-            raise OptionError(f"the seed of a sample is an integer from 0 to 2**64 - 1, not {self.seed}")
+            raise OptionError(f"the seed of a sample must be an integer from 0 to 2**64 - 1, not {self.seed}")
 
     def rows(self, data_file: str, file_rows: int, first_row: int, num_rows: int) -> RowSelection:
         """Which of the rows [first_row, first_row + num_rows) of a file are taken, numbered from 0.

@@ -313,7 +313,7 @@ PLACED_KEYS = 50_000
 def without_loaded(
     changes: ChangeBatch, position: PostgresPosition, lsn: NDArray[np.int64], xid: NDArray[np.int64], server: Server
 ) -> ChangeBatch:
-    """Changes without those that the load of their rows contains; of a changed key, the part that it does not.
+    """Changes that the load does not contain; of an update that moves a row to another chunk, the half that it does not contain.
 
     Args:
         changes: changes of the table.

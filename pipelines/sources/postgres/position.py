@@ -229,7 +229,7 @@ class Shape:
         if any(column.has_values for column in added):
             raise UnsentError("a column was added with a value for existing rows")
         if is_rewritten and (added or any(a != b for a, b in both)):
-            raise UnsentError("a change of its columns wrote all rows anew")
+            raise UnsentError("a change of its columns rewrote all rows")
         if is_lost:
             raise UnsentError("a partition was dropped, detached, truncated or rewritten")
         if any(was_table and part not in self.parts for part, was_table in now.parts.items()):

@@ -233,7 +233,7 @@ class ParquetFileReader:
         return 0 if self._remote is None else self._remote.num_bytes_ahead
 
     def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
-        """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
+        """Start to fetch what the habits expect of a row group, up to `max_bytes`."""
         if self._remote is None:
             return
         chunks = self._footer.row_groups[row_group.index].chunks

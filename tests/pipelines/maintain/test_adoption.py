@@ -113,7 +113,7 @@ def test_rows_that_hold_the_log_already_are_not_given_it_again(tmp_path: Path) -
         ({"key": ["id"]}, [*ROWS, ROWS[1]], SourceError, r"1 keys \(id\) with several rows.*Keys: 1$"),
         ({}, ROWS, ConfigError, "key: "),
         ({"key": ["nr"]}, ROWS, PipelineError, "nr"),
-        ({"key": ["id"], "partition_by": ["name"]}, ROWS, ConfigError, r"\[\] and config says .*identity\(name\)"),
+        ({"key": ["id"], "partition_by": ["name"]}, ROWS, ConfigError, r"\[\], but the config has .*identity\(name\)"),
     ],
     ids=["shared key", "no key", "unknown key", "other partitioning"],
 )
