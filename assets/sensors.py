@@ -74,7 +74,7 @@ def _post(project: Project, context: dg.RunStatusSensorContext, event: str, erro
     alerts = project.config().alerts
     if alerts is None:
         return
-    post(alerts, alert(context, alerts, event, errors))
+    post(alerts.webhook, alert(context, alerts, event, errors))
 
 
 def alert(
@@ -83,7 +83,7 @@ def alert(
     """The posted object: `text` for people, and the same facts by name."""
     run = context.dagster_run
     failed = [check for check in _checks(context) if not check["passed"]]
-    texts = [shown(alerts, error) for error in errors]
+    texts = [shown(alerts.webhook, error) for error in errors]
     what = "failed" if event == "run_failed" else "succeeded, but checks failed"
     link = None if alerts.ui is None else f"{alerts.ui.rstrip('/')}/runs/{run.run_id}"
     lines = [f"{run.job_name} {what} (run {run.run_id})", *texts]

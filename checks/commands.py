@@ -128,10 +128,10 @@ def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult")
 
     if alerts is None or result.passed:
         return
-    text = shown(alerts, f"{name}: check {result.name} failed: {result.summary()}")
+    text = shown(alerts.webhook, f"{name}: check {result.name} failed: {result.summary()}")
     event = "check_failed" if result.blocks else "check_warned"
     try:
-        post(alerts, {"text": text, "event": event, "table": name, "check": result.name})
+        post(alerts.webhook, {"text": text, "event": event, "table": name, "check": result.name})
     except PipelineError as error:  # the checks that follow are not less important
         typer.echo(f"warning: {error}", err=True)
 

@@ -14,13 +14,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.errors import PipelineError
 from scan_core import hide_secrets, require_package
-
-if TYPE_CHECKING:
-    from pipelines.config.project import AlertsConfig
 
 OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable with the address of a collector; setting it switches exports on."""
@@ -93,13 +90,13 @@ def export_spans() -> None:
     trace.set_tracer_provider(provider)
 
 
-def shown(alerts: "AlertsConfig", text: str) -> str:
+def shown(webhook: str, text: str) -> str:
     """A text as a message may contain it: short, without secrets and without the address."""
-    return hide_secrets(text).replace(alerts.webhook, "***")[:MAX_TEXT]
+    return hide_secrets(text).replace(webhook, "***")[:MAX_TEXT]
 
 
-def post(alerts: "AlertsConfig", message: Mapping[str, Any]) -> None:
-    """Post a message.
+def post(webhook: str, message: Mapping[str, Any]) -> None:
+    """Post a message to an address.
 
     Raises:
         PipelineError: it could not be delivered.
@@ -114,7 +111,7 @@ def post(alerts: "AlertsConfig", message: Mapping[str, Any]) -> None:
         session.mount(scheme, HTTPAdapter(max_retries=retry))
     try:
         with session:
-            answer = session.post(alerts.webhook, json=message, timeout=TIMEOUT_SECONDS)
+            answer = session.post(webhook, json=message, timeout=TIMEOUT_SECONDS)
     except requests.RequestException as error:
         # not `from error`: its text contains the address
         raise PipelineError(f"the alert could not be posted: {type(error).__name__}") from None

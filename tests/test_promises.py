@@ -241,3 +241,10 @@ def test_every_benchmark_can_be_imported_and_prints_its_help() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("usage: ") > 20
+
+
+def test_no_text_has_marks_of_a_conflict() -> None:
+    listed = subprocess.run(
+        ["git", "grep", "-lIE", "^(<{7}|>{7}) "], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert listed.returncode != 0, listed.stdout

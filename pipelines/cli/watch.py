@@ -150,14 +150,14 @@ class Watch:
 
     def _say(self, event: str, table: str, text: str) -> None:
         if (alerts := self.config.alerts) is not None:
-            self._alerts.put({"text": shown(alerts, text), "event": event, "table": table, "run_id": self.run})
+            self._alerts.put({"text": shown(alerts.webhook, text), "event": event, "table": table, "run_id": self.run})
 
     def post_alerts(self) -> None:
         """Post alerts until None is queued; ingestion does not wait for it."""
         while (message := self._alerts.get()) is not None:
             try:
                 if self.config.alerts is not None:
-                    post(self.config.alerts, message)
+                    post(self.config.alerts.webhook, message)
             except PipelineError as error:
                 _log.warning("%s", error)
 
