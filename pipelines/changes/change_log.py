@@ -19,7 +19,7 @@ from pipelines.decode.feed import ORDER
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import create_table
-from pipelines.iceberg.commit import Committed, RowDelta, request_or_conflict, retry_conflicts
+from pipelines.iceberg.commit import Committed, RowDelta, make_current, retry_conflicts
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.loaded_table import (
     metadata_location,
@@ -284,15 +284,7 @@ class ChangeLog(LogState):
         Raises:
             CommitConflictError: another ingester appended in the meantime.
         """
-        ref = self.stored.metadata.refs["main"].model_dump(by_alias=True, exclude_none=True)
-        request_or_conflict(
-            self.stored,
-            [
-                {"type": "assert-table-uuid", "uuid": str(self.stored.metadata.table_uuid)},
-                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": self.snapshot_id},
-            ],
-            [{"action": "set-snapshot-ref", "ref-name": "main", **ref, "snapshot-id": snapshot_id}],
-        )
+        make_current(self.stored, snapshot_id)
         refresh(self.stored)
         self._read_state()
 

@@ -640,6 +640,24 @@ def request_or_conflict(
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
 
 
+def make_current(table: "Table", snapshot_id: int) -> None:
+    """Make another snapshot of a table the current one.
+
+    Raises:
+        CommitConflictError: another writer committed first.
+    """
+    main = table.metadata.refs["main"]
+    ref = main.model_dump(by_alias=True, exclude_none=True)
+    request_or_conflict(
+        table,
+        [
+            {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
+            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main.snapshot_id},
+        ],
+        [{"action": "set-snapshot-ref", "ref-name": "main", **ref, "snapshot-id": snapshot_id}],
+    )
+
+
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
     """Run `attempt`, again after each conflict, with growing pauses.
 

@@ -16,7 +16,7 @@ from pipelines.config.project import Config, change_log_name
 from pipelines.errors import PositionLostError, SourceError
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import request_or_conflict, retry_conflicts
+from pipelines.iceberg.commit import make_current, retry_conflicts
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.maintain.retention import counted
 
@@ -124,15 +124,7 @@ def _attempt(
     repeated = _repeatable(catalog, name, int(reached))
     lost = [s.snapshot_id for s in undone if not _is_repeated(s)]
     if undone and not is_dry:
-        ref = table.metadata.refs["main"].model_dump(by_alias=True, exclude_none=True)
-        request_or_conflict(
-            table,
-            [
-                {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
-                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": line[0].snapshot_id},
-            ],
-            [{"action": "set-snapshot-ref", "ref-name": "main", **ref, "snapshot-id": target.snapshot_id}],
-        )
+        make_current(table, target.snapshot_id)
     return Rollback(
         table=name,
         snapshot_id=target.snapshot_id,
