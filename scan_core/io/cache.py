@@ -78,6 +78,11 @@ class BoundedCache(Generic[Key, Value]):
             self._keep(key, value, self._size_of(value), limit)
             return value
 
+    def drop(self, key: Key) -> None:
+        """Forget one value."""
+        with self._lock:
+            self._size -= self._kept.pop(key, (None, 0))[1]
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
-from scan_core.io.object_store import ArrowObject, S3Object, StoredObject, open_s3
+from scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
 from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
 from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
@@ -346,6 +346,11 @@ def _require_plain(status: os.stat_result, path: str) -> None:
 
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
     opened = "" if path == str(location) else f" (opened as {location})"
+    if isinstance(error, ReplacedObjectError):
+        return MissingFileError(
+            f"cannot read {path}{opened}: it was replaced after parts of it had been read; files of a table never change under "
+            "one name: run this again, and find out which program writes there"
+        )
     reason = error.strerror or str(error)
     return MissingFileError(f"cannot open {path}{opened}: {reason}{_how_to_relocate(path, io)}")
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from scan_core.io.object_store import StoredObject
+from scan_core.io.object_store import ReplacedObjectError, StoredObject
 from scan_core.model.running import awaited, check_running, current, is_stopped
 
 T = TypeVar("T")
@@ -26,6 +26,11 @@ _LOCAL_BRIDGE = 16 * 1024
 
 class ByteSource(Protocol):
     """An open file, of which ranges are read."""
+
+    @property
+    def version(self) -> str | None:
+        """What tells the file from one that replaces it under its name; None if that is not known, or an open file never changes."""
+        ...
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """The bytes of each range, in the order given; shorter where the file ends."""
@@ -62,6 +67,8 @@ class ByteSource(Protocol):
 
 class ByteRanges:
     """A file on a local disk or in memory."""
+
+    version = None
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source
@@ -259,6 +266,7 @@ class RemoteFile:
         self._tail: tuple[int, memoryview] | None = None
         self._lock, self._tail_lock = Lock(), Lock()
         self._running: set[Future[Any]] = set()
+        self._forget_facts: Callable[[], None] | None = None
         self.num_repeated = 0
         self._num_kept = 0
 
@@ -289,8 +297,26 @@ class RemoteFile:
                 self._size, self._tail = size, (size - len(found), found)
             return found
 
-    def expect_size(self, size: int) -> None:
-        """Set the size, known because the file was opened before. Its end is then read only if needed."""
+    @property
+    def version(self) -> str | None:
+        """What tells the object from one that replaces it; None before the first answer, or if the store does not say."""
+        return self._source.version
+
+    def expect(self, size: int, version: str | None, forget: Callable[[], None]) -> None:
+        """Set what is known because the file was opened before. Its end is then read only if needed.
+
+        Args:
+            size: of the file in bytes.
+            version: any other is refused.
+            forget: called if the file has another version: what is remembered of it does not hold.
+
+        Raises:
+            MissingFileError: this one has read another version.
+        """
+        self._forget_facts = forget
+        if version is not None:
+            with self._described():
+                self._source.expect(version)
         if self._size is None:
             self._size = size
 
@@ -505,6 +531,8 @@ class RemoteFile:
         try:
             yield
         except OSError as error:
+            if isinstance(error, ReplacedObjectError) and self._forget_facts is not None:
+                self._forget_facts()
             if self._describe is None:
                 raise
             raise self._describe(error) from error

@@ -135,7 +135,11 @@ class LateKeys:
             if self.folder is None:
                 self._given.append(found)
                 return
-            with private_folder(self.folder) as folder, folder.replace(self._file(self.version + 1)) as file:
+            with (
+                private_folder(self.folder) as folder,
+                folder.locked(f"{self.name}.lock"),  # other processes may fill it, too
+                folder.replace(self._file(self.version + 1)) as file,
+            ):
                 file.write(to_bytes(found))
 
     def newest(self, fields: tuple[Any, ...]) -> KeySet | None:

@@ -170,6 +170,7 @@ class ParquetLayout:
         longest_values: bytes of the longest value in the dictionaries of chunks.
         longest_prefixes: bytes of the longest prefix that a value of a chunk shares with the value before.
         verifies: compare checksums of pages, indexes and filters where the file has them.
+        version: of the object in its store, where that is known.
     """
 
     footer: Footer
@@ -181,6 +182,7 @@ class ParquetLayout:
     longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
     longest_prefixes: dict[tuple[int, int], int] = field(default_factory=dict)
     verifies: bool = True
+    version: str | None = None
 
     def unverified(self) -> "ParquetLayout":
         """The same facts for reading without a look at checksums."""
@@ -240,6 +242,10 @@ class FooterCache:
 
         return self._reading.get(key, lambda: self._layouts.find(key), read_and_keep)[0]
 
+    def forget(self, key: Hashable) -> None:
+        """The file under `key` was replaced."""
+        self._layouts.drop(key)
+
     def forget_threads(self) -> None:
         """See `BoundedCache`."""
         self._layouts.forget_threads()
@@ -273,7 +279,8 @@ def read_layout(
         columns = known_columns(footer.schema_identity, lambda: reader.schema_arrow)
         if len(footer.leaves) != columns.num_leaves:
             raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
-        return ParquetLayout(footer, reader.metadata, columns, _row_groups(footer), len(encoded))
+        groups = _row_groups(footer)
+        return ParquetLayout(footer, reader.metadata, columns, groups, len(encoded), version=source.version)
 
 
 def open_decoder(

@@ -5,6 +5,7 @@ arrays mean for the table is decided in `read/projection.py`; single pages are r
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import time_ns
 from typing import Any
 
@@ -70,10 +71,10 @@ def open_parquet(
         if is_settled:
             key = (content, tuple(sorted(io.properties.items())))
             layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes, use_numba=use_numba))
+            if isinstance(source, RemoteFile):
+                source.expect(layout.footer.file_bytes, layout.version, partial(FOOTERS.forget, key))
         else:
             layout = read_layout(source, path, use_numba=use_numba)
-        if isinstance(source, RemoteFile):
-            source.expect_size(layout.footer.file_bytes)
         layout = layout if verifies else layout.unverified()
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:

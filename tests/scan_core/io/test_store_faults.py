@@ -176,6 +176,51 @@ def test_what_was_read_twice_is_read_from_disk_as_long_as_the_object_is_the_same
     assert sum("data" in asked.name and not asked.bytes.startswith("bytes=-") for asked in store.asked) > fetched[2]
 
 
+def replace(path: Path, content: bytes) -> None:
+    """Another object of the same name."""
+    new = path.with_name("new")
+    new.write_bytes(content)
+    os.utime(new, ns=(1, path.stat().st_mtime_ns + 1))
+    new.replace(path)
+
+
+@pytest.mark.parametrize("first", ["a range", "its end", "its size", "a range that is kept on disk"])
+def test_an_object_that_is_replaced_between_two_reads_is_refused(
+    store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(object_store, "_caches", {})
+    path = folder / "replaced.bin"
+    replace(path, b"a" * 600_000) if path.exists() else path.write_bytes(b"a" * 600_000)
+    source = open_source("s3://bench/replaced.bin", FileIOConfig(properties=store.properties))
+    match first:
+        case "a range":
+            assert source.read_at(5, 100) == b"aaaaa"
+        case "its end":
+            assert source.read_tail(5)[-5:] == b"aaaaa"
+        case "its size":
+            assert source.size() == 600_000
+        case _:
+            source.read_tail(5)
+            for _ in range(2):
+                assert source.read_at(5, 100) == b"aaaaa"
+    replace(path, b"b" * 600_000)
+    with pytest.raises(scan_core.MissingFileError, match=r"cannot read s3://bench/replaced.bin: it was replaced"):
+        source.read_at(5, 50_000)
+    source.close()
+
+
+def test_a_data_file_that_is_replaced_is_never_read_by_the_footer_of_the_one_before(store: Store, folder: Path) -> None:
+    scan = opened(store, folder).with_options(ScanOptions(parallelism=1, disk_cache_bytes=0))
+    assert ids_of(scan) == EXPECTED
+    path = max((folder / "t" / "data").glob("*.parquet"), key=lambda p: p.stat().st_size)
+    content = path.read_bytes()
+    replace(path, content)
+    with pytest.raises(scan_core.MissingFileError, match=rf"cannot read .*{path.name}.*: it was replaced"):
+        ids_of(scan)
+    assert ids_of(scan) == EXPECTED, "its own footer is read the next time"
+
+
 def test_a_missing_object_is_named(store: Store) -> None:
     io = FileIOConfig(properties=store.properties)
     for read in (lambda: read_bytes("s3://bench/none", io), lambda: open_source("s3://bench/none", io).size()):

@@ -1,12 +1,15 @@
 """Keys that come while a scan runs help the splits that remain, in this process and through a folder in others."""
 
 import pickle
+import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import scan_core
 from scan_core import LateKeys, ScanOptions
+from scan_core.joins import late_keys
 from scan_core.model.errors import OptionError
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -47,3 +50,21 @@ def test_other_processes_see_later_versions_through_the_folder(tmp_path: Path) -
     alone.fill([(1, "a"), (2, "b")])
     with pytest.raises(OptionError, match="late keys have 2 columns, 1 are to be matched"):
         pickle.loads(pickle.dumps(alone)).newest(fields)  # noqa: S301  our own
+
+
+def test_two_processes_that_fill_at_once_leave_a_version_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateKeys(tmp_path)
+    other = pickle.loads(pickle.dumps(late))  # noqa: S301  our own
+    to_bytes, begun = late_keys.to_bytes, []
+
+    def slowly(table: pa.Table) -> bytes:
+        if not begun:
+            begun.append(threading.Thread(target=other.fill, args=([2],)))
+            begun[0].start()
+            begun[0].join(0.2)
+        return to_bytes(table)
+
+    monkeypatch.setattr(late_keys, "to_bytes", slowly)
+    late.fill([1])
+    begun[0].join()
+    assert late.version == len(list(tmp_path.glob("*.arrow"))) == 2
