@@ -25,7 +25,8 @@ from pipelines.decode.casting import cast_each
 from pipelines.decode.feed_schemas import decimal_type, logical_type
 from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, WideBatchError
+from pipelines.jsonscan.members import MIN_CELLS
 from pipelines.jsonscan.spans import from_binary
 from pipelines.jsonscan.text_kernels import gather_text
 from pipelines.jsonscan.value_kernels import STRING
@@ -216,7 +217,11 @@ class AvroReader(Protocol):
         ...
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
-        """Read values as rows of physical columns, and the mask of invalid ones, whose columns mean nothing."""
+        """Read values as rows of physical columns, and the mask of invalid ones, whose columns mean nothing.
+
+        Raises:
+            WideBatchError: the columns would take far more memory than the values.
+        """
         ...
 
     def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
@@ -300,6 +305,8 @@ _FOUND_BYTES = 2 * 1024**2
 """Of the results of a kernel: what stays in the caches is read again faster."""
 _MIN_FOUND, _MAX_FOUND = 64, 65_536
 """Values in a call of a kernel."""
+_CELLS_PER_BYTE = 4
+"""A column that may be NULL has two slots, and takes a byte; the image that an event does not have takes one in all."""
 
 
 @dataclass(frozen=True)
@@ -325,6 +332,17 @@ class _Program:
         """How many values to read in one call."""
         return min(max(_FOUND_BYTES // (12 * self.slots + 1), _MIN_FOUND), _MAX_FOUND)
 
+    def require_room(self, count: int, data: NDArray[np.uint8]) -> None:
+        """Refuse to read that many values of data.
+
+        Raises:
+            WideBatchError: they take far more memory as columns than as bytes, as most of their parts are not there.
+        """
+        if self.slots * count > max(MIN_CELLS, _CELLS_PER_BYTE * len(data)):
+            raise WideBatchError(
+                f"{count:,} Avro values with {self.slots:,} parts, which take far more memory as columns than their bytes"
+            )
+
     def found(self, data: NDArray[np.uint8], count: int) -> tuple[_Found, tuple[NDArray[Any], ...]]:
         """Room for the results of that many values, and the last arguments of the kernels."""
         words, stops = np.zeros((self.slots, count), np.int64), np.zeros((self.slots, count), np.int32)
@@ -346,6 +364,7 @@ class _KernelReader:
         nothing = documents.start < 0
         start, end = (np.where(nothing, np.int32(0), places) for places in (documents.start, documents.end))
         bad = nothing.copy()
+        self.program.require_room(len(values), documents.data)
         parts = []
         for first in range(0, len(values), self.program.room):
             rows = slice(first, first + self.program.room)
@@ -368,6 +387,7 @@ class _KernelReader:
         end = np.cumsum([len(data) for data, _ in blocks], dtype=np.int32)
         counts, place = np.array([count for _, count in blocks], np.int32), np.zeros(3, np.int64)
         left, parts = int(counts.sum(dtype=np.int64)), []
+        self.program.require_room(left, content)
         while place[0] < len(blocks):
             found, room = self.program.found(content, min(self.program.room, left))
             if not kernels.read_blocks(content, end, counts, place, *room):
@@ -504,6 +524,7 @@ class _Compiler:
         def make(found: _Found, present: Present) -> pa.Array:
             counts = found.words[slot + 1]
             rows, places = np.flatnonzero(counts), np.r_[0, np.cumsum(counts)]
+            program.require_room(int(places[-1]), found.data)
             inner, room = program.found(found.data, int(places[-1]))
             start, end = found.words[slot][rows].astype(np.int32), found.stops[slot][rows]
             if kernels.read_items(found.data, start, end, *room) != len(inner):

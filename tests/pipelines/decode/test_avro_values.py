@@ -12,7 +12,8 @@ import pytest
 
 from pipelines.decode import avro
 from pipelines.decode.avro import KERNELS, AvroReader, reader_of
-from pipelines.errors import SourceError
+from pipelines.errors import SourceError, WideBatchError
+from scan_core.files import encode_long
 from tests.pipelines.decode.avro_schemas import Schemas
 
 
@@ -253,6 +254,26 @@ def test_arrays_nest_as_deeply_as_schemas_may(monkeypatch: pytest.MonkeyPatch) -
         table, bad = reader.read(pa.array([data.getvalue(), data.getvalue()[:-1]], pa.binary()))
         assert bad.tolist() == [False, True]
         assert table.slice(0, 1).to_pylist() == [{"a": value}]
+
+
+ITEM = {"type": "record", "name": "i", "fields": [{"name": f"f{n}", "type": "long"} for n in range(100)]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (["null", ITEM], b"\0"),
+        ({"type": "array", "items": ["null", ITEM]}, encode_long(50_001) + b"\2" + bytes(50_100) + b"\0"),
+        ({"type": "map", "values": [ITEM, "null"]}, encode_long(50_000) + b"\2a\2" * 50_000 + b"\0"),
+    ],
+)  # fmt: skip
+def test_values_of_few_bytes_with_many_parts_do_not_take_much_memory(kind: Any, message: bytes) -> None:
+    reader = reader_of(json.dumps({"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}))
+    messages = [message] * (50_000 if len(message) == 1 else 1)
+    with pytest.raises(WideBatchError, match=r"50,00[01] Avro values with 10[123] parts"):
+        reader.read(pa.array(messages, pa.binary()))
+    with pytest.raises(WideBatchError, match=r"50,00[01] Avro values with 10[123] parts"):
+        reader.read_blocks([(b"".join(messages), len(messages))])
 
 
 def test_a_union_of_several_types_is_a_struct_with_the_value_under_the_name_of_its_type() -> None:
