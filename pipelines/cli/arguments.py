@@ -150,9 +150,9 @@ def open_named_table(
         from pipelines.config.project import load
         from pipelines.iceberg.catalog import open_to_look
 
-        found = _catalog_table(name, config or DEFAULT_CONFIG, open_to_look)
-        options = load(config or DEFAULT_CONFIG).with_scan(given).scan_options
-        return scan_core.open_table(found, relocate=moves, options=options)
+        settings = load(config or DEFAULT_CONFIG)
+        found = _catalog_table(name, settings, open_to_look)
+        return scan_core.open_table(found, relocate=moves, options=settings.with_scan(given).scan_options)
     try:
         return scan_core.open_table(name, relocate=moves, options=scan_core.ScanOptions.from_settings(given))
     except scan_core.TableNotFoundError as error:
@@ -195,7 +195,9 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
 def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], Catalog]") -> "CatalogTable":
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
     if config is not None or DEFAULT_CONFIG.exists():
-        table: CatalogTable = _catalog_table(name, config or DEFAULT_CONFIG, open_with)
+        from pipelines.config.project import load
+
+        table: CatalogTable = _catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
         return table
     from scan_core.io import load_table
 
@@ -223,12 +225,12 @@ def is_identifier(name: str) -> bool:
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
-def _catalog_table(name: str, config: Path, open_with: "Callable[[Config], Catalog | LightCatalog | None]") -> Any:
-    from pipelines.config.project import load
+def _catalog_table(
+    name: str, settings: "Config", open_with: "Callable[[Config], Catalog | LightCatalog | None]"
+) -> Any:
     from pipelines.iceberg.catalog import all_table_names, find_table
     from scan_core import TableNotFoundError
 
-    settings = load(config)
     catalog = open_with(settings)
     found = None if catalog is None else find_table(catalog, name)
     if found is None:
@@ -240,7 +242,7 @@ def _catalog_table(name: str, config: Path, open_with: "Callable[[Config], Catal
             hint = "it is in the config, but nothing has been written to it yet"
         else:
             hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
-        raise TableNotFoundError(f"no table {name!r} in the catalog of {config}; {hint}")
+        raise TableNotFoundError(f"no table {name!r} in the catalog of {settings.path}; {hint}")
     return found
 
 

@@ -105,17 +105,16 @@ class ConfigDocument:
         """
         try:
             _check_shape(text, path)
-            root = yaml.compose(text, Loader=_Loader)
-            raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+            loader = _Loader(text)
+            root = loader.get_single_node()
+            if not isinstance(root, yaml.MappingNode):
+                raise ConfigError(
+                    f"{path}: a config is a mapping with the sections catalog, tables and published; `nevermore init` writes one"
+                )
+            _check_nodes(root, path)  # first, as merge keys are replaced by what they merge when the values are built
+            return cls(str(path), root, loader.construct_document(root))
         except yaml.YAMLError as error:
             raise ConfigError(_not_yaml(error, path)) from error
-        if not isinstance(raw, Mapping) or not isinstance(root, yaml.MappingNode):
-            raise ConfigError(
-                f"{path}: a config is a mapping with the sections catalog, tables and published; `nevermore init` writes one"
-            )
-        document = cls(str(path), root, raw)
-        document._check_nodes(root)
-        return document
 
     def values(self) -> dict[str, Any]:
         """The values, with ${NAME} and ${NAME:-default} replaced by environment variables.
@@ -132,10 +131,10 @@ class ConfigDocument:
         mark = node.start_mark
         for step in place:
             if isinstance(node, yaml.MappingNode):
-                found = next(((k, v) for k, v in node.value if k.value == str(step)), None)
-                if found is None:
+                found = [(key, value) for key, value in node.value if key.value == str(step)]
+                if not found:
                     break
-                mark, node = found[0].start_mark, found[1]
+                mark, node = found[-1][0].start_mark, found[-1][1]  # merged values come before the own one
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
                 node = node.value[step]
                 mark = node.start_mark
@@ -188,28 +187,6 @@ class ConfigDocument:
         filled = _VARIABLE.sub(replace, value)
         remember_passwords(filled)
         return filled
-
-    def _check_nodes(self, node: yaml.Node) -> None:
-        where = f"{self.path}:{node.start_mark.line + 1}"
-        if node.tag == _INTEGER and not _DECIMAL.fullmatch(node.value):
-            raise ConfigError(
-                f"{where}: {node.value} is not a number in all versions of YAML; write it in decimal digits alone, or in quotes if "
-                "it is text"
-            )
-        if isinstance(node, yaml.SequenceNode):
-            for child in node.value:
-                self._check_nodes(child)
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                where = f"{self.path}:{key.start_mark.line + 1}"
-                if key.tag not in _TEXT_KEYS:
-                    kind = key.tag.rpartition(":")[2]
-                    raise ConfigError(f"{where}: YAML reads the key {key.value} as {kind}; write it in quotes")
-                if key.value in seen:
-                    raise ConfigError(f"{where}: {key.value!r} occurs twice")
-                seen.add(key.value)
-                self._check_nodes(value)
 
 
 class WrittenFloat(float):
@@ -268,6 +245,29 @@ _Loader.add_implicit_resolver(
     ),
     list("-+.0123456789"),
 )
+
+
+def _check_nodes(node: yaml.Node, path: str | Path) -> None:
+    where = f"{path}:{node.start_mark.line + 1}"
+    if node.tag == _INTEGER and not _DECIMAL.fullmatch(node.value):
+        raise ConfigError(
+            f"{where}: {node.value} is not a number in all versions of YAML; write it in decimal digits alone, or in quotes if "
+            "it is text"
+        )
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _check_nodes(child, path)
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            where = f"{path}:{key.start_mark.line + 1}"
+            if key.tag not in _TEXT_KEYS:
+                kind = key.tag.rpartition(":")[2]
+                raise ConfigError(f"{where}: YAML reads the key {key.value} as {kind}; write it in quotes")
+            if key.value in seen:
+                raise ConfigError(f"{where}: {key.value!r} occurs twice")
+            seen.add(key.value)
+            _check_nodes(value, path)
 
 
 def _check_shape(text: str, path: str | Path) -> None:
