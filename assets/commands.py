@@ -261,16 +261,24 @@ def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:
         The command's exit code; 0 if a signal asked for the end.
     """
     stopping = False
+    process: subprocess.Popen[bytes] | None = None
+    requests = iter((signal.SIGINT,))  # Dagster ends its own children in order; a second request would cut it short
+
+    def ask() -> None:
+        if process is not None:
+            for request in requests:
+                process.send_signal(request)
 
     def stop(number: int, frame: object) -> None:
         nonlocal stopping
-        if not stopping:
-            stopping = True
-            process.send_signal(signal.SIGINT)  # Dagster ends its own children in order
+        stopping = True
+        ask()
 
-    process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 - our own interpreter
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
+    process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 - our own interpreter
+    if stopping:  # before there was a process
+        ask()
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):

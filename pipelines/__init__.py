@@ -1,7 +1,5 @@
 """What moves data: change events to change logs, mirrors and published tables."""
 
-from importlib.metadata import version
-
 DISTRIBUTION = "nevermore-iceberg"
 """The name on the package index, where `nevermore` belongs to others; the command and the packages keep theirs."""
 
@@ -12,4 +10,6 @@ def own_version() -> str:
     Raises:
         PackageNotFoundError: the code runs without having been installed.
     """
+    from importlib.metadata import version  # takes longer than all else that the command needs to start
+
     return version(DISTRIBUTION)

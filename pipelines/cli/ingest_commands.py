@@ -385,7 +385,7 @@ def run(
     try:
         with watching(settings, listen, longest) as watch, span("nevermore.run", run=watch.run):
             if as_json:
-                with _JsonLines(heartbeat) as lines:
+                with _JsonLines(heartbeat, stop) as lines:
                     report = then_maintain(lines.report_round, lines.report_maintenance)
                     run_continuously(settings, stop, report, tables or None, interval)
             else:
@@ -399,10 +399,15 @@ def run(
 
 
 class _JsonLines:
-    """Prints a line for each round that applied events; after `heartbeat_seconds` without one, the number of rounds so far."""
+    """Prints a line for each round that applied events; after `heartbeat_seconds` without one, the number of rounds so far.
 
-    def __init__(self, heartbeat_seconds: float) -> None:
+    If a heartbeat cannot be written, the run is stopped and ends with that error.
+    """
+
+    def __init__(self, heartbeat_seconds: float, stop: threading.Event) -> None:
         self._heartbeat_seconds = heartbeat_seconds
+        self._stop = stop
+        self._error: OSError | None = None
         self._rounds = 0
         self._news = threading.Event()
         self._ended = False
@@ -413,10 +418,12 @@ class _JsonLines:
         self._heart.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended = True
         self._news.set()
         self._heart.join()
+        if kind is None and self._error is not None:
+            raise self._error
 
     def report_round(self, report: "IngestReport") -> None:
         self._rounds += 1
@@ -439,7 +446,12 @@ class _JsonLines:
                 self._news.clear()
             else:
                 now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-                self._write({"heartbeat": True, "at": now, "rounds": self._rounds})
+                try:
+                    self._write({"heartbeat": True, "at": now, "rounds": self._rounds})
+                except OSError as error:
+                    self._error = error
+                    self._stop.set()
+                    return
 
     def _write(self, document: Mapping[str, Any]) -> None:
         with self._writing:

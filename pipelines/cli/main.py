@@ -1,23 +1,20 @@
 """The command `nevermore`: finds its subcommands, and turns errors into one message and an exit code.
 
-A subcommand is loaded only when it runs.
+A subcommand is loaded only when it runs. Whatever takes time to load is imported in functions, so that signals are
+handled a few milliseconds after Python has started.
 """
 
-import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, distribution
-from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-from pipelines import DISTRIBUTION, own_version
-from pipelines.errors import PipelineError
-from scan_core import HidingStream, hide_in_error
+    import typer
 
 
 def usage_message(error: Any) -> str:
@@ -40,8 +37,6 @@ LOG_LEVEL = "--log-level"
 LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_FORMAT = "--log-format"
 LogFormat = Literal["text", "json"]
-_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
-"""The base class of typer's usage errors, which has no public name."""
 _PANELS = {
     "Start here": ("demo", "init", "doctor", "ui"),
     "Turn change events into tables": (
@@ -65,13 +60,38 @@ _PANELS = {
 _OTHER_PANEL = "Inspect tables"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:  # noqa: C901 - one branch per kind of error
+_ENDED_BY = {
+    "run": (signal.SIGINT, signal.SIGTERM),
+    "ui": (signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+}
+"""Commands that run until a signal asks for their end, which is then a success."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
 
     Known errors and invalid usage are printed to standard error as `error: message`, with `--json` as an object, without a
     traceback unless `NEVERMORE_TRACEBACK=1` is set.
+
+    Args:
+        arguments: the words after `nevermore`; None for those of this process, which is then the command's own.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if arguments is None:
+        # until such a command handles its signals itself, it has begun nothing that must be finished
+        for number in _ENDED_BY.get(_named(words) or "", ()):
+            signal.signal(number, lambda *_: os._exit(0))
+    _run(words)
+
+
+def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of error
+    import logging
+
+    import typer
+
+    from scan_core import HidingStream, hide_in_error
+
+    usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # typer's base class of them has no public name
     if os.environ.get("NO_COLOR"):
         os.environ["TERM"] = "dumb"  # NO_COLOR alone does not remove bold and dim text from rich and Dagster
     # every error is printed below, once; Python's last-resort handler would print logged errors, with tracebacks
@@ -82,17 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> None:  # noqa: C901 - one br
     if not isinstance(sys.stdout, HidingStream):
         sys.stdout = HidingStream(sys.stdout)  # text only: rows are written as bytes
     try:
-        application = _application(words)
-        sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
-    except BrokenPipeError:  # `nevermore scan ... | head` is not an error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        sys.exit(_call(words))
     except typer.Abort:
         sys.exit(130)
-    except _UsageError as error:
+    except usage_error as error:
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
     except Exception as error:  # unexpected errors are raised again, with their traceback
+        if isinstance(error, BrokenPipeError) and _lost_its_reader():  # `nevermore scan ... | head` is not an error
+            sys.exit(0)
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
             sys.exit(2)
@@ -102,6 +120,29 @@ def main(arguments: Sequence[str] | None = None) -> None:  # noqa: C901 - one br
             raise
         _print_error(str(error), as_json="--json" in words)
         sys.exit(code)
+
+
+def _call(words: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    try:
+        return _application(words)(args=words, prog_name="nevermore", standalone_mode=False) or 0
+    except SystemExit as ended:  # typer makes every broken pipe a silent exit code 1
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
+
+
+def _lost_its_reader() -> bool:
+    """Whether nobody reads the output any more; what is still written then goes nowhere."""
+    import select
+
+    streams = select.poll()
+    for stream in (1, 2):
+        streams.register(stream, select.POLLERR)
+    lost = [stream for stream, _ in streams.poll(0)]
+    for stream in lost:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    return bool(lost)
 
 
 _EXTRAS = {
@@ -128,6 +169,8 @@ _EXTRAS = {
 
 def _missing_extra(error: ModuleNotFoundError) -> str | None:
     """What to install for a package that is not part of the plain distribution; None for other modules."""
+    from importlib.util import find_spec
+
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS or find_spec(package) is not None:
         return None
@@ -138,8 +181,22 @@ def _missing_extra(error: ModuleNotFoundError) -> str | None:
     )
 
 
-def _application(words: Sequence[str]) -> typer.Typer:
+def _named(words: Sequence[str]) -> str | None:
+    """The command that is called."""
+    # the values of these options name no command
+    own = [word for before, word in pairwise(["", *words]) if before not in {LOG_LEVEL, LOG_FORMAT}]
+    return next((word for word in own if not word.startswith("-")), None)
+
+
+def _application(words: Sequence[str]) -> "typer.Typer":
     """The application with all commands, or with only the requested one, so that the others are not imported."""
+    import logging
+    from importlib.metadata import distribution
+
+    import typer
+
+    from pipelines import DISTRIBUTION, own_version
+
     application = typer.Typer(
         name="nevermore",
         help="Change data capture into Apache Iceberg in Python. Deleted rows: nevermore.",
@@ -178,10 +235,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
 
     # the entry points of all installed distributions would take 20 ms to read
     known = {point.name: point for point in distribution(DISTRIBUTION).entry_points.select(group=COMMANDS)}
-    own = [
-        word for before, word in pairwise(["", *words]) if before not in {LOG_LEVEL, LOG_FORMAT}
-    ]  # their values name no command
-    wanted = next((word for word in own if not word.startswith("-")), None)
+    wanted = _named(words)
     panels = {command: panel for panel, commands in _PANELS.items() for command in commands}
     order = {command: number for number, command in enumerate(panels)}
     for name in [wanted] if wanted in known else sorted(known, key=lambda name: (order.get(name, len(order)), name)):
@@ -189,12 +243,17 @@ def _application(words: Sequence[str]) -> typer.Typer:
     return application
 
 
-def _load(point: EntryPoint) -> Callable[..., Any]:
+def _load(point: "EntryPoint") -> Callable[..., Any]:
     """The function behind a command.
 
     Raises:
         PipelineError: another package shadows one of Nevermore's.
     """
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from pipelines.errors import PipelineError
+
     try:
         return point.load()  # type: ignore[no-any-return]
     except ImportError as error:
@@ -213,6 +272,7 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that the user can correct; None for unexpected errors."""
+    from pipelines.errors import PipelineError
     from scan_core import ScanError
 
     if isinstance(error, PipelineError | ScanError):
@@ -221,6 +281,8 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _print_error(message: str, *, as_json: bool) -> None:
+    import typer
+
     if as_json:
         import orjson
 

@@ -31,14 +31,18 @@ ONLY_WHEN_USED = (
 )
 """Modules that no module of the project imports at its top."""
 CLIENT = """#!{python} -IS
-import json, os, signal, socket, sys
+import signal
+signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until there is a process to hand them to
+import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server, server.makefile() as answers:
     server.connect({address!r})
     socket.send_fds(server, [b"f"], [0, 1, 2])
     server.sendall(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
     process = int(answers.readline())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in signals:
         signal.signal(number, lambda number, _: os.kill(process, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     code = answers.readline()
 os._exit(int(code or "1"))
 """
@@ -119,7 +123,7 @@ def _serve(address: str) -> None:
 
     sys.argv = ["nevermore", *words]
     try:
-        main(words)
+        main()
     except SystemExit as ended:
         # as any process ends, but for the memory, which would be copied to be given back
         threading._shutdown()  # type: ignore[attr-defined]

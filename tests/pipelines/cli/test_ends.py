@@ -1,0 +1,146 @@
+"""Commands that run until they are told to end do so with exit code 0, also while they start and when their reader is gone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.project import Project, event, product
+from tests.support.processes import wait_for
+
+_AT_IMPORT = """
+import os, sys
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Sender())
+from pipelines.cli.main import main
+main()
+"""
+"""The command, to which a signal comes at the moment when it imports a module."""
+_LOADED_FIRST = """
+import sys
+before = set(sys.modules)
+import pipelines.cli.main
+print(*sorted(set(sys.modules) - before))
+"""
+COMMAND = str(Path(sys.executable).parent / "nevermore")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def config(project: Project) -> str:
+    return str(project.folder / "nevermore.yaml")
+
+
+def handles(process: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal, by /proc."""
+    status = Path(f"/proc/{process}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def test_the_command_loads_nothing_before_it_handles_signals() -> None:
+    loaded = subprocess.check_output([sys.executable, "-c", _LOADED_FIRST], text=True).split()
+    others = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert others == {"pipelines", "pipelines.cli", "pipelines.cli.main"}
+    assert not {"importlib.metadata", "logging", "pathlib"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "module"),
+    [
+        ("run", signal.SIGTERM, "typer"),
+        ("run", signal.SIGINT, "pipelines.cli.ingest_commands"),
+        ("run", signal.SIGTERM, "pipelines.config.project"),
+        ("run", signal.SIGINT, "pipelines.ingest.feed_run"),
+        ("run", signal.SIGTERM, "pyarrow"),
+        ("ui", signal.SIGINT, "typer"),
+        ("ui", signal.SIGTERM, "assets.commands"),
+        ("ui", signal.SIGHUP, "orjson"),
+    ],
+)
+def test_a_signal_ends_a_command_that_starts(
+    command: str, number: signal.Signals, module: str, project: Project
+) -> None:
+    folder = ["--config", config(project)] if command == "run" else ["--dir", str(project.folder)]
+    words = ["--log-level", "error", command, *folder, "--json"]
+    program = [sys.executable, "-c", _AT_IMPORT.format(module=module, number=int(number)), *words]
+    done = subprocess.run(program, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_other_commands_end_by_a_signal_as_any_program(project: Project) -> None:
+    code = _AT_IMPORT.format(module="typer", number=int(signal.SIGTERM))
+    done = subprocess.run([sys.executable, "-c", code, "ingest", "--config", config(project)], timeout=120, check=False)
+    assert done.returncode == -signal.SIGTERM
+
+
+def _end_after(project: Project, seconds: float) -> None:
+    """Start a run, and tell it to end a time after it began to handle signals."""
+    command = [COMMAND, "run", "--config", config(project), "--interval", "0.01", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        wait_for("handler", 120, lambda: handles(process.pid, signal.SIGTERM))
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, (seconds, errors.decode())
+
+
+def test_a_run_ends_well_as_soon_as_it_handles_signals(project: Project) -> None:
+    _end_after(project, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_ends_well_at_any_moment(project: Project) -> None:
+    project.land("1.jsonl", event("c", product(1)))
+    for step in range(60):
+        _end_after(project, step * 0.03)
+    assert project.run().exit_code == 0
+    assert [row["id"] for row in project.rows()] == [1]
+
+
+def test_a_run_ends_when_nobody_reads_its_lines(project: Project) -> None:
+    project.land("1.jsonl", event("c", product(1)))
+    command = [COMMAND, "run", "--config", config(project), "--json", "--heartbeat", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "heartbeat" not in json.loads(process.stdout.readline()):
+            pass
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_reader_that_has_enough_is_no_error_and_another_broken_pipe_is_one(
+    project: Project, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.land("1.jsonl", event("c", product(1)))
+    assert project.run().exit_code == 0
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [COMMAND, "status", "--config", config(project), "--json"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("pipelines.config.project.load", broken)
+    code, _, errors = run("status", "--config", config(project))
+    assert (code, errors) == (1, "error: [Errno 32] Broken pipe\n")
