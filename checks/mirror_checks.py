@@ -287,8 +287,8 @@ def _snapshot_results(config: Config, table: str, subject: Subject, names: list[
     made = _check_since_green(subject, store, names) or KeptResults(
         snapshot_id, {result.name: result for result in results_of(subject, names)}, None, time.time()
     )
-    told = {n: with_evidence(result, subject, _command(config, table)) for n, result in made.results.items()}
-    made = replace(made, results=told)
+    explained = {n: with_evidence(result, subject, _command(config, table)) for n, result in made.results.items()}
+    made = replace(made, results=explained)
     store.keep(made)
     return made
 

@@ -65,7 +65,7 @@ def report_page(
         config: the project, without patterns.
         catalog: its catalog.
         names: tables of the config.
-        show: told what is being done.
+        show: called with what is being done.
     """
     bodies = []
     for name in names:

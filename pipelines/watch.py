@@ -1,4 +1,4 @@
-"""What others are told while the library works: log lines as JSON, spans of OpenTelemetry, and alerts to a webhook.
+"""What the library reports while it works: log lines as JSON, spans of OpenTelemetry, and alerts to a webhook.
 
 Log lines and spans name table, run and snapshot. Spans cost nothing until a process has loaded OpenTelemetry. An alert is one
 JSON object whose `text` is for people; no message contains the address of the webhook, a value from the environment or a

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name
@@ -23,6 +23,9 @@ from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.live import Finding
 from scan_core import ScanError
+
+if TYPE_CHECKING:
+    from pipelines.iceberg.interfaces import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def examine(config: Config) -> Iterator[Examined]:
             yield from (Examined(feed.source.title, finding) for finding in _source(feed, positions))
 
 
-def _warehouse(config: Config, catalog: Any) -> Finding:
+def _warehouse(config: Config, catalog: "Catalog | LightCatalog | None") -> Finding:
     folder = local_warehouse(config)
     if folder is not None:
         parent = next(p for p in (folder, *folder.parents) if p.exists())
@@ -86,7 +89,7 @@ def _warehouse(config: Config, catalog: Any) -> Finding:
     return Finding("warehouse", "ok", f"{config.catalog.warehouse}: a file was written, read and deleted")
 
 
-def _places_of_tables(config: Config, catalog: Any) -> Finding:
+def _places_of_tables(config: Config, catalog: "Catalog | LightCatalog | None") -> Finding:
     """Where the catalog decides the places of tables, one that exists is tried, with the rights that come with it."""
     if catalog is None or isinstance(catalog, LightCatalog):
         return Finding("warehouse", "warning", "not tried, as the catalog could not be asked for a table")

@@ -551,7 +551,7 @@ def run_once(
         progress: called after each commit of a table.
         tables: only these; None for all.
         log_only: write change logs and leave the mirrors to `apply_logs`.
-        replaces_types: all rows of these tables were removed, so the source decides the types of their columns anew.
+        replaces_types: all rows of these tables were removed, so the source decides the types of their columns again.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
         readers: those of an earlier run, or of `found_nothing_new`; without them, the run closes its own.
         is_continuous: other runs follow soon, so that deletes need not be converted before they are `convert_after` old.

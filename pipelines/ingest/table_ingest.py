@@ -137,7 +137,7 @@ class TableIngest(TableState):
     ) -> None:
         """With `log_only`, only the change log is written, and the mirror is left to a later run.
 
-        With `replaces_types`, all rows were removed from the log, and the source decides the types of columns anew.
+        With `replaces_types`, all rows were removed from the log, and the source decides the types of columns again.
         """
         options = WriterOptions(encode_numbers=config.compact_log)
         self._log = ChangeLog(catalog, change_log_name(name), options, replaces_types=replaces_types)

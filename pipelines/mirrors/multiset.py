@@ -183,7 +183,7 @@ def _levels(rows: Rows, signs: Rows) -> tuple[Rows, Mask]:
     group = np.cumsum(is_first) - 1
     total = np.cumsum(signs)
     running = total - np.r_[0, total][np.flatnonzero(is_first)][group]
-    span = np.int64(2 * len(rows) + 2)  # lowers each group below all before it, so that the minimum begins anew
+    span = np.int64(2 * len(rows) + 2)  # lowers each group below all before it, so that the minimum starts over
     lowest = np.minimum(np.minimum.accumulate(running - group * span) + group * span, 0)
     before = np.where(is_first, 0, np.r_[0, lowest[:-1]])
     missed = (signs < 0) & (lowest < before)

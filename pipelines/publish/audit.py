@@ -47,7 +47,7 @@ class Verdict:
     details: Sequence[str] = ()
     partitions: Sequence[str] = ()
 
-    def told(self, what: str) -> str:
+    def as_lines(self, what: str) -> str:
         """Lines for people, below a heading: `what` failed, and each statement on what is wrong."""
         return "".join([f"\n  {what}", *(f"\n    {line}" for line in self.details or [self.text])])
 
@@ -132,7 +132,7 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "".join(verdict.told(f"{verdict.table} fails {verdict.check}") for verdict in failed)
+    wrong = "".join(verdict.as_lines(f"{verdict.table} fails {verdict.check}") for verdict in failed)
     tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
     raise CheckFailedError(
         f"published {name} reads a mirror that is wrong, so nothing is published:{wrong}\n`nevermore check {tables}` shows the "
@@ -150,7 +150,7 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "".join(verdict.told(verdict.check) for verdict in failed)
+    wrong = "".join(verdict.as_lines(verdict.check) for verdict in failed)
     snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
     days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
     raise CheckFailedError(

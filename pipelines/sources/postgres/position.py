@@ -185,7 +185,7 @@ class Shape:
     """What the catalog says about the storage of a table. Some commands change rows without sending them, and are seen only here.
 
     Attributes:
-        file: number of the file of the rows; another one after a command that wrote all of them anew.
+        file: number of the file of the rows; another one after a command that rewrote all of them.
         columns: columns by their number, dropped ones included.
         parts: partitions, each with the number of its file, and whether it was a table of its own before.
     """
