@@ -154,6 +154,7 @@ _EXTRAS = {
     "llvmlite": "fast",
     "numba": "fast",
     "opentelemetry": "watch",
+    "packaging": "spark",
     "pandas": "checks",
     "polars": "polars",
     "prometheus_client": "watch",
@@ -162,7 +163,9 @@ _EXTRAS = {
     "py4j": "spark",
     "pyiceberg": "catalogs",
     "pyspark": "spark",
+    "requests": "catalogs",
     "s3fs": "s3",
+    "tenacity": "catalogs",
 }
 """The extra of the distribution that has a package."""
 
