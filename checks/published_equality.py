@@ -464,6 +464,13 @@ def _compare(
             ) from error
         if left_out := comparison.num_rows - compared["rows published"]:
             compared["rows not compared"] = left_out
+            if provenance.others and provenance.rest is None:
+                wrong.append(f"{left_out:,} rows are in no partition that a publication made")
+    if wrong and provenance.others:
+        written = ", ".join(map(str, provenance.others[:SHOWN_KEYS]))
+        notes.append(
+            f"another program wrote to the table (snapshot {written}): nevermore publish {name} makes it again"
+        )
     if only is not None:
         notes.append(f"compared only {_Only(only).text()}")
     rows_shown = offending[:MAX_OFFENDING_KEYS]

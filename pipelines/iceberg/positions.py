@@ -29,6 +29,8 @@ ORDER_BY = "nevermore.order-by"
 LOG_BASE = "nevermore.log-base"
 """Key of a change log that does not hold every change any more: `ORDINAL COUNT`. Up to the ordinal it holds this number of
 changes, which lead to the same rows; it holds all later ones."""
+ERASED = "nevermore.erased"
+"""Key of any table: the snapshot lacks rows that older ones have, and these must not stay."""
 POSITION_PROPERTIES = (
     POSITION,
     POSITION_FILE,

@@ -25,7 +25,7 @@ from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
 from pipelines.iceberg.manifests import NamedFiles
-from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
+from pipelines.iceberg.positions import ERASED, LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
 from pipelines.iceberg.row_shape import distinct_rows, member
 from pipelines.iceberg.storage import StoredFile
 from pipelines.ingest.table_patterns import expanded
@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog
     from pipelines.iceberg.interfaces import Table as CatalogTable
 
-ERASED = "nevermore.erased"
-"""Key in a summary: the snapshot lacks rows that older ones have, and these must not stay."""
 CHECK_RESULTS = "nevermore-checks"
 """Folder next to the manifests with results of checks, which name keys of rows."""
 MIN_TEXT = 4

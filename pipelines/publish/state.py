@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.config.project import Config
 from pipelines.config.published import PublishedConfig
+from pipelines.iceberg.positions import ERASED
 from pipelines.publish.publish_commit import MODE, Mode
 from scan_core import Scan
 
@@ -233,32 +234,33 @@ class Provenance:
     Attributes:
         made: origins of partitions that were made alone since, by key.
         rest: origin of all other rows; None where no snapshot records it.
+        others: snapshots of other programs that came later, newest first: what they wrote should not be there.
     """
 
     made: Mapping[str, Origin] = field(default_factory=dict)
     rest: Origin | None = None
+    others: tuple[int, ...] = ()
 
 
 def provenance_of(table: "ReadableTable") -> Provenance:
     """Find the origins of rows in the snapshots, from the newest to the one that made the whole table."""
     made: dict[str, Origin] = {}
+    others: list[int] = []
     for snapshot in ancestors(table):
         summary = _summary(snapshot)
-        if summary.get(MODE, "replace") != "replace":  # earlier rows are still there, too
-            return Provenance(made)
+        if ERASED in summary or summary.get(MODE, "replace") != "replace":
+            return Provenance(made)  # rows are gone that the SQL gives, or earlier rows are still there, too
         if STATE in summary:
             state = PublishedState.from_json(summary[STATE])
             if state is None:
                 return Provenance(made)
             known = {name: s.snapshot_id for name, s in state.sources.items() if s.snapshot_id is not None}
-            return Provenance(made, Origin(state.query, known))
-        if PARTITIONS in summary:
-            keys = json.loads(summary[PARTITIONS])
-        elif _is_rewrite(snapshot):
+            return Provenance(made, Origin(state.query, known), tuple(others))
+        if PARTITIONS not in summary:
+            others += [] if _is_rewrite(snapshot) else [snapshot.snapshot_id]
             continue
-        else:
-            return Provenance(made)
+        keys = json.loads(summary[PARTITIONS])
         sources = {n.removeprefix(SOURCE): int(i) for n, i in summary.items() if n.startswith(SOURCE)}
         for key in keys:
             made.setdefault(key, Origin(summary.get(QUERY), sources))
-    return Provenance(made)
+    return Provenance(made, others=tuple(others))

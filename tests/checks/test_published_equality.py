@@ -22,6 +22,7 @@ from pipelines.config.project import Config, parse
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.iceberg.positions import ERASED
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.ingest.feed_run import run_once
@@ -150,6 +151,33 @@ def test_days_made_alone_are_compared_with_what_each_was_made_from(config: Confi
     assert not published_equals_duckdb(config, NAME).passed
 
 
+@pytest.mark.parametrize("made_alone", [False, True])
+@pytest.mark.parametrize("day", [1, 7])
+def test_rows_that_another_program_adds_are_found_with_its_snapshot(
+    config: Config, day: int, *, made_alone: bool
+) -> None:
+    sources = {SOURCE + n: str(i) for n, i in snapshots_read(scans(config)).items()}
+    days = partitions_json(["2026-01-01", "2026-01-02"])
+    alone = {PARTITIONS: days, QUERY: query_hash(config, config.published[NAME]), **sources}
+    publish(config, PUBLISHED, alone if made_alone else None)
+    rows = pa.table({"day": [dt.date(2026, 1, day)], "city": ["Moss"], "n": [1], "mean": [1.0]})
+    delta = RowDelta(find_table(open_catalog(config), NAME))
+    other = delta.commit(write_rows(rows, delta.target, delta.default_spec), {}).snapshot_id
+    found = published_equals_duckdb(config, NAME)
+    assert not found.passed
+    note = f"another program wrote to the table (snapshot {other}): nevermore publish {NAME} makes it again"
+    assert found.details[-1] == note
+    publish(config, PUBLISHED)
+    assert (published_equals_duckdb(config, NAME).passed, published_equals_duckdb(config, NAME).details) == (True, [])
+
+
+def test_rows_that_were_erased_from_a_published_table_alone_are_not_missed(config: Config) -> None:
+    publish(config, PUBLISHED)
+    publish(config, PUBLISHED[:1], {ERASED: "true"})
+    found = published_equals_duckdb(config, NAME)
+    assert (found.passed, found.details) == (True, ["not compared: no snapshot records the sources of the rows"])
+
+
 def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Config) -> None:
     def reason(**changed: Any) -> str:
         found = published_equals_duckdb(make_config(tmp_path, **changed), NAME)
@@ -163,6 +191,7 @@ def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Con
     unknown = make_config(tmp_path, sql=SQL.replace("c.city", "soundex(c.city) as city").replace("1, 2", "1, c.city"))
     publish(unknown, PUBLISHED[:1])
     assert "soundex() may have another meaning" in " ".join(published_equals_duckdb(unknown, NAME).details)
+    open_catalog(config).drop_table(NAME)
     publish(config, PUBLISHED[:1], {"by": "something else"})
     assert "no snapshot records" in reason()
 
