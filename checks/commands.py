@@ -1,5 +1,6 @@
 """The commands `check`, `publish` and `verify`, which compare tables with the reference and with checksums."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,11 +84,8 @@ def check(
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
-    if partition and [name in settings.published for name in tables or ()] != [True]:
-        raise typer.BadParameter("--partition applies to a single published table; specify which")
+    _check_choice(settings, tables or (), are_parts=bool(partition))
     for name in tables or ():
-        if name not in settings.published:
-            settings.table(name)
         if catalog is None or find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     passed = True
@@ -112,6 +110,19 @@ def check(
             _post_alert(alerts, name, result)
             _print_result(name, result, as_json=as_json)
     raise typer.Exit(0 if passed else 1)
+
+
+def _check_choice(settings: "Config", tables: Collection[str], *, are_parts: bool) -> None:
+    """Refuse tables that the config does not have, and partitions of anything but one published table."""
+    for name in tables:
+        if name not in settings.published:
+            settings.table(name)
+            if are_parts:
+                raise typer.BadParameter(
+                    f"--partition: {name} is a mirror, and only published tables are compared by partition"
+                )
+    if are_parts and len(tables) != 1:
+        raise typer.BadParameter("--partition: give the published table whose partitions are to be compared, just one")
 
 
 def _alerts_of(config: "Config") -> "AlertsConfig":

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_CHART_POINTS = 60
+MIN_GROWTH_DAYS = 1 / 24
+"""From how many days on a growth is stated: a few commits in a row tell nothing about a day."""
 MAX_PARTITIONS = 5
 """Partitions that are listed: those of which scans lose most."""
 
@@ -56,7 +58,8 @@ class Growth:
     Attributes:
         at: when each snapshot was committed, oldest first.
         lost_seconds: estimated seconds that a scan lost by files and deletes from then on.
-        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that is unknown.
+        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that is unknown, as it is
+            within the first hour.
         days_left: days until more than `max_debt` of a scan is lost, if it goes on like this; 0.0 if it is; None if it never is.
     """
 
@@ -81,7 +84,7 @@ class Growth:
         at, lost_seconds = tuple(time for time, _, _ in points), tuple(lost for _, lost, _ in points)
         lowest = max(i for i, lost in enumerate(lost_seconds) if lost == min(lost_seconds))
         days = (at[-1] - at[lowest]).total_seconds() / 86_400
-        per_day = (lost_seconds[-1] - lost_seconds[lowest]) / days if days > 0 else None
+        per_day = (lost_seconds[-1] - lost_seconds[lowest]) / days if days >= MIN_GROWTH_DAYS else None
         scan = points[-1][2] * READ_SECONDS
         limit = max(MIN_AUTO_SECONDS, max_debt / (1 - max_debt) * scan if max_debt < 1 else inf)
         left = max(0.0, limit - lost_seconds[-1])

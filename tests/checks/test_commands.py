@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli.main import main
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.cli.test_watch import receiver
 from tests.pipelines.project import event, product
 
@@ -34,3 +36,25 @@ def test_check_posts_an_alert_for_each_failed_check(tmp_path: Path) -> None:
         "meets_expectations",
     )
     assert "1 of 1 rows do not: a" in message["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["shop.products"], "shop.products is a mirror, and only published tables are compared by partition"),
+        ([], "give the published table whose partitions are to be compared"),
+        (["shop.daily", "shop.daily"], "just one"),
+        (["shop.productz"], "did you mean shop.products?"),
+    ],
+)
+def test_partitions_of_anything_but_one_published_table_are_refused_by_what_it_is(
+    words: list[str], wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "nevermore.yaml"
+    mirror = {"source": {"type": "files", "path": "none"}, "key": ["id"]}
+    daily = {"sql": "select cast(at as date) as day from shop.products", "partition": "day"}
+    config.write_text(json.dumps({"tables": {"shop.products": mirror}, "published": {"shop.daily": daily}}))
+    open_catalog(load(config))
+    with pytest.raises(SystemExit):
+        main(["check", *words, "--partition", "2026-01-01", "--config", str(config)])
+    assert wanted in " ".join(capsys.readouterr().err.replace("│", " ").split())

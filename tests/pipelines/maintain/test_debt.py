@@ -83,8 +83,14 @@ def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> 
     assert len(expired.expired) > 0
 
 
-def test_growth_is_charted_and_goes_back_when_the_table_is_compacted(project: Project) -> None:
+def test_growth_is_charted_and_goes_back_when_the_table_is_compacted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = config_of(project, max_debt=0.2)
+    at_first = debt_of(table_of(config), config).growth
+    assert (len(at_first.at), at_first.per_day) == (10, None)
+    assert not any("each day" in line for line in at_first.lines)
+    monkeypatch.setattr(module, "MIN_GROWTH_DAYS", 1e-9)
     growth = debt_of(table_of(config), config).growth
     assert len(growth.at) == len(growth.chart) == 10
     assert growth.chart[0] == "▁"
