@@ -89,7 +89,7 @@ def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "project"
     command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
     command += ["--first-day", "2026-01-01"]  # the days that the documentation names
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     (folder.parent / "summary.json").write_text(done.stdout, encoding="utf-8")
     return folder

@@ -100,12 +100,12 @@ def dagster_dev(project: ShopProject) -> Iterator[Dagster]:
     ) as process:  # fmt: skip
         try:
             dagster = Dagster(port)
-            wait_for("definitions", 600, dagster.is_loaded)
+            wait_for("definitions", dagster.is_loaded, seconds=600)
             yield dagster
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(timeout=60)
+                process.wait(timeout=300)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -146,7 +146,7 @@ def launched(dagster: Dagster, mutation: str, field: str, params: dict[str, Any]
         status = dagster.ask(STATUS, id=backfill)["partitionBackfillOrError"]["status"]
         return None if status in {"REQUESTED", "FAILING", "CANCELING"} else str(status)
 
-    status = wait_for("end of the backfill", 1200, ended)
+    status = wait_for("end of the backfill", ended, seconds=1200)
     return backfill, status, dagster.ask(RUNS, id=backfill)["runsOrError"]["results"]
 
 

@@ -78,14 +78,14 @@ def nevermore_ui(project: Path) -> Iterator[Ui]:
             yield Ui(port)
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=120)
+            process.wait(timeout=300)
 
 
 def test_a_broken_config_is_one_message_with_file_and_line(tmp_path: Path) -> None:
     project = ShopProject(tmp_path)
     project.path.write_text(project.path.read_text().replace("partition:", "partiton:"))
     with nevermore_ui(tmp_path) as ui:
-        found = wait_for("definitions", 300, ui.location)
+        found = wait_for("definitions", ui.location)
     assert found["__typename"] == "PythonError"
     wanted = f"{project.path}:15: unknown key 'partiton'; did you mean 'partition'?"
     assert found["message"].strip() == f"assets.definitions.ConfigFileError: {wanted}"
@@ -101,7 +101,7 @@ def test_a_backfill_is_clicked_and_makes_its_days(demo_project: Path) -> None:
 
     executable = chromium()
     with nevermore_ui(demo_project) as ui, sync_playwright() as playwright:
-        wait_for("definitions", 300, ui.location)
+        wait_for("definitions", ui.location)
         before = ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
         first_runs = {event["runId"] for event in materializations(ui)}
         assert [(b["status"], b["title"]) for b in before] == [("COMPLETED_SUCCESS", "First week of the shop")]
@@ -122,7 +122,7 @@ def test_a_backfill_is_clicked_and_makes_its_days(demo_project: Path) -> None:
             new = [b for b in ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"] if b["id"] != before[0]["id"]]
             return new[0] if new and new[0]["status"] not in {"REQUESTED", "FAILING", "CANCELING"} else None
 
-        backfill = wait_for("end of the backfill", 1000, ended)
+        backfill = wait_for("end of the backfill", ended, seconds=1000)
         assert backfill["status"] == "COMPLETED_SUCCESS"
         days = {event["partition"] for event in materializations(ui) if event["runId"] not in first_runs}
         assert (

@@ -153,7 +153,7 @@ def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: Sh
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == "7"

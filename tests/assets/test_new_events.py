@@ -97,7 +97,6 @@ class Watch:
 
 
 @pytest.mark.slow  # it waits for a broker that is gone
-@pytest.mark.timeout(300)
 def test_new_messages_of_a_topic_start_an_ingest_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     def sent(key: int) -> tuple[bytes, bytes]:
         return f'{{"id": {key}}}'.encode(), f'{{"op": "c", "before": null, "after": {{"id": {key}}}}}'.encode()
@@ -124,7 +123,6 @@ def test_new_messages_of_a_topic_start_an_ingest_once(tmp_path: Path, instance: 
     assert "topic orders" in str(result.skip_reason) or "Kafka" in str(result.skip_reason)
 
 
-@pytest.mark.timeout(300)
 def test_changes_of_published_tables_start_an_ingest_and_others_do_not(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:

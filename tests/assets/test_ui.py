@@ -47,17 +47,22 @@ def child_of(parent: int) -> int | None:
 def test_a_signal_ends_the_whole_group(number: signal.Signals) -> None:
     command = [sys.executable, "-c", _GROUP, "time.sleep(600)"]
     with subprocess.Popen(command) as process:
-        leader = wait_for("child", 60, lambda: child_of(process.pid))
-        wait_for("grandchild", 60, lambda: len(group_of(leader)) == 2)
+        leader = wait_for("child", lambda: child_of(process.pid))
+        wait_for("grandchild", lambda: len(group_of(leader)) == 2)
         process.send_signal(number)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
     assert group_of(leader) == set()
 
 
 def test_a_command_that_ends_takes_its_children_and_its_code_along() -> None:
-    with subprocess.Popen([sys.executable, "-c", _GROUP, "time.sleep(1); sys.exit(7)"]) as process:
-        leader = wait_for("child", 60, lambda: child_of(process.pid))
-        assert process.wait(timeout=60) == 7
+    with subprocess.Popen(
+        [sys.executable, "-c", _GROUP, "sys.stdin.readline(); sys.exit(7)"], stdin=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        leader = wait_for("child", lambda: child_of(process.pid))
+        wait_for("grandchild", lambda: len(group_of(leader)) == 2)
+        process.stdin.close()
+        assert process.wait(timeout=300) == 7
     assert group_of(leader) == set()
 
 
@@ -75,7 +80,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 def loaded(port: int) -> Any:
     """What Dagster made of the code location; None while it is starting."""
     try:
-        answer = requests.post(f"http://127.0.0.1:{port}/graphql", json={"query": _LOADED}, timeout=20)
+        answer = requests.post(f"http://127.0.0.1:{port}/graphql", json={"query": _LOADED}, timeout=60)
     except requests.RequestException:
         return None
     (entry,) = answer.json()["data"]["workspaceOrError"]["locationEntries"]
@@ -94,7 +99,7 @@ def test_the_ui_opens_beside_packages_of_the_user_and_ends_as_a_whole(number: si
     ) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["config"] == str(project / "nevermore.yaml")
-        location = wait_for("answer", 200, lambda: loaded(port))
+        location = wait_for("answer", lambda: loaded(port))
         nodes = location["repositories"][0]["assetNodes"]
         assert {tuple(n["assetKey"]["path"]) for n in nodes} == {
             ("change_log", "shop_products"),
@@ -103,7 +108,7 @@ def test_the_ui_opens_beside_packages_of_the_user_and_ends_as_a_whole(number: si
         leader = child_of(process.pid)
         assert leader is not None
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert (process.returncode, group_of(leader)) == (0, set())
     assert "SupersessionWarning" not in errors
 

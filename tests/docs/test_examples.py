@@ -82,7 +82,7 @@ class Interpreter:
         """Let the process end as at the end of a script."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(timeout=120) == 0, self._log.read_text()[-3000:]
+        assert self._process.wait(timeout=300) == 0, self._log.read_text()[-3000:]
 
     def kill(self) -> None:
         """End the process, whatever it does."""
@@ -102,7 +102,7 @@ def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterato
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "page",
     [

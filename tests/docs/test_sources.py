@@ -12,7 +12,6 @@ BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DO
 SECTIONS = [part for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE) if "```" in part]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
 def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environment: dict[str, str]) -> None:
     for language, name, text in BLOCK.findall(section):

@@ -63,7 +63,7 @@ def test_rows_that_a_script_brought_back_fail_a_check_and_why_names_the_commit(
     assert {"no_deleted_row_reappears", "mirror_equals_reference"} <= set(story["failed"])
     assert story["snapshot_id"] != story["repaired_to"]
     command = [sys.executable, "-m", "pipelines.cli.main", *shlex.split(story["why"])[1:], "--json"]
-    done = subprocess.run(command, cwd=demo_project, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, cwd=demo_project, capture_output=True, text=True, timeout=300, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert [row["alive"] for row in rows] == [False] * (len(rows) - 1) + [True]
     assert len(rows) > 1

@@ -47,7 +47,7 @@ class Writer:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         self.log.close()
 
     def _last_words(self) -> str:

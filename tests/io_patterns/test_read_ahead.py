@@ -103,7 +103,7 @@ def test_the_next_row_group_and_the_next_files_are_on_their_way_while_one_is_dec
 ) -> None:
     batches = scan.with_options(AHEAD).to_batches()
     next(batches)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while len(recorder.of("-data")) < 3 * 2 + 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     asked = Counter(r.path for r in recorder.of("-data"))

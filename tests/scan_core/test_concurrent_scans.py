@@ -30,7 +30,7 @@ from tests.support.iceberg_json import Column
 from tests.support.memory import PEAK_BYTES
 from tests.support.table_builder import TableBuilder
 
-PATIENCE = 30
+PATIENCE = 200
 MIB = 1024**2
 FILES, ROWS = 6, 2_000
 LIVE = FILES * ROWS - len(range(0, FILES * ROWS, 7))

@@ -131,7 +131,7 @@ def test_without_order_a_slow_split_keeps_nobody_waiting() -> None:
 
     def reading(split: Any, metrics: ScanMetrics) -> Iterator[int]:
         if split == 0:
-            assert others_are_done.wait(20)
+            assert others_are_done.wait(300)
         yield split
 
     results = unordered(range(20), reading, ScanMetrics(), 2)

@@ -113,7 +113,6 @@ def test_no_path_of_the_metadata_reaches_out(tmp_path: Path, place: str, path: s
         rows(table.metadata_path)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "loop", "folder"])
 @pytest.mark.parametrize("place", ["metadata", "manifest-list", "data"])
 def test_what_is_no_plain_file_is_refused_by_name_and_not_waited_for(tmp_path: Path, kind: str, place: str) -> None:

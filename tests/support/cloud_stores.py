@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ import pyarrow.fs as pafs
 import pytest
 
 from tests.support.object_server import properties_of, serving, store_of
+from tests.support.processes import free_port, wait_for
 
 AZURITE = "3.37.0"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account of every Azurite, as its documentation has it: no secret."""
-_START_SECONDS = 60.0
 
 _GOOGLE = """
 import sys
@@ -146,19 +145,16 @@ def _azurite() -> Path:
 @contextmanager
 def _running(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
     """The port of a server, which ends with the context."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     process = subprocess.Popen(command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
+
+        def is_open() -> bool:
+            assert process.poll() is None, f"{command(port)[:2]} did not start"
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command(port)[:2]} did not start")
-            time.sleep(0.05)
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        wait_for("server", is_open)
         yield port
     finally:
         process.kill()

@@ -64,7 +64,7 @@ def forked_commands(folder: Path) -> Iterator[Path]:
         ) as server,
     ):
         try:
-            wait_for("server of commands", 120, lambda: address.exists() or server.poll() is not None)
+            wait_for("server of commands", lambda: address.exists() or server.poll() is not None)
             assert address.exists(), log.read_text()
             yield folder
         finally:

@@ -9,9 +9,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -25,8 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
+from tests.support.processes import free_port, wait_for
+
 VERSION = "4.1.1"
-_START_SECONDS = 90.0
 USERS = {"reader": "reader-secret", "stranger": "stranger-secret"}
 """Of a secure broker, with their passwords."""
 
@@ -61,20 +61,14 @@ def fetch(cache: Path, group: str, artifact: str, version: str, name: str = "") 
     return folder
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 class KafkaBroker:
     """A running broker, which is its own controller."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None, *, is_secure: bool = False) -> None:
         self.folder = folder
-        self.port, self.secure_port = _free_port(), _free_port()
+        self.port, self.secure_port = free_port(), free_port()
         self._jars = jars()
-        controller = _free_port()
+        controller = free_port()
         self._settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -146,15 +140,14 @@ class KafkaBroker:
             self._java("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties))
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(self._command("kafka.Kafka", str(properties)), stdout=log, stderr=log)
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
+        process = self._process
+
+        def is_open() -> bool:
+            assert process.poll() is None, (self.folder / "broker.log").read_text()[-2_000:]
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            if self._process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise RuntimeError(f"Kafka did not start: {(self.folder / 'broker.log').read_text()[-2_000:]}")
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        wait_for("Kafka", is_open)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -173,22 +166,14 @@ class KafkaBroker:
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self.await_all(self.admin.delete_topics([name]))
-        self._wait(lambda: name not in self.admin.list_topics().topics)
+        wait_for("end of the topic", lambda: name not in self.admin.list_topics().topics)
 
     def add_partitions(self, name: str, count: int) -> None:
         """Let a topic have so many partitions."""
         from confluent_kafka.admin import NewPartitions
 
         self.await_all(self.admin.create_partitions([NewPartitions(name, count)]))
-        self._wait(lambda: len(self.admin.list_topics(name).topics[name].partitions) == count)
-
-    @staticmethod
-    def _wait(is_so: Callable[[], bool]) -> None:
-        for _ in range(300):
-            if is_so():
-                return
-            time.sleep(0.1)
-        raise TimeoutError
+        wait_for("partitions", lambda: len(self.admin.list_topics(name).topics[name].partitions) == count)
 
     @cached_property
     def admin(self) -> Any:
@@ -200,7 +185,7 @@ class KafkaBroker:
     def await_all(futures: dict[Any, Any]) -> None:
         """Wait for what was asked of the admin client."""
         for future in futures.values():
-            future.result(30)
+            future.result(300)
 
     def produce(self, topic: str, messages: list[tuple[Any, Any]], partition: int = -1, **properties: Any) -> None:
         """Send (key, value) pairs of bytes, and wait until they are there."""
@@ -210,10 +195,10 @@ class KafkaBroker:
         for key, value in messages:
             producer.produce(topic, value, key, partition)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
 
     def _java(self, *arguments: str) -> str:
-        return subprocess.run(self._command(*arguments), capture_output=True, text=True, timeout=120, check=True).stdout
+        return subprocess.run(self._command(*arguments), capture_output=True, text=True, timeout=300, check=True).stdout
 
     def _command(self, *arguments: str) -> list[str]:
         return ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", *arguments]

@@ -8,11 +8,9 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.support.kafka_broker import fetch
+from tests.support.processes import free_port, wait_for
 
 KINDS = ("mariadb", "mysql")
 MYSQL = "8.0.15"
@@ -97,9 +96,7 @@ class MysqlServer:
 
     def __init__(self, kind: str, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.kind, self.folder = kind, folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._user: str | None = None
         self.options = {**SETTINGS, **(_OF_MYSQL if kind == "mysql" else {}), **(settings or {})}
@@ -131,24 +128,26 @@ class MysqlServer:
             )  # fmt: skip
         import pymysql
 
-        for _ in range(600):
+        process = self._process
+
+        def is_open() -> bool:
             try:
                 self.connect().close()
             except pymysql.OperationalError:
-                assert self._process.poll() is None, (self.folder / "log").read_text()
-                time.sleep(0.05)
-            else:
-                return
-        raise TimeoutError(f"{self.kind} did not start")
+                assert process.poll() is None, (self.folder / "log").read_text()
+                return False
+            return True
+
+        wait_for(self.kind, is_open)
 
     def stop(self, *, kill: bool = False) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
             try:
-                self._process.wait(30)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(30)
+                self._process.wait(300)
             self._process = None
 
     def connect(self, database: str | None = None, *, autocommit: bool = True, **options: Any) -> Any:

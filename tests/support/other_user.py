@@ -47,7 +47,7 @@ class Machine:
         environment = {"PATH": os.environ["PATH"], **variables}
         shell = ["/bin/sh", "-ec", script]
         user = {"user": OTHER, "group": OTHER, "extra_groups": []} if os.geteuid() == 0 else {}
-        subprocess.run(shell, cwd=self.shared, env=environment, check=True, timeout=20, **user)  # type: ignore[call-overload]
+        subprocess.run(shell, cwd=self.shared, env=environment, check=True, timeout=300, **user)  # type: ignore[call-overload]
 
     def check_unharmed(self) -> None:
         """The victim's files are what they were, and nothing of the victim's lies with the attacker."""

@@ -4,10 +4,8 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.processes import free_port, wait_for
 
 SETTINGS = {
     "wal_level": "logical",
@@ -50,9 +50,7 @@ class PostgresServer:
     def __init__(self, programs: Path, folder: Path) -> None:
         self.programs = programs
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         # PostgreSQL refuses to run as root
         self._user = None
@@ -89,24 +87,26 @@ class PostgresServer:
             )
         import psycopg2
 
-        for _ in range(600):
+        process = self._process
+
+        def is_open() -> bool:
             try:
                 self.connect("postgres").close()
             except psycopg2.OperationalError:
-                assert self._process.poll() is None, (self.folder / "log").read_text()
-                time.sleep(0.05)
-            else:
-                return
-        raise TimeoutError("PostgreSQL did not start")
+                assert process.poll() is None, (self.folder / "log").read_text()
+                return False
+            return True
+
+        wait_for("PostgreSQL", is_open)
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)  # fast shutdown: clients are disconnected
             try:
-                self._process.wait(30)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.send_signal(signal.SIGQUIT)
-                self._process.wait(30)
+                self._process.wait(300)
             self._process = None
 
     def connect(self, database: str) -> Any:

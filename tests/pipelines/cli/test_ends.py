@@ -77,13 +77,13 @@ def test_a_signal_ends_a_command_that_starts(
     folder = ["--config", config(project)] if command == "run" else ["--dir", str(project.folder)]
     words = ["--log-level", "error", command, *folder, "--json"]
     program = [sys.executable, "-c", _AT_IMPORT.format(module=module, number=int(number)), *words]
-    done = subprocess.run(program, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(program, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_other_commands_end_by_a_signal_as_any_program(project: Project) -> None:
     code = _AT_IMPORT.format(module="typer", number=int(signal.SIGTERM))
-    done = subprocess.run([sys.executable, "-c", code, "ingest", "--config", config(project)], timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code, "ingest", "--config", config(project)], timeout=300, check=False)
     assert done.returncode == -signal.SIGTERM
 
 
@@ -91,10 +91,10 @@ def _end_after(project: Project, seconds: float) -> None:
     """Start a run, and tell it to end a time after it began to handle signals."""
     command = [COMMAND, "run", "--config", config(project), "--interval", "0.01", "--json"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        wait_for("handler", 120, lambda: handles(process.pid, signal.SIGTERM))
+        wait_for("handler", lambda: handles(process.pid, signal.SIGTERM))
         time.sleep(seconds)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, (seconds, errors.decode())
 
 

@@ -405,7 +405,6 @@ def test_properties_of_the_config_are_set_with_the_next_commit(project: Project)
 # -- run ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signals, project: Project) -> None:
     project.land("1.jsonl", event("c", product(1)))
@@ -418,7 +417,7 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
         assert json.loads(process.stdout.readline())["tables"][0]["events"] == {"c": 1}
         time.sleep(0.1)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, errors.decode()
@@ -434,13 +433,12 @@ def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> Non
         project.land("1.jsonl", event("c", product(1)))
         second = process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=300)[1] == ""
     assert "shop.products failed: no file matches" in first
     assert "1 event" in second
     assert "shop.products snapshot" in second
 
 
-@pytest.mark.timeout(240)
 def test_run_checks_mirrors_beside_it_and_goes_on_when_one_fails(project: Project) -> None:
     project.ingest(event("c", product(1)), event("c", product(2)), name="1.jsonl")
     mirror = find_table(open_catalog(load(project.config)), "shop.products")
@@ -468,7 +466,7 @@ def test_run_checks_mirrors_beside_it_and_goes_on_when_one_fails(project: Projec
         project.land("4.jsonl", event("c", product(4)))
         bad = next_check()
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert (good["table"], good["failed"]) == ("shop.products", [])
     assert good["passed"] > 5
     failed = {check["check"]: check for check in bad["failed"]}
@@ -490,7 +488,6 @@ def test_checks_of_a_run_are_told_to_people_with_what_to_do() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
     for number in range(4):
         project.ingest(event("u", product(1, f"{number}.00")), name=f"{number}.jsonl")
@@ -501,7 +498,7 @@ def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
         assert process.stdout is not None
         done = [json.loads(process.stdout.readline())["expired"] for _ in range(2)]
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert [(one["table"], len(one["expired"])) for one in done] == [
         ("shop.products", 2),
         ("change_log.shop_products", 2),
@@ -518,7 +515,7 @@ def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
         while kinds[-3:] != ["round", "heartbeat", "heartbeat"]:
             kinds.append("heartbeat" if "heartbeat" in json.loads(process.stdout.readline()) else "round")
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=300)[0]
     assert (process.returncode, kinds.count("round")) == (0, 1)
     assert all("heartbeat" in json.loads(line) for line in rest.splitlines())
 

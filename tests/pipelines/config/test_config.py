@@ -246,7 +246,6 @@ def test_a_property_of_a_catalog_is_plain(tmp_path: Path, value: str, kind: str)
     assert "a-secret" not in str(refused.value)
 
 
-@pytest.mark.timeout(20)
 def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nevermore.yaml")
     for path in (tmp_path / "nevermore.yaml", tmp_path):

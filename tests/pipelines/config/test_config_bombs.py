@@ -30,10 +30,10 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}
 def test_a_bomb_is_refused_at_once(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "nevermore.yaml"
     path.write_text(text)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ConfigError, match=message):
         load(path)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_published_sql_that_nests_too_deeply_is_refused() -> None:

@@ -1,7 +1,6 @@
 """How a mirror records deleted rows: by key, by converted positions, or by deletion vectors."""
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +117,13 @@ def test_a_run_with_nothing_new_converts_what_an_earlier_one_left(tmp_path: Path
 
 
 def test_a_continuous_run_converts_deletes_of_the_stated_age(tmp_path: Path) -> None:
-    project = Project(tmp_path, {"shop.products": {"key": ["id"], "deletes": "converted", "convert_after": "1s"}})
+    options = {"key": ["id"], "deletes": "converted"}
+    project = Project(tmp_path, {"shop.products": {**options, "convert_after": "1h"}})
     project.land("1.jsonl", [event("c", row(1, 0)), event("c", row(2, 0))])
     assert the(project.run(is_continuous=True)).conversion is None
     project.land("2.jsonl", [event("d", row(1, 0))])
     assert the(project.run(is_continuous=True)).conversion is None
-    time.sleep(1.1)
+    project.write({"shop.products": {**options, "convert_after": "1ms"}})
     assert the(project.run(is_continuous=True)).conversion is not None
     assert [r["id"] for r in project.rows()] == [2]
 

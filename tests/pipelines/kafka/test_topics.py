@@ -24,7 +24,7 @@ from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.kafka_broker import KafkaBroker, running_broker
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("engine")]
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_messages_of_aborted_transactions_are_not_read(broker: KafkaBroker, tmp_
         producer.begin_transaction()
         sent_key, value = sent("c", key)
         producer.produce("transactions", value, sent_key)
-        producer.flush(30)
+        producer.flush(300)
         (producer.commit_transaction if commits else producer.abort_transaction)(30)
     assert the(project.run()).events == {"c": 2}
     assert [row["id"] for row in project.rows()] == [1, 3]
@@ -120,11 +120,11 @@ def test_ranges_of_offsets_are_read_alike_every_time(broker: KafkaBroker, tmp_pa
         producer.begin_transaction()
         for number in range(count):
             producer.produce("ranges", f"{count}-{number}".encode())
-        producer.flush(30)
+        producer.flush(300)
         (producer.commit_transaction if commits else producer.abort_transaction)(30)
     producer.begin_transaction()
     producer.produce("ranges", b"open")
-    producer.flush(30)
+    producer.flush(300)
     with closing(KafkaTopics(source)) as topics:
         _, found = topics.ranges(None)
         assert found == [
@@ -274,7 +274,7 @@ def test_a_transaction_that_is_open_delays_only_what_is_behind_it(broker: KafkaB
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("open", *reversed(sent("c", 2)), partition=0)
-    producer.flush(30)
+    producer.flush(300)
     broker.produce("open", [sent("c", 3)], partition=0)
     broker.produce("open", [sent("c", 4)], partition=1)
     assert the(project.run()).events == {"c": 2}
@@ -291,7 +291,7 @@ def test_a_table_begins_at_a_time(broker: KafkaBroker, tmp_path: Path) -> None:
     for key, (partition, millis) in enumerate([(0, 1_000), (0, 2_000), (0, 3_000), (1, 1_500), (1, 2_500), (2, 1_999)]):
         message_key, value = sent("c", key)
         producer.produce("timed", value, message_key, partition, timestamp=1_700_000_000_000 + millis)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     project = KafkaProject(tmp_path, broker, "timed")
     config = (tmp_path / "nevermore.yaml").read_text()
     (tmp_path / "nevermore.yaml").write_text(
@@ -300,7 +300,7 @@ def test_a_table_begins_at_a_time(broker: KafkaBroker, tmp_path: Path) -> None:
     assert the(project.run()).events == {"c": 3}
     assert [row["id"] for row in project.rows()] == [1, 2, 4]
     producer.produce("timed", *reversed(sent("c", 9)), partition=2, timestamp=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     assert the(project.run()).events == {"c": 1}  # time decides only where a table begins
 
 
@@ -331,7 +331,7 @@ def test_keys_and_headers_of_any_kind(broker: KafkaBroker, tmp_path: Path) -> No
     producer = Producer({"bootstrap.servers": broker.address})
     for number, key in enumerate(keys):
         producer.produce("keys", sent("c", number)[1], key, headers={"trace": b"\xff", "none": None})
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     report = project.run()
     assert (the(report).events, the(report).quarantined) == ({"c": 9}, 0)
 
@@ -466,7 +466,7 @@ def test_columns_of_the_message_are_those_of_the_message_that_wrote_the_row_last
     ):
         key, value = message
         producer.produce("headed", value, key, 1, timestamp=now * 1_000 + at, headers=of_message)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     report = project.run()
     assert (the(report).error, the(report).events) == (None, {"c": 3, "u": 1, "d": 1})
     at = datetime.fromtimestamp(now, UTC)
@@ -478,7 +478,7 @@ def test_columns_of_the_message_are_those_of_the_message_that_wrote_the_row_last
         {"id": 3, "name": "a", **place, "o": 4, **last},
     ]
     producer.produce("headed", sent("c", 4)[1], b"x", 0, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     assert the(project.run()).error is None
     assert project.rows()[-1]["h"] == [{"key": key, "value": value} for key, value in headers]
 

@@ -33,7 +33,7 @@ from tests.pipelines.maintain.test_compact import (
 from tests.support.spark_session import SPARK_TEST
 
 __all__ = ["catalog"]
-pytestmark = [*SPARK_TEST, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+pytestmark = [*SPARK_TEST, pytest.mark.usefixtures("spark")]
 ON_SPARK = CompactSettings(rewrite_all=True, engine="spark")
 
 

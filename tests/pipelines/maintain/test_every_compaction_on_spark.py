@@ -45,4 +45,4 @@ __all__ = [
     "test_tables_of_other_writers_have_the_same_rows_afterwards",
 ]
 
-pytestmark = [*SPARK_TEST, pytest.mark.slow, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+pytestmark = [*SPARK_TEST, pytest.mark.slow, pytest.mark.usefixtures("spark")]

@@ -439,7 +439,7 @@ class Soak:
                 writer.join()
             self.mover.join()
             process.send_signal(signal.SIGTERM)
-            process.wait(120)
+            process.wait(300)
         assert all(writer.failure is None for writer in self.writers), [w.failure for w in self.writers]
         return self.check()
 

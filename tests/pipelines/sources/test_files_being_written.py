@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +16,17 @@ import random, sys, time
 data = open(sys.argv[1], "rb").read()
 random.seed(int(sys.argv[3]))
 with open(sys.argv[2], "wb", buffering=0) as out:
-    at = 0
+    at = read = 0
     while at < len(data):
+        if at * 5 // len(data) > read:
+            sys.stdin.readline()
+            read += 1
         step = random.choice([1, 3, 17, 200, 4096])
         out.write(data[at:at + step])
         at += step
         time.sleep(random.choice([0, 0.001, 0.003, 0.01]))
 """
+"""Writes in small parts, each fifth of the data once the reader has found some of what was there before."""
 
 
 def event(number: int) -> str:
@@ -92,11 +95,14 @@ def test_a_file_that_a_process_writes_while_it_is_read_loses_and_doubles_nothing
     seen: Seen = []
     command = [sys.executable, "-c", WRITER, str(tmp_path / "data"), str(landing / name), str(seed)]
     runs = 0
-    with subprocess.Popen(command) as writer:
-        deadline = time.monotonic() + 200
-        while writer.poll() is None and time.monotonic() < deadline:
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        while writer.poll() is None:
             before = len(seen)
             seen += reader.run(batch_rows=700, batch_bytes=50_000, **options)
             runs += len(seen) > before
+            if len(seen) > before and runs <= 4:
+                writer.stdin.write(b"\n")
+                writer.stdin.flush()
     assert runs > 3
     check_each_once(seen + reader.run(**options), number_of, count)

@@ -17,8 +17,6 @@ from pipelines.sources.file_options import FileOptions
 from tests.pipelines.sources.folder_reader import Reader, lines
 from tests.support.bombs import write_avro
 
-pytestmark = pytest.mark.timeout(20)
-
 
 def make(kind: str, path: Path) -> None:
     match kind:

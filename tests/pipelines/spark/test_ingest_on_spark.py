@@ -18,7 +18,7 @@ from pipelines.spark.ingest import IngestJobs
 from tests.pipelines.project import Project, event, product
 from tests.support.spark_session import SPARK_TEST
 
-pytestmark = [*SPARK_TEST, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+pytestmark = [*SPARK_TEST, pytest.mark.usefixtures("spark")]
 
 Landing = dict[str, bytes]
 

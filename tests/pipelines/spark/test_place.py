@@ -72,7 +72,7 @@ def test_the_process_that_workers_are_forked_from_makes_workers_until_it_is_let_
             (number,) = struct.unpack(">i", worker.recv(4, socket.MSG_WAITALL))
         assert number > 0
         daemon.stdin.close()
-        daemon.wait(60)
+        daemon.wait(300)
 
 
 def test_an_archive_that_is_not_there_is_told_before_spark_starts() -> None:

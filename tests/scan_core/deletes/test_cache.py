@@ -35,7 +35,7 @@ def test_concurrent_threads_share_one_build() -> None:
         return Entry("a")
 
     def ask() -> Any:
-        started.wait(timeout=10)
+        started.wait(timeout=300)
         return cache.get_or_build("a", build, 100, ScanMetrics())
 
     with ThreadPoolExecutor(4) as pool:

@@ -36,7 +36,6 @@ from scan_core.spark.reports import TaskReports
 from tests.support.other_user import Machine, machine, needs_root
 
 INDEX = build_index([DeleteKeys(1, (pa.array([1, 7]),))], [pa.int64()], 1 << 30)
-pytestmark = pytest.mark.timeout(60)  # a FIFO that is opened the usual way waits for ever
 
 
 @pytest.fixture

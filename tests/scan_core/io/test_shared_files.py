@@ -16,7 +16,7 @@ from scan_core.model.running import Running
 from scan_core.read import read_ahead
 from scan_core.read.read_ahead import FilesAhead
 
-PATIENCE = 30
+PATIENCE = 200
 DATA = np.arange(500_000, dtype="<u4").tobytes()
 GROUP = RowGroup(0, 0, 1, 4, 1)
 HABITS = Habits(frozenset())

@@ -175,7 +175,7 @@ def test_processes_of_one_host_build_an_index_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CHILD, file.path, str(folder)]
     root = Path(__file__).parents[3]
     jobs = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = sorted(job.communicate(timeout=120)[0].strip() for job in jobs)
+    answers = sorted(job.communicate(timeout=300)[0].strip() for job in jobs)
     assert answers == ["[False, True, False] 0", "[False, True, False] 0", "[False, True, False] 1"]
     assert folder.stat().st_mode & 0o777 == 0o700
 

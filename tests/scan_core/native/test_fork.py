@@ -28,7 +28,7 @@ from scan_core.read.order import HINTS, RUNS, worth_in_run
 from scan_core.semi_join import semi_join
 from scan_core.spark import native
 
-_PATIENCE_SECONDS = 20
+_PATIENCE_SECONDS = 200
 
 
 def ends_in_a_forked_process(run: Callable[[], Any]) -> bool:

@@ -34,7 +34,7 @@ def test_spark_finds_the_data_source(tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(builder.metadata_path)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path, env=environment
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
     rows, count, refused = done.stdout.splitlines()[-3:]
@@ -45,5 +45,5 @@ def test_spark_finds_the_data_source(tmp_path: Path) -> None:
 
 def test_a_session_that_lists_data_sources_loads_nothing_of_the_engine() -> None:
     code = "import sys, pyspark_nevermore as m; print(m.DefaultSource.name(), 'scan_core' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["nevermore", "False"]
