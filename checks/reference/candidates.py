@@ -154,6 +154,7 @@ class Workspace:
     connection: duckdb.DuckDBPyConnection
     scopes: dict[tuple[int, tuple[Any, ...]], int] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    newest: dict[tuple[int, int], int] = field(default_factory=dict)
     sequences: int = 0
 
     def __post_init__(self) -> None:
@@ -168,6 +169,15 @@ class Workspace:
     def scope(self, file: FileFacts) -> int:
         """A number for the file's spec and partition."""
         return self.scopes.setdefault((file.spec_id, file.partition), len(self.scopes))
+
+    def reach(self, scope: int, key_id: int, sequence_number: int) -> None:
+        """Note an equality delete by a column."""
+        self.newest[scope, key_id] = max(self.newest.get((scope, key_id), 0), sequence_number)
+
+    def is_reached(self, file: FileFacts, key_id: int) -> bool:
+        """Whether an equality delete by a column applies to a data file (rules 1 and 4)."""
+        scopes = self.scope(file), GLOBAL_SCOPE
+        return any(self.newest.get((scope, key_id), 0) > file.sequence_number for scope in scopes)
 
     def learn(self, files: Iterable[FileFacts]) -> None:
         """Read the shapes of all Parquet files among `files` in one query."""
@@ -261,8 +271,6 @@ def key_paths(table: TableFacts) -> dict[int, list[Mapping[str, Any]]]:
 
     for _, schema in sorted(table.schemas.items()):
         walk(schema["fields"], [])
-    # a file written after a column was dropped may lack it, even if the column was required
-    found = {i: [*path[:-1], {**path[-1], "required": False}] for i, path in found.items()}
     walk(table.current_schema["fields"], [])
     return found
 
@@ -286,6 +294,9 @@ def candidates(workspace: Workspace, files: Sequence[FileFacts], fields: Sequenc
         values = [f"{sql_columns.column(f, shape, missing)} AS v{i}" for i, f in enumerate(fields)]
         for key_id in keys:
             path = paths[key_id]
+            if not any(workspace.is_reached(file, key_id) for file in group):
+                # of no account; files from after a column was dropped lack it, even if it was required
+                path = [*path[:-1], {**path[-1], "required": False}]
             sql = sql_columns.key(path, shape, missing)
             values.append(f"{sql_columns.canonical(sql, path[-1]['type'])} AS k{key_id}")
         values += [_lineage(shape, _ROW_ID, "f.first_row_id + pos", "row_id")]
@@ -339,6 +350,8 @@ def equality_joins(
             if not delete.equality_ids:
                 raise RefusedError(f"{delete.path}: equality_ids are missing or empty")
             sets.setdefault(tuple(sorted(set(delete.equality_ids))), []).append((scope, delete))
+            for key_id in delete.equality_ids:
+                workspace.reach(scope, key_id, delete.sequence_number)
     workspace.learn(delete for listed in sets.values() for _, delete in listed)
     joins: dict[str, set[int]] = {}
     for key_ids, listed in sets.items():

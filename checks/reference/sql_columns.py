@@ -470,10 +470,11 @@ def column(field: Field, shape: Shape, missing: Missing) -> str:
 
 
 def key(path: list[Field], shape: Shape, missing: Missing) -> str:
-    """SQL for a key column of a data file: the leaf of `path`, NULL where a struct above it is NULL (rule 11)."""
+    """SQL for a key column of a data file: the leaf of `path`, NULL where a struct above it is NULL or missing (rule 11)."""
     node, sql = _locate(path, shape)
     if node is None:
-        return _absent(path[-1], missing)
+        has_parent = len(path) == 1 or _locate(path[:-1], shape)[0] is not None
+        return _absent(path[-1] if has_parent else {**path[-1], "required": False}, missing)
     return _value(path[-1]["type"], node, sql, missing)
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
@@ -532,9 +532,23 @@ def as_vectors(
     touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
     if touched:
         check_listed_once(".".join(delta.table.name()), plan)
+        touched = list(_with_equality_deletes(touched, new))
     vectors = _written(touched, plan.context, delta, has_vectors=True)
     delta.storage.remove(file.path for file in keys)
     return [*others, *vectors.values()], NamedFiles(frozenset(_superseded(touched, vectors)))
+
+
+def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[FileName]) -> Iterator[FileScanTask]:
+    """The tasks without other equality deletes: these stay in the table, and nobody has checked that they may become permanent."""
+    groups = {id(group): group for task in tasks for group in task.equality_deletes}
+    left = {
+        number: replace(group, files=files, covered_by=())
+        for number, group in groups.items()
+        if (files := tuple(file for file in group.files if _name(file) in names))
+    }
+    for task in tasks:
+        equality = tuple(left[id(group)] for group in task.equality_deletes if id(group) in left)
+        yield task.with_deletes(equality, task.position_deletes, task.deletion_vector)
 
 
 def _with_changes(table: Table, delta: RowDelta) -> Table:

@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +16,13 @@ import scan_core
 from checks.reference.expected_rows import live_rows
 from tests.interop.mirrors import FEEDS, Proof, make_mirrors
 from tests.support.bitmap_indexes import bitmaps_for_nothing
+from tests.support.iceberg_json import Column
 from tests.support.rendering import rendered
+from tests.support.table_builder import TableBuilder
 
 JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")
 pytestmark = pytest.mark.skipif(JAVA_PYTHON is None, reason="make interop sets up the second environment")
+ID = Column(1, "id", "long")
 READER = Path(__file__).with_name("read_with_iceberg_java.py")
 
 
@@ -25,7 +30,7 @@ READER = Path(__file__).with_name("read_with_iceberg_java.py")
 def read_by_java(tmp_path_factory: pytest.TempPathFactory) -> dict[Proof, pa.Table]:
     """Every snapshot of every mirror, as Iceberg Java reads it."""
     folder = tmp_path_factory.mktemp("interop")
-    proofs = make_mirrors(folder)
+    proofs = [*make_mirrors(folder), *_dropped_keys(folder)]
     jobs = [
         {"metadata": proof.metadata, "snapshot": proof.snapshot_id, "output": str(folder / f"{number}.parquet")}
         for number, proof in enumerate(proofs)
@@ -60,6 +65,27 @@ def test_filters_by_bitmap_keep_the_rows_that_iceberg_java_reads_of_the_same_tab
         assert scan.metrics.bitmap_indexes_used > 0, proof.name
         assert rendered(ours) == rendered(by_java.filter(pc.field("note") == "v0"))
         assert ours.num_rows > 20
+
+
+def _dropped_keys(folder: Path) -> Iterator[Proof]:
+    """Tables whose newest delete is by a dropped column that the newer one of two data files lacks, with and without a default."""
+    for file_format, key, default in product(("parquet", "avro"), (2, 7, None), (7, None)):
+        n = Column(2, "n", "long", initial_default=default)
+        table = TableBuilder(folder / f"{file_format}-{key}-{default}", [ID, n], version=2 if default is None else 3)
+        table.commit(table.data({"id": [1, 2, 3], "n": [1, 2, 7]}, file_format=file_format))
+        table.evolve(ID)
+        table.commit(table.data({"id": [11, 12]}, file_format=file_format))
+        table.commit(table.equality_delete({"n": [key]}, ids=[2], columns=[n], file_format=file_format))
+        yield Proof("dropped_key", str(table.metadata_path), table.current_snapshot_id)
+
+
+def test_rows_that_lack_the_dropped_column_of_a_delete(read_by_java: dict[Proof, pa.Table]) -> None:
+    """NULL or the default of the column (SEMANTICS rule 16), whatever the deletes' writer meant."""
+    found = [(proof, rows) for proof, rows in read_by_java.items() if proof.name == "dropped_key"]
+    for proof, by_java in found:
+        ours = scan_core.open_table(proof.metadata).scan().to_table()
+        assert rendered(ours) == rendered(by_java) == rendered(live_rows(proof.metadata)), proof.metadata
+    assert sorted(by_java.num_rows for _, by_java in found) == [2, 2, 3, 3, 4, 4, 4, 4, 4, 4, 5, 5]
 
 
 def test_the_proof_covers_scoped_and_global_deletes(read_by_java: dict[Proof, pa.Table]) -> None:

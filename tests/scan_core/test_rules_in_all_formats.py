@@ -16,6 +16,8 @@ from uuid import UUID
 import pytest
 
 import scan_core
+from checks.reference.expected_rows import live_rows
+from checks.reference.facts import RefusedError
 from scan_core import MalformedTableError
 from tests.support.agreed_rows import rows_of, scanned_rows
 from tests.support.built_files import BuiltFile
@@ -201,6 +203,53 @@ def test_rule_14_renamed_dropped_and_added_keys(build: Build) -> None:
     table.commit(table.rows(key=[5], id=["e"], n=[5]))
     table.commit(table.keys(Column(4, "n", "int"), n=[None]))
     assert rows_of(table) == [(5, "e", 5)]
+
+
+@pytest.mark.parametrize(("default", "key", "expected"), [
+    (None, 2, [1, 3, 11, 12]),
+    (None, None, [1, 2, 3]),
+    (7, 7, [1, 2]),
+    (7, 2, [1, 3, 11, 12]),
+])  # fmt: skip
+def test_rules_14_and_16_files_that_lack_a_dropped_key_have_its_default_or_null(
+    build: Build, default: int | None, key: int | None, expected: list[int]
+) -> None:
+    """Iceberg Java reads the same rows."""
+    n = Column(2, "n", "long", initial_default=default)
+    table = build(ID, n, version=2 if default is None else 3)
+    table.commit(table.rows(id=[1, 2, 3], n=[1, 2, 7]))
+    table.evolve(ID)
+    table.commit(table.rows(id=[11, 12]))
+    table.commit(table.keys(n, n=[key]))
+    assert sorted(row[0] for row in rows_of(table)) == expected
+
+
+@pytest.mark.parametrize("parent", ["column", "member", "missing struct"])
+def test_rules_14_and_16_a_file_that_lacks_a_dropped_key_that_was_required_is_refused(
+    build: Build, parent: str
+) -> None:
+    """Only if such a delete applies to it; a struct that is missing is NULL, and so are its members."""
+    n, m = Column(2, "n", "long", required=True), Column(4, "m", "long")
+    s = Column(3, "s", struct(m) if parent == "column" else struct(n, m))
+    left = {"column": (ID, s), "member": (ID, Column(3, "s", struct(m))), "missing struct": (ID,)}[parent]
+    table = build(ID, n, s) if parent == "column" else build(ID, s)
+    members = {} if parent == "column" else {"n": 5}
+    old = {"id": [1, 2], "s": [{"m": 1, **members}, {"m": 2, **members}]} | ({} if members else {"n": [5, 6]})
+    table.commit(table.rows(**old))
+    key = (n, {"n": [5]}) if parent == "column" else (s, {"s": [{"n": 5, "m": None}]})
+    table.commit(table.keys(key[0], ids=[2], **key[1]))
+    table.evolve(*left)
+    table.commit(table.rows(id=[11], **({} if parent == "missing struct" else {"s": [{"m": 3}]})))
+    alive = [2, 11] if parent == "column" else [11]
+    assert sorted(row[0] for row in rows_of(table)) == alive
+    table.commit(table.keys(key[0], ids=[2], **key[1]))
+    if parent == "missing struct":
+        assert sorted(row[0] for row in rows_of(table)) == alive
+        return
+    with pytest.raises(MalformedTableError, match=r"lacks the required column 'n' \(id 2\)"):
+        scan_core.open_table(table.metadata_path).scan().count()
+    with pytest.raises(RefusedError, match="is required, and a data file lacks it"):
+        live_rows(table.metadata_path)
 
 
 def test_rule_15_keys_are_read_privately(build: Build) -> None:

@@ -276,6 +276,20 @@ def test_a_delete_by_a_dropped_column_that_comes_after_a_compaction_is_not_made_
     assert "deletes rows by column 'n'" in damage[0].problem
 
 
+def test_a_commit_with_vectors_makes_only_its_own_deletes_permanent(tmp_path: Path) -> None:
+    """Scans read NULL for the dropped column, so the older delete removes all rows until it is rolled back."""
+    catalog = catalog_in(tmp_path)
+    schema = dropped_column(catalog, 3, has_later_column=False)
+    delete_by(catalog, schema, "n", None)
+    assert ids_of(catalog) == []
+    delta = RowDelta(reloaded(catalog))
+    keys = write_deletes(pa.table({"id": [2]}), delta.target, delta.default_spec, [1])
+    added, replaced = as_vectors(delta, keys, ScanOptions())
+    delta.commit(added, {}, remove=replaced)
+    assert [file.record_count for file in added] == [1]
+    assert sorted(Path(path).suffix for path in files_of(catalog)[1]) == [".parquet", ".puffin"]
+
+
 @pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING)], ids=["convert", "compact"])
 def test_a_file_from_before_a_column_has_nulls_in_it_though_the_column_was_dropped_later(
     tmp_path: Path, act: Callable[[Any], Any]
