@@ -134,10 +134,15 @@ class WriterOptions:
     sample_dictionaries: bool = True
 
 
+BLOOM_FILTER_ERRORS = 0.001
+"""Share of absent values for which a filter may err: 15 to 29 bits a value, as sizes are powers of two. With 0.01 it were 10 to 19, and in the worst case
+every second row group were read in vain for 50 absent keys. For a million values, the default row group, both give the same size."""
+
+
 def bloom_filters(columns: Sequence[NestedField], num_rows: int) -> dict[str, dict[str, float]] | None:
-    """Options for Bloom filters of those of these columns that can have one."""
+    """Options for Bloom filters of those of these columns that can have one, in row groups of so many rows."""
     chosen = [c.name for c in columns if can_have_bloom_filter(c)]
-    return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
+    return {name: {"ndv": num_rows, "fpp": BLOOM_FILTER_ERRORS} for name in chosen} or None
 
 
 def can_have_bloom_filter(column: NestedField) -> bool:

@@ -230,7 +230,7 @@ def _write_data_file(
         target.options,
         use_dictionary=dictionaries,
         column_encoding=encodings,
-        bloom_filter_options=bloom_filters(indexed, rows.num_rows),
+        bloom_filter_options=bloom_filters(indexed, min(rows.num_rows, target.options.row_group_rows)),
     )
     nans = nan_counts(rows, target.schema)
     return describe_parquet(
@@ -252,7 +252,10 @@ def _write_delete_file(
         target.options,
         use_dictionary=False,
         column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
-        bloom_filter_options=bloom_filters(key_schema.fields if target.options.bloom_filters else (), keys.num_rows),
+        bloom_filter_options=bloom_filters(
+            key_schema.fields if target.options.bloom_filters else (),
+            min(keys.num_rows, target.options.row_group_rows),
+        ),
     )
     return describe_parquet(
         path,

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from xxhash import xxh64_intdigest
 
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, check_key, write_deletes, write_rows
+from scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
 from scan_core.model.schema import NestedField, Schema, parse_type
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 
@@ -137,6 +140,21 @@ def test_bloom_filters_of_keys_are_written_when_asked(tmp_path: Path) -> None:
         for wanted in (False, True)
     )
     assert with_filter.file_size_bytes > plain.file_size_bytes + 4000
+
+
+def test_bloom_filters_are_as_large_as_a_row_group_needs_and_hardly_ever_err(tmp_path: Path) -> None:
+    """A row group of 50,000 rows, for which filters of one error in a hundred are the smallest."""
+    absent = np.array([xxh64_intdigest(n.to_bytes(8, "little")) for n in range(10**6, 10**6 + 20_000)], np.uint64)
+    target = target_in(tmp_path, bloom_filters=True, row_group_rows=50_000)
+    (file,) = write_rows(rows(100_000), target, UNPARTITIONED, key_ids=(1,))
+    stored = Path(local(file)).read_bytes()
+    for group in range(2):
+        chunk = pq.read_metadata(local(file)).row_group(group).column(0)
+        found = parse_bloom_filter(stored[chunk.bloom_filter_offset :])
+        assert found is not None
+        assert found.blocks.nbytes == 128 * 1024
+        places, bits = block_bits(absent, len(found.blocks))
+        assert ((found.blocks[places] & bits) == bits).all(axis=1).mean() < 0.001
 
 
 class Full(Storage):
