@@ -40,7 +40,14 @@ from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from pipelines.workers import ahead
 from scan_core import ScanError
-from scan_core.files import DecodedSizes, DecodingLimits, read_layout, record_bytes
+from scan_core.files import (
+    DecodedSizes,
+    DecodingLimits,
+    has_wide_differences,
+    read_layout,
+    read_wide_differences,
+    record_bytes,
+)
 from scan_core.io import ByteRanges
 from scan_core.metadata import MAX_EXPANSION, Block, BlockTooLargeError, decompress, find_blocks, read_file_header
 
@@ -161,8 +168,22 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
             for group in layout.row_groups:
                 windows = sizes.windows(group, leaves, range(group.num_rows), limits)
                 max_rows = options.batch_rows if windows is None else min(options.batch_rows, *map(len, windows))
-                for batch in file.iter_batches(batch_size=max_rows, row_groups=[group.index]):
-                    yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+                columns = range(len(layout.columns.arrow_schema))
+                wide = {
+                    i: read_wide_differences(name, source, layout, group, i)
+                    for i in columns
+                    if has_wide_differences(layout, group.index, i)
+                }
+                kept = [leaf for i in columns if i not in wide for leaf in layout.columns.leaves[i]]
+                for start in range(0, group.num_rows if wide and not kept else 0, max_rows):
+                    yield pa.table([wide[i].slice(start, max_rows) for i in columns], layout.columns.arrow_schema.names)
+                start = 0
+                for batch in file.reader.iter_batches(max_rows, [group.index], kept, True) if kept else ():
+                    table = pa.Table.from_batches([batch]).replace_schema_metadata(None)
+                    for i, array in wide.items():
+                        table = table.add_column(i, layout.columns.fields[i].name, array.slice(start, len(batch)))
+                    start += len(batch)
+                    yield table
     except ScanError as error:
         raise SourceError(str(error)) from error
 

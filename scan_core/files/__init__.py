@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from scan_core.files.parquet.checksums import blank_entries as blank_entries
     from scan_core.files.parquet.checksums import sealed as sealed
     from scan_core.files.parquet.decoded_size import DecodedSizes as DecodedSizes
+    from scan_core.files.parquet.file_layout import has_wide_differences as has_wide_differences
     from scan_core.files.parquet.file_layout import read_layout as read_layout
+    from scan_core.files.parquet.file_layout import read_wide_differences as read_wide_differences
     from scan_core.files.parquet.footer import parse_footer as parse_footer
     from scan_core.files.parquet.pages import page_places as page_places
     from scan_core.files.parquet.pages import parse_offset_index as parse_offset_index
@@ -39,7 +41,7 @@ else:
                 "BLOOM_FILTER COLUMN_INDEX HEADER_BYTES NUM_PARTS OFFSET_INDEX PAGE_HEADERS blank_entries sealed"
             ),
             "scan_core.files.parquet.decoded_size": "DecodedSizes",
-            "scan_core.files.parquet.file_layout": "read_layout",
+            "scan_core.files.parquet.file_layout": "has_wide_differences read_layout read_wide_differences",
             "scan_core.files.parquet.footer": "parse_footer",
             "scan_core.files.parquet.pages": "page_places parse_offset_index",
         },

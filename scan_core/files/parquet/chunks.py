@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from scan_core.columns.conversion import descended, read_members
 from scan_core.columns.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
-from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, open_decoder
+from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
 from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, Chunk, Leaf
 from scan_core.files.parquet.pages import (
     PageHeaders,
@@ -65,7 +65,7 @@ def decode_pages(
     num_rows = int(row_counts.sum())
     file = page_file(chunk, leaf, content, num_values, num_rows)
     reader = open_decoder(pa.BufferReader(file), None, (0,) if as_dictionary else (), verifies=verifies)
-    column = check_codes(_one_array(reader.read_row_group(0, [0], False).column(0)))
+    column = check_codes(one_array(reader.read_row_group(0, [0], False).column(0)))
     return column if len(column) == num_rows else None
 
 
@@ -663,7 +663,7 @@ class WholeChunks:
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
             ways = [columns.ways[i] for i in wanted]
             tops = sorted({way[0] for way in ways})
-            whole = {top: check_codes(_one_array(column)) for top, column in zip(tops, table.columns, strict=True)}
+            whole = {top: check_codes(one_array(column)) for top, column in zip(tops, table.columns, strict=True)}
             arrays = dict(zip(wanted, read_members(whole, ways, columns.ranges, leaves), strict=True))
         for column, array in arrays.items():
             if len(array) != row_group.num_rows:
@@ -692,12 +692,3 @@ class WholeChunks:
 
     def _names(self, columns: Sequence[int]) -> str:
         return ", ".join(repr(self._layout.columns.fields[i].name) for i in columns)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if column.nbytes < 2**31:
-        return column.combine_chunks()
-    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-    return (column.cast(wide) if wide else column).combine_chunks()

@@ -10,10 +10,20 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
-from scan_core.columns.conversion import Way, leaf_ranges, members_of, type_of_leaves
+from scan_core.columns.conversion import Way, descended, leaf_ranges, members_of, type_of_leaves
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
-from scan_core.files.parquet.footer import MAGIC, MIN_TAIL_BYTES, Chunk, Footer, read_footer
-from scan_core.files.parquet.pages import PageFacts
+from scan_core.files.parquet.footer import (
+    INT32,
+    INT64,
+    MAGIC,
+    MIN_TAIL_BYTES,
+    Chunk,
+    Footer,
+    read_footer,
+    stored_bounds,
+)
+from scan_core.files.parquet.pages import PageFacts, PageHeaders, page_file
+from scan_core.files.parquet.thrift import I32Value, read_struct, write_struct
 from scan_core.io.cache import BoundedCache, SharedBuilds
 from scan_core.io.remote import ByteSource
 from scan_core.model.errors import MalformedTableError
@@ -337,3 +347,70 @@ def check_codes(array: pa.Array) -> pa.Array:
         if len(codes) and not 0 <= low <= high < len(array.dictionary):
             raise ValueError(f"code {high if low >= 0 else low} in a dictionary of {len(array.dictionary)} values")
     return array
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if column.nbytes < 2**31:
+        return column.combine_chunks()
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
+    return (column.cast(wide) if wide else column).combine_chunks()
+
+
+def has_wide_differences(layout: ParquetLayout, row_group: int, column: int) -> bool:
+    """Whether a chunk may hold 32-bit numbers as differences of more than 32 bits, which pyarrow refuses.
+
+    The format wants differences that wrap around; DuckDB writes them in 64 bits. Whoever decodes with as many and keeps
+    the lower half, as parquet-java does, reads both.
+    """
+    leaves = layout.columns.leaves[column]
+    if len(leaves) != 1 or (kind := layout.columns.leaf_types[leaves[0]]) not in _WIDE_TYPES:
+        return False
+    if pt.is_date32(kind) and pt.is_nested(layout.columns.fields[column].type):
+        return False
+    leaf, chunk = layout.footer.leaves[leaves[0]], layout.footer.row_groups[row_group].chunks[leaves[0]]
+    if not leaf.elements or leaf.physical_type != INT32 or chunk.num_values > _MOST_WIDE:
+        return False
+    encodings = chunk.metadata.get(2)
+    if not isinstance(encodings, list) or _DELTA not in encodings or any(e not in _OF_LEVELS for e in encodings):
+        return False
+    bounds = stored_bounds(chunk.statistics or {}, leaf, has_column_orders=layout.footer.has_column_orders)
+    lower, upper = (None if raw is None else int.from_bytes(raw, "little", signed=True) for raw in bounds)
+    return lower is None or upper is None or not 0 <= upper - lower < 2**31
+
+
+def read_wide_differences(
+    path: str, source: ByteSource, layout: ParquetLayout, row_group: RowGroup, column: int
+) -> pa.Array:
+    """All rows of a column that `has_wide_differences`, in the type of the file.
+
+    Raises:
+        MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
+    """
+    (number,), field = layout.columns.leaves[column], layout.columns.fields[column]
+    leaf, chunk = layout.footer.leaves[number], layout.footer.row_groups[row_group.index].chunks[number]
+    with refusing_malformed(path, lambda: f"row group {row_group.index}, column {field.name!r}"):
+        stated = read_struct(leaf.elements[-1], 0)[0]
+        repetition = {3: I32Value(stated[3])} if 3 in stated else {}
+        element = write_struct({1: I32Value(INT64), **repetition, 4: stated[4]})
+        PageHeaders(source, layout.footer).check(row_group.index, [number])
+        pages = source.read_at(chunk.num_bytes, chunk.start)
+        as_64_bits = replace(leaf, physical_type=INT64, elements=(*leaf.elements[:-1], element))
+        file = page_file(chunk, as_64_bits, (b"", [pages]), chunk.num_values, row_group.num_rows)
+        decoder = open_decoder(pa.BufferReader(file), None, (), verifies=layout.verifies)
+        found = one_array(decoder.read_row_group(0, [0], False).column(0))
+        found = descended(found, (0,) * (len(layout.columns.ways[column]) - 1))
+        if len(found) != row_group.num_rows:
+            raise ValueError(f"{len(found)} of {row_group.num_rows} rows")
+        # an unsafe cast keeps the lower half
+        return found.cast(pa.int32() if pt.is_date32(field.type) else field.type, safe=False).cast(field.type)
+
+
+_WIDE_TYPES = frozenset({pa.int32(), pa.uint32(), pa.date32()})
+_DELTA = 5
+_OF_LEVELS = (_DELTA, 3, 4)
+"""Numbers as differences, and how levels are stored beside them: by RLE, or packed."""
+_MOST_WIDE = 4 * 1024**2
+"""Values of a chunk, which is decoded as a whole; DuckDB's row groups have 122,880 rows."""

@@ -16,7 +16,13 @@ from scan_core.columns.file_reader import DecodingLimits, Habits, LeafNeeds, Pag
 from scan_core.files.parquet.bloom import AbsenceTests
 from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
-from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
+from scan_core.files.parquet.file_layout import (
+    FOOTERS,
+    ParquetLayout,
+    has_wide_differences,
+    read_layout,
+    read_wide_differences,
+)
 from scan_core.files.parquet.footer import decode_bounds, stored_bounds
 from scan_core.io.files import fingerprint, open_source, read_small
 from scan_core.io.location import FileIOConfig
@@ -108,6 +114,7 @@ class ParquetFileReader:
         self._sizes = DecodedSizes(path, source, layout)
         self._windows: dict[int, InWindows] = {}
         self._limits: DecodingLimits | None = None
+        self._in_64_bits: tuple[int, dict[int, pa.Array | None]] = -1, {}
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
         self.has_field_ids = self._layout.columns.has_field_ids
@@ -131,7 +138,10 @@ class ParquetFileReader:
         num_selected = selected_count(selection)
         if num_selected == 0:
             return [pa.array([], type=self.field(i).type) for i in column_indices]
-        arrays = {} if window is None else self._read_on(row_group, column_indices, selection, window)
+        arrays = self._wide(row_group, column_indices, selection)
+        others = [i for i in dict.fromkeys(column_indices) if i not in arrays]
+        if window is not None:
+            arrays |= self._read_on(row_group, others, selection, window)
         if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
             columns = [i for i in dict.fromkeys(column_indices) if i not in arrays]
             arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
@@ -256,6 +266,20 @@ class ParquetFileReader:
         self._streams.close()
         self._chunks.close()
         self._source.close()
+
+    def _wide(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> dict[int, pa.Array]:
+        """The columns that have to be decoded with more bits; all of their rows are kept while windows are read."""
+        if self._in_64_bits[0] != row_group.index:
+            self._in_64_bits = row_group.index, {}
+        known = self._in_64_bits[1]
+        for i in column_indices:
+            if i not in known:
+                is_wide = has_wide_differences(self._layout, row_group.index, i)
+                read = read_wide_differences
+                known[i] = read(self.path, self._source, self._layout, row_group, i) if is_wide else None
+        found = {i: array for i in column_indices if (array := known[i]) is not None}
+        self.counts.whole.update(found)
+        return dict(zip(found, select_rows(list(found.values()), selection), strict=True))
 
     def _leaf_bytes(self, leaf: int) -> int:
         return sum(group.chunks[leaf].num_bytes for group in self._footer.row_groups)

@@ -4,6 +4,7 @@ import bz2
 import gzip
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
@@ -45,6 +46,18 @@ def test_compressed_files_are_read(reader: Reader, suffix: str) -> None:
     reader.write(f"f.jsonl.{suffix}", packed)
     assert numbers(reader.run(batch_rows=2)) == [1, 2, 3]
     assert reader.run() == []
+
+
+@pytest.mark.parametrize("columns", [["n"], ["a", "n", "b", "m"]])
+def test_numbers_far_apart_are_read_from_parquet_as_duckdb_writes_them(reader: Reader, columns: list[str]) -> None:
+    numbers = "(case i % 2 when 0 then -2147483648 + i else 2147483647 - i end)::int"
+    with duckdb.connect() as database:
+        rows = database.sql(f"select 'x' || i as a, {numbers} as n, [i] as b, {numbers} as m from range(500) t(i)")
+        chosen = rows.project(", ".join(columns))
+        expected = chosen.to_arrow_table().to_pylist()
+        path = reader.folder / "1.parquet"
+        database.execute(f"copy (from chosen) to '{path}' (format parquet, parquet_version v2)")
+    assert [row for _, _, row in reader.run(batch_rows=120)] == expected
 
 
 def test_rows_of_parquet_and_csv_are_read_as_columns(reader: Reader) -> None:

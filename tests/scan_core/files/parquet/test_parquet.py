@@ -3,6 +3,7 @@ import decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -222,3 +223,34 @@ def test_file_without_rows_or_columns_is_normal_input(tmp_path: Path) -> None:
     assert sum(g.num_rows for g in empty.row_groups) == 0
     columnless = opened(written(tmp_path / "b.parquet", pa.table({"a": [1, 2]}).select([])))
     assert len(columnless.arrow_schema) == 0
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "uncompressed"])
+def test_differences_of_more_than_32_bits_are_read_as_duckdb_writes_them(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "wide.parquet"
+    number = "case i % 3 when 0 then -2147483648 + i when 1 then 2147483647 - i end::int"
+    columns = {
+        "a": number,
+        "u": "(i * 2654435761 % 4294967296)::uinteger",
+        "d": "case i % 2 when 0 then date 'infinity' else date '-infinity' end",
+        "s": f"{{'x': {number}}}",
+        "l": f"[{number}, i::int]",
+        "near": "i::int",
+        "text": "'t' || i",
+    }
+    asked = ", ".join(f"{sql} as {name}" for name, sql in columns.items())
+    query = f"select {asked} from range(5000) t(i) order by i"
+    with duckdb.connect() as database:
+        database.execute(f"copy ({query}) to '{path}' (format parquet, parquet_version v2, compression {codec})")
+        expected = database.sql(query).to_arrow_table()
+    with pytest.raises(OSError, match="Unexpected end"):
+        pq.read_table(path)
+    reader = opened(path)
+    numbers = {field.name: i for i, field in enumerate(reader.arrow_schema)}
+    for selection in (All(5000), Mask(np.arange(5000) % 7 == 1)):
+        kept = expected if isinstance(selection, All) else expected.filter(pa.array(selection.values))
+        found = reader.read(reader.row_groups[0], [*numbers.values()], selection)
+        for name, array in zip(numbers, found, strict=True):
+            array.validate(full=True)
+            wanted = kept[name].combine_chunks()
+            assert array.cast(wanted.type).to_pylist() == wanted.to_pylist() if name != "d" else array.equals(wanted)
