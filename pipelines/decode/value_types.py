@@ -235,19 +235,25 @@ def paths_below(
     }
 
 
-def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], column: str) -> ValueType:
-    """The type with `wanted` types for its members.
+def with_members(
+    found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], column: str, *, is_member: bool = False
+) -> ValueType:
+    """The type with `wanted` types for its members, which decide what objects and lists are that values do not tell.
 
     Raises:
         ConfigError: a path to a member that the type does not have.
     """
     if not wanted:
         return found
-    if pa.types.is_null(found.arrow):
-        if {path[0] for path in wanted} != {"element"}:
+    is_open = found.encoding is Encoding.TEXT and not found.explicit
+    if is_open or pa.types.is_null(found.arrow):
+        if {path[0] for path in wanted} == {"element"}:
+            nothing = ValueType(pa.null())
+            found = ValueType(pa.list_(pa.null()), members=(("element", nothing),))  # of lists without elements
+        elif is_open or is_member:
+            found = ValueType(pa.struct([]), inferred=True)
+        else:
             return found
-        nothing = ValueType(pa.null())
-        found = ValueType(pa.list_(pa.null()), members=(("element", nothing),))  # of lists without elements
     known = dict(found.members)
     lost = {path[0] for path in wanted} - set(known)
     if not pa.types.is_nested(found.arrow) or (lost and not pa.types.is_struct(found.arrow)):
@@ -257,9 +263,9 @@ def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], 
     for name in dict.fromkeys(path[0] for path in wanted):
         own = wanted.get((name,), known.get(name, ValueType(pa.null())))
         deeper = {path[1:]: t for path, t in wanted.items() if path[0] == name and len(path) > 1}
-        known[name] = with_members(own, deeper, f"{column}.{name}")
+        known[name] = with_members(own, deeper, f"{column}.{name}", is_member=True)
     members = tuple((name, member) for name, member in known.items() if not pa.types.is_null(member.arrow))
-    return replace(found, arrow=_arrow(found.arrow, dict(members)), members=members)
+    return replace(found, arrow=_arrow(found.arrow, dict(members)), encoding=Encoding.NATURAL, members=members)
 
 
 def _arrow(arrow: pa.DataType, members: Mapping[str, ValueType]) -> pa.DataType:

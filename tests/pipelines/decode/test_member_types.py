@@ -61,6 +61,48 @@ def test_member_that_no_event_has_yet_waits_for_its_type() -> None:
     assert row == {"id": 1, "a": {"n": 1, "zip": None}}
 
 
+@pytest.mark.parametrize(
+    ("value", "path", "read_as"),
+    [
+        ({}, "a.x", {"x": None}),
+        ({"x": None}, "a.x", {"x": None}),
+        ({"x": None, "y": None}, "a.x", {"x": None}),
+        ({"b": {}}, "a.b.x", {"b": {"x": None}}),
+        ({"b": None}, "a.b.x", {"b": None}),
+        ({}, "a.b.x", {"b": None}),
+        ({"n": 1, "b": {}}, "a.b.x", {"n": 1, "b": {"x": None}}),
+        ([{}], "a.element.x", [{"x": None}]),
+        ([], "a.element.x", []),
+        ([], "a.element.b.x", []),
+        ([[]], "a.element.element.x", [[]]),
+        ([{}], "a.element.b.element.x", [{"b": None}]),
+        ({"b": []}, "a.b.element.x", {"b": []}),
+    ],
+)
+def test_declared_members_decide_what_empty_objects_and_lists_are(value: Any, path: str, read_as: Any) -> None:
+    row = {"id": 1, "a": value}
+    row_type, found, reasons = read(row, types={path: "int"})
+    assert (found, reasons) == ({"id": 1, "a": read_as}, [])
+    known = {f.name: f.type for f in row_type}
+    assert read(row, types={path: "int"}, known_types=known) == (row_type, found, [])
+
+
+def test_objects_that_are_kept_as_text_have_the_members_that_are_declared() -> None:
+    event = {"id": 1, "a": {"x": 5}, "b": {"x": 5}}
+    table = TableFeed(name="shop.t", key=("id",), types={"a.x": "int"})
+    feed = FeedConfig(format="debezium-json", tables=(table,), options={"objects": "text"})
+    after = decode(from_documents([json.dumps(event).encode()]), feed).tables["shop.t"].table.column("after")
+    assert after.to_pylist() == [{"id": 1, "a": {"x": 5}, "b": '{"x": 5}'}]
+
+
+@pytest.mark.parametrize("value", [{"y": 1}, {"x": 1, "y": 1}])
+def test_a_member_that_is_not_declared_is_not_lost(value: Any) -> None:
+    table = TableFeed(name="shop.t", key=("id",), types={"a.x": "int"})
+    feed = FeedConfig(format="debezium-json", tables=(table,), options={"objects": "text"})
+    decoded = decode(from_documents([json.dumps({"id": 1, "a": value}).encode()]), feed)
+    assert "column a" in decoded.rejected.table.column("reason").to_pylist()[0]
+
+
 @pytest.mark.parametrize("text", ["boolean", "long", "double", "string", "date", "time", "timestamptz", "uuid", "binary",
                                   "decimal(10,2)"])  # fmt: skip
 @pytest.mark.parametrize("encoding", [e.value for e in Encoding if e is not Encoding.NATURAL])
