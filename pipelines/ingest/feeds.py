@@ -205,14 +205,18 @@ class Feed:
         if any(settings.order_by != POSITION for settings in self.settings):
             # Everything that has to be sorted is read at once, as far as memory allows.
             most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
-            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most)
-        return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(self.memory_limit_bytes)
+        return self._bounded(options)
 
     @property
     def task_options(self) -> FileOptions:
         """How tasks of Spark read the source, in the same batches whatever the order of the events."""
         options = FileOptions.split(self.source_options)[0] if isinstance(self.source, FilesSource) else FileOptions()
-        return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
+        return self._bounded(options)
+
+    def _bounded(self, options: FileOptions) -> FileOptions:
+        most = self.memory_limit_bytes // READ_SHARE
+        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(self.memory_limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int:

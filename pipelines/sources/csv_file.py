@@ -24,7 +24,7 @@ from pipelines.decode.casting import cast_each
 from pipelines.errors import SourceError
 from pipelines.jsonscan.value_kernels import require
 from pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
-from pipelines.sources.file_options import FileOptions, Layout
+from pipelines.sources.file_options import FileOptions, Layout, otherwise
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SNIFFED_BYTES
 from scan_core import Mask
@@ -301,12 +301,12 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
             yield _csv_piece(part, before, known, applied)
         if is_last and part.num_bytes in {data.size, 0}:
             break
-        wanted = options.batch_bytes if part.num_bytes else 2 * wanted
-        if wanted > options.max_event_bytes:
+        if not part.num_bytes and wanted >= (most := options.max_event_bytes):
             raise SourceError(
-                f"a CSV record of more than {options.max_event_bytes} bytes after record {known.lines}: an unclosed quote? If not, "
-                "raise memory_limit_bytes"
+                f"a CSV record of more than {most} bytes after record {known.lines}: an unclosed quote? If not, "
+                f"{otherwise(most, 'shorten it')}"
             )
+        wanted = options.batch_bytes if part.num_bytes else min(2 * wanted, options.max_event_bytes)
     yield end_of(replace(known, waiting=bool(data.size - part.num_bytes)))
 
 

@@ -19,7 +19,7 @@ from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.file_options import Layout
+from pipelines.sources.file_options import Layout, otherwise
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SPACE
 from scan_core import Mask
@@ -108,7 +108,7 @@ class Chunks:
                 self.give_back(data, whole)
                 return data.slice(0, whole), False
             if data.size >= max_bytes:
-                raise SourceError(f"a line of more than {max_bytes} bytes; raise memory_limit_bytes, or shorten it")
+                raise SourceError(f"a line of more than {max_bytes} bytes; {otherwise(max_bytes, 'shorten it')}")
             self.give_back(data, 0)
             wanted = min(2 * wanted, max_bytes)
 
@@ -121,7 +121,7 @@ class Chunks:
         data = self._read(max_bytes + 1)
         if data.size > max_bytes:
             raise SourceError(
-                f"a file of documents of more than {max_bytes} bytes; write one event per line, or raise memory_limit_bytes"
+                f"a file of documents of more than {max_bytes} bytes; {otherwise(max_bytes, 'write one event per line')}"
             )
         return data
 

@@ -33,7 +33,7 @@ DEFAULT_BATCH_BYTES = 32 * 1024**2
 EVENT_SHARE = 4
 """A single event or block may use this fraction of the memory limit: its bytes, their decoded form and a copy must fit."""
 _BATCHES_OF_EVENT = 8
-"""A batch may use a thirty-second of the memory limit, a single event a quarter."""
+"""Where no memory limit is known, a batch is taken for a thirty-second of it."""
 _MIN_EVENT_BYTES = 16 * 1024**2
 """Ordinary events are read regardless of the limit."""
 MAX_BATCH_BYTES = 512 * 1024**2
@@ -127,7 +127,7 @@ class FileOptions:
     @property
     def max_event_bytes(self) -> int:
         """Maximum size of a single event, line or block of a file; larger ones are refused."""
-        return min(max(_BATCHES_OF_EVENT * self.batch_bytes, _MIN_EVENT_BYTES), _MAX_EVENT_BYTES)
+        return _event_bytes(_BATCHES_OF_EVENT * self.batch_bytes)
 
     @property
     def separator(self) -> bytes:
@@ -140,7 +140,7 @@ class FileOptions:
         Raises:
             ConfigError: names the first of them.
         """
-        for option in fields(self):
+        for option in fields(FileOptions):
             layouts = _LAYOUTS_WITH.get(option.name)
             given = getattr(self, option.name)
             if layouts is None or layout in layouts or given == option.default:
@@ -157,7 +157,7 @@ class FileOptions:
         Raises:
             ConfigError: names the first of them.
         """
-        for option in fields(self):
+        for option in fields(FileOptions):
             given = getattr(self, option.name)
             if option.name not in _OF_ALL_FILES and given != option.default:
                 raise ConfigError(f"{option.name} {given!r} has no effect for {kind} files, only for text")
@@ -170,3 +170,28 @@ class FileOptions:
         if isinstance(own.get("comments"), str):
             own["comments"] = (own["comments"],)
         return options_of(cls, own), {name: value for name, value in options.items() if name not in names}
+
+    def within(self, memory_limit_bytes: int) -> "BoundedOptions":
+        """The options for reading within a memory limit."""
+        return BoundedOptions(**vars(self), memory_limit_bytes=memory_limit_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedOptions(FileOptions):
+    """Options for reading with a known memory limit, which decides how large an event may be."""
+
+    memory_limit_bytes: int
+
+    @property
+    def max_event_bytes(self) -> int:
+        """See `FileOptions`; whatever the size of a batch."""
+        return _event_bytes(self.memory_limit_bytes // EVENT_SHARE)
+
+
+def _event_bytes(wanted: int) -> int:
+    return min(max(wanted, _MIN_EVENT_BYTES), _MAX_EVENT_BYTES)
+
+
+def otherwise(max_bytes: int, change: str) -> str:
+    """What to do where more than `max_bytes` must be read at once: `change`, or allow more memory if that helps."""
+    return change if max_bytes >= _MAX_EVENT_BYTES else f"raise memory_limit_bytes, or {change}"

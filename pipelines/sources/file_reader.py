@@ -35,7 +35,7 @@ from pipelines.sources.file_documents import (
     split_lines,
 )
 from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
-from pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout
+from pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout, otherwise
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from pipelines.workers import ahead
@@ -90,7 +90,7 @@ def _seekable(stream: Any, max_bytes: int) -> Any:
     if len(data) > max_bytes:
         raise SourceError(
             f"decompressed, the file has more than {max_bytes} bytes, and it has to be in memory as a whole: "
-            "decompress it, or raise memory_limit_bytes"
+            f"{otherwise(max_bytes, 'decompress it')}"
         )
     return pa.BufferReader(data)
 
@@ -134,7 +134,7 @@ def _rows(source: Any, blocks: Sequence[Block], codec: str, reader: AvroReader, 
     if taken > _DECODED_SHARE * max_bytes or num_bytes > max_bytes:
         raise SourceError(
             f"the block at {first.offset} claims {num_rows} records in {num_bytes} bytes, which take about "
-            f"{taken} bytes to decode; raise memory_limit_bytes, or write smaller blocks"
+            f"{taken} bytes to decode; {otherwise(max_bytes, 'write smaller blocks')}"
         )
     contents: list[tuple[bytes, int]] = []
     left = max_bytes
@@ -143,8 +143,8 @@ def _rows(source: Any, blocks: Sequence[Block], codec: str, reader: AvroReader, 
             data = decompress(source.read_at(block.num_bytes, block.offset), codec, left)
         except BlockTooLargeError as error:
             raise SourceError(
-                f"the block at {block.offset} becomes more than {max_bytes} bytes; raise memory_limit_bytes, or write "
-                "smaller blocks"
+                f"the block at {block.offset} becomes more than {max_bytes} bytes; "
+                f"{otherwise(max_bytes, 'write smaller blocks')}"
             ) from error
         contents.append((data, block.num_rows))
         left -= len(data)
@@ -309,12 +309,12 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
             yield FilePiece(piece, None, before, known)
         if is_last and (is_cut or piece.read_bytes == data.size):
             break
-        # a message may be larger than one read
-        wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
-        if wanted > options.max_event_bytes:
+        if not len(piece.offsets) and wanted >= (most := options.max_event_bytes):
             raise SourceError(
-                f"a message of more than {options.max_event_bytes} bytes: raise memory_limit_bytes, if the file is framed"
+                f"a message of more than {most} bytes: is the file framed? If so, {otherwise(most, 'write smaller messages')}"
             )
+        # a message may be larger than one read
+        wanted = options.batch_bytes if len(piece.offsets) else min(2 * wanted, options.max_event_bytes)
         chunks.give_back(data, piece.read_bytes)
     if is_cut and options.report_incomplete:
         raise SourceError(f"the file ends within message {known.lines + 1}")

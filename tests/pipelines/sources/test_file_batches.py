@@ -9,16 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.project import parse
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.registry import complete_events_of
 from pipelines.ingest.feeds import feeds_of
 from pipelines.sources import file_reader
 from pipelines.sources.file_listing import ListedFile
-from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
+from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions, otherwise
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
 from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
 
+MIB = 1024**2
 WAL2JSON = complete_events_of("wal2json", {})
 
 
@@ -183,3 +184,27 @@ def test_batches_are_never_larger_than_places_of_32_bits_reach() -> None:
     config = parse(json.dumps({"tables": {"shop.t": table}}), Path("nevermore.yaml"))
     (feed,) = feeds_of(config, ["shop.t"])
     assert feed.file_options.batch_bytes == MAX_BATCH_BYTES
+    assert feed.task_options.max_event_bytes == 2 * MAX_BATCH_BYTES
+
+
+@pytest.mark.parametrize("layout", ["lines", "csv", "array", "framed"])
+def test_memory_decides_how_large_an_event_may_be(layout: str, tmp_path: Path) -> None:
+    text = b"x" * (20 * MIB)
+    event = b'{"a": "' + text + b'"}'
+    files = {"lines": event + b"\n", "array": b"[" + event + b"]", "csv": b"a\n" + text + b"\n"}
+    content = files.get(layout, len(event).to_bytes(4, "big") + event)
+    (tmp_path / "events").write_bytes(content)
+    for memory in (48 * MIB, 88 * MIB):
+        options = FileOptions(layout=layout, batch_bytes=MIB).within(memory)
+        batches = discover([str(tmp_path / "events")], None, options)
+        if memory < 4 * len(text):
+            with pytest.raises(SourceError, match=r"more than 16777216 bytes.*raise memory_limit_bytes"):
+                list(batches)
+        else:
+            assert [batch.raw.num_events for batch in batches] == [1]
+
+
+def test_more_memory_is_not_advised_where_it_does_not_help() -> None:
+    most = FileOptions().within(2**40).max_event_bytes
+    assert otherwise(most, "shorten it") == "shorten it"
+    assert otherwise(most - 1, "shorten it") == "raise memory_limit_bytes, or shorten it"
