@@ -18,12 +18,15 @@ class FilesSource(Section):
         path: a file, a glob pattern, or a list of them, relative to the config file.
         format: name of the event format; detected from the first file if omitted.
         options: options of the format and of its files (delimiter, time zone, registry ...).
+        merge_folders: for entries `namespace.*`: whether events of several folders that name the same table belong to one mirror. Otherwise
+            they are refused; folders of partitions, such as `day=2025-01-01` or `2025/01`, are not told apart.
     """
 
     type: Literal["files"] = "files"
     path: Names
     format: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+    merge_folders: bool = False
 
     @field_validator("path")
     @classmethod
@@ -156,6 +159,8 @@ class KafkaSource(Section):
         options: options of the format (registry, time zone ...).
         start: a time with its zone: a table that was never read begins with the first message of each partition that is not older,
             instead of the oldest one. Rows that did not change since are then missing.
+        merge_topics: whether events of several topics that name the same table belong to one mirror, such as those of shards. Otherwise they
+            are refused, unless they are listed for a single table without a regular expression.
         message_columns: columns that the tables have in addition, by what they hold of the message that wrote a row last: `topic`,
             `partition`, `offset`, `timestamp`, `key` or `headers`.
         properties: properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` and
@@ -168,6 +173,7 @@ class KafkaSource(Section):
     format: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     start: AwareDatetime | None = None
+    merge_topics: bool = False
     message_columns: dict[Literal["topic", "partition", "offset", "timestamp", "key", "headers"], str] = Field(
         default_factory=dict
     )

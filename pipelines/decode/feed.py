@@ -3,8 +3,9 @@
 For each table, its key, types and columns. `ingest/feeds.py` creates these facts from the config.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -91,6 +92,7 @@ class TableFeed:
         name: name of the target, e.g. `shop.products`.
         source_table: the tables of the feed that it takes: `table`, `schema.table` or `db.schema.table`, `*` and `?`
             allowed. None takes the one whose name fits `name`, or the only one there is.
+        is_found: whether a pattern of the config found `source_table`, which is then taken as it is.
         key: key columns by target name; empty takes them from the feed.
         known_key: key columns by target name of changes logged already, for events that do not declare them.
         identity_full: the whole old row identifies a row: all columns are the key.
@@ -110,6 +112,7 @@ class TableFeed:
 
     name: str
     source_table: str | None = None
+    is_found: bool = False
     key: tuple[str, ...] = ()
     known_key: tuple[str, ...] = ()
     identity_full: bool = False
@@ -129,7 +132,12 @@ class TableFeed:
         """Whether this table of the feed, written `[db.][schema.]table`, is taken."""
         if self.source_table is None:
             return False
-        return matches(source_table, self.source_table)
+        return source_table == self.source_table if self.is_found else matches(source_table, self.source_table)
+
+    @property
+    def names_one(self) -> bool:
+        """Whether the config means a single table of the feed, of which it may leave out leading parts."""
+        return not self.is_found and not any(letter in "*?[" for letter in self.source_table or "")
 
     def target_name(self, column: str) -> str:
         """The name of the source column in the target."""
@@ -144,11 +152,17 @@ class Decided:
         claims: tables of the feed, by the target that takes them.
         encodings: encodings by target, by path of source columns (`value_types.encodings_of`).
         format: detected format of a feed whose config names none; empty until the first events.
+        origins: topic or folder that the events of each table of the feed come from (`FeedConfig.origin`).
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     format: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def as_members(self) -> dict[str, Any]:
+        """What positions of files and topics have of it."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +176,8 @@ class FeedConfig:
         decided: what earlier batches decided.
         is_open: whether targets are added as tables appear in the feed, so that a single target takes only its own
             table.
+        origin: all events of a table of the feed must come from one `topic` or `folder`: others of the same name are other
+            tables. Empty where the config merges them.
     """
 
     tables: tuple[TableFeed, ...]
@@ -169,6 +185,17 @@ class FeedConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     decided: Decided = field(default_factory=Decided)
     is_open: bool = False
+    origin: str = ""
+
+
+_PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{1,8}([-_]\d{1,2}){0,3}")
+
+
+def origin_of(kind: str, place: str) -> str:
+    """The topic of `topic-partition`, or the folder of a file without folders for each day or value."""
+    if kind == "topic":
+        return place.rpartition("-")[0]
+    return "/".join(part for part in place.split("/")[:-1] if _PARTITION_FOLDER.fullmatch(part) is None) or "."
 
 
 def matches(source_table: str, pattern: str) -> bool:

@@ -32,7 +32,7 @@ from pipelines.decode.events import (
     tombstones,
     without_refused,
 )
-from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
+from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, LostEventsError, SourceError, WideBatchError
@@ -95,15 +95,15 @@ def route_tables(
     alone = len(tables) == 1 and not is_open
     result = np.full(max(len(names), 1), OTHER_TABLE, np.int64)
     wanted: dict[int, dict[str, int]] = {}
-    named: set[int] = set()
+    named: dict[int, list[str]] = {}
     for code in codes:
         source = names[code]
         number, fit = _best(source, tables, alone=alone)
         if fit >= _FULL:
             result[code] = number
-            if fit == _FULL:
+            if tables[number].names_one:
                 wanted.setdefault(number, {})
-                named.add(number)
+                named.setdefault(number, []).append(source)
         elif not source:
             result[code] = 0 if alone else NO_TABLE
         elif fit > _NONE:
@@ -111,7 +111,7 @@ def route_tables(
     after = dict(claims)
     for number, candidates in wanted.items():
         earlier = after.get(tables[number].name)
-        claimed = _claimed(tables[number], candidates, earlier, has_full=number in named)
+        claimed = _claimed(tables[number], candidates, earlier, full=named.get(number, ()))
         if claimed is not None:
             after[tables[number].name] = claimed
         if claimed in candidates:
@@ -119,22 +119,32 @@ def route_tables(
     return result, after
 
 
-def _claimed(table: TableFeed, candidates: Mapping[str, int], claimed: str | None, *, has_full: bool) -> str | None:
-    """The table of the feed that this target takes in addition to those with its full name.
+def _claimed(
+    table: TableFeed, candidates: Mapping[str, int], claimed: str | None, *, full: Sequence[str]
+) -> str | None:
+    """The table of the feed that this target takes; `full` are those with all parts of its name.
 
     Raises:
         SourceError: several tables fit, or rows of a table that fits less well are already applied.
     """
-    if claimed is None and has_full:
-        # The target's own name is the best possible match, so no other table is taken from now on.
-        return table.name
-    if claimed == table.name:
+    # Earlier releases recorded the name of the target instead of the table that has it.
+    is_best = claimed is not None and (claimed == table.name or _fit(claimed, table, alone=True) >= _FULL)
+    if full and (claimed is None or is_best):
+        several = sorted({*full, *([claimed] if claimed is not None and claimed != table.name else [])})
+        if len(several) > 1:
+            raise SourceError(
+                f"{table.name} fits {several[0]} and {several[1]}, which would become one mirror: choose one of them with "
+                "source_table, in full, or state by a wildcard that they are parts of one table (source_table: '*."
+                f"{(table.source_table or table.name).rpartition('.')[2]}')"
+            )
+        return several[0]
+    if is_best:
         return claimed
     fits = {source: _fit(source, table, alone=True) for source in candidates}
-    best = max([*fits.values(), _FULL if has_full else _NONE])
+    best = max([*fits.values(), _FULL if full else _NONE])
     if claimed is not None:
         if best > _fit(claimed, table, alone=True):
-            better = table.name if has_full else next(s for s, fit in fits.items() if fit == best)
+            better = table.name if full else next(s for s, fit in fits.items() if fit == best)
             raise SourceError(
                 f"{table.name} takes the events of {claimed}, and now the feed carries {better}; choose one with "
                 "source_table"
@@ -547,6 +557,7 @@ class ScannedFeed:
         if (nameless := taken_by == NO_TABLE).any():
             rows = np.unique(events.raw[nameless])
             refused.append(reject(self.raw, rows, "names no table, and the feed fills several"))
+        origins = self._origins(feed, taken_by) if feed.origin else {}
         tables: dict[str, ChangeBatch] = {}
         encodings: dict[str, Mapping[str, str]] = {}
         for number, table in enumerate(feed.tables):
@@ -561,8 +572,30 @@ class ScannedFeed:
         if untaken:
             skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
         seen = tuple(t for t in events.tables if t)
-        decided = Decided(claims, encodings, self.format)
+        decided = Decided(claims, encodings, self.format, origins)
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
+
+    def _origins(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
+        """The topic or folder of each table of the feed that was taken so far.
+
+        Raises:
+            SourceError: a second one has events of the same table.
+        """
+        events, places = self.events, self.raw.source_file
+        taken = np.flatnonzero(taken_by >= 0)
+        files = np.asarray(places.indices)[events.raw[taken]].astype(np.int64)
+        pairs = events.table_of[taken].astype(np.int64) * (len(places.dictionary) + 1) + files
+        pairs = np.unique(pairs[np.diff(pairs, prepend=-1) != 0])
+        found = dict(feed.decided.origins)
+        for code, file in (divmod(pair, len(places.dictionary) + 1) for pair in pairs.tolist()):
+            name, origin = events.tables[code], origin_of(feed.origin, places.dictionary[file].as_py())
+            if (first := found.setdefault(name, origin)) != origin:
+                what = f"events of {name}" if name else "events that name no table"
+                raise SourceError(
+                    f"{feed.origin}s {first} and {origin} both have {what}, which would become one mirror: give each an entry "
+                    f"with a source of its own, or set merge_{feed.origin}s: true if they are parts of one table"
+                )
+        return found
 
     def _ordered(self, rows: NDArray[np.int64], table: TableFeed) -> tuple[NDArray[np.int64], Events, Rejected]:
         """(changes of a table in its configured order, all events with their places, events without a place)."""

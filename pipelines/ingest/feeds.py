@@ -3,6 +3,7 @@
 Decoders are loaded only where events are read: a run that finds nothing new starts several times as quickly.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -266,12 +267,37 @@ class Feed:
         return FeedConfig(
             format=self.source.format,
             options=self.format_options,
-            decided=decided,
+            decided=replace(decided, origins=self._still_read(decided.origins)),
             tables=tuple(
                 _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
                 for name, table in self.tables.items()
             ),
             is_open=bool(self.patterns),
+            origin=self.origin,
+        )
+
+    def _still_read(self, origins: Mapping[str, str]) -> Mapping[str, str]:
+        """Origins without topics that the config has replaced by others."""
+        if not isinstance(self.source, KafkaSource):
+            return origins if self.origin else {}
+        topics = self.source.topics
+        return {
+            table: topic
+            for table, topic in origins.items()
+            if self.origin and any(re.fullmatch(t, topic) if t.startswith("^") else t == topic for t in topics)
+        }
+
+    @property
+    def origin(self) -> str:
+        """What all events of a table of the feed must have in common: see `FeedConfig`.
+
+        Topics or files that the config lists for a single table are parts of it.
+        """
+        if isinstance(self.source, KafkaSource):
+            is_listed = self.has_one_table and not any(topic.startswith("^") for topic in self.source.topics)
+            return "" if is_listed or self.source.merge_topics else "topic"
+        return (
+            "folder" if isinstance(self.source, FilesSource) and self.patterns and not self.source.merge_folders else ""
         )
 
     def claims(self, source_tables: Sequence[str], decided: Decided, running: Sequence["TableIngest"]) -> Decided:
@@ -428,9 +454,9 @@ def decided_in(position: str | None) -> Decided:
         from pipelines.sources.kafka import KafkaPosition
 
         topics = KafkaPosition.from_json(position)
-        return Decided(topics.claims, topics.encodings, topics.format)
+        return Decided(topics.claims, topics.encodings, topics.format, topics.origins)
     known = FilePosition.from_json(position)
-    return Decided(known.claims, known.encodings, known.format)
+    return Decided(known.claims, known.encodings, known.format, known.origins)
 
 
 def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = None) -> list[Feed]:
@@ -482,6 +508,7 @@ def _table_feed(
     return TableFeed(
         name=name,
         source_table=config.source_table or found_for,
+        is_found=config.source_table is None and found_for is not None,
         key=config.key if table is None else table.key,
         known_key=() if table is None else table.known_key,
         identity_full=config.identity == "full",

@@ -71,7 +71,8 @@ class FilePosition:
     """The position described at the top of this module; `hash` computes fingerprints.
 
     `claims` are the tables of the feed by the target that takes them, `encodings` the encodings of targets' values, by
-    path, `format` that of the events where the config names none: decisions made while reading up to here.
+    path, `format` that of the events where the config names none, `origins` the folders of tables: decisions made while
+    reading up to here.
     """
 
     settled_ns: int = -1
@@ -84,6 +85,7 @@ class FilePosition:
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     format: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
     hash: str = XXH64
 
     @property
@@ -152,6 +154,7 @@ class FilePosition:
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
             **({"format": self.format} if self.format else {}),
+            **({"origins": dict(self.origins)} if self.origins else {}),
             "listed": [self.listed.count, f"{self.listed.total:x}"],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -182,6 +185,7 @@ class FilePosition:
                 claims=dict(document.get("claims", {})),
                 encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
                 format=document.get("format", ""),
+                origins=dict(document.get("origins", {})),
                 hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:

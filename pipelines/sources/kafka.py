@@ -85,7 +85,7 @@ class KafkaPosition:
         cluster: identifier of the cluster.
         offsets: next offset of each partition that was read.
         ids: identifier of each topic that was read, another one after the topic was deleted and created again.
-        claims: see `Decided`, as `encodings` and `format`.
+        claims: see `Decided`, as `encodings`, `format` and `origins`.
     """
 
     cluster: str
@@ -94,6 +94,7 @@ class KafkaPosition:
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     format: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The position as JSON text."""
@@ -109,6 +110,7 @@ class KafkaPosition:
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
             **({"format": self.format} if self.format else {}),
+            **({"origins": dict(self.origins)} if self.origins else {}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -132,6 +134,7 @@ class KafkaPosition:
                 claims=dict(document.get("claims", {})),
                 encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
                 format=document.get("format", ""),
+                origins=dict(document.get("origins", {})),
             )
 
         return parse_position(text, "kafka", "Kafka", VERSION, read)

@@ -39,10 +39,12 @@ class KafkaProject(Project):
     def __init__(self, folder: Path, broker: KafkaBroker, topics: str | list[str], **table: Any) -> None:
         self.broker = broker
         self.topics = topics
+        self.more: dict[str, Any] = {}
         super().__init__(folder, {"shop.products": {"key": ["id"], **table}})
 
     def write(self, tables: dict[str, Any], **options: Any) -> None:
         source = {"type": "kafka", "brokers": self.broker.address, "topics": self.topics, "format": "debezium-json"}
+        source |= self.more
         if options:
             source["options"] = options
         document = {"tables": {name: {"source": source, **table} for name, table in tables.items()}}
@@ -156,6 +158,27 @@ def test_several_tables_in_a_topic_and_several_topics_of_a_pattern(broker: Kafka
         "shop.t2": 10,
         "shop.t9": 5,
     }
+
+
+def test_topics_with_tables_of_one_name_become_one_mirror_only_if_the_config_says_so(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("a.same")
+    project = KafkaProject(tmp_path, broker, "^[ab][.]same")
+    project.write({"shop.*": {"key": ["id"]}})
+    broker.produce("a.same", [sent("c", 1), sent("c", 2)])
+    assert the(project.run()).events == {"c": 2}
+    broker.create_topic("b.same")
+    broker.produce("b.same", [sent("c", 1, "other"), sent("c", 3)])
+    broker.produce("a.same", [sent("u", 2, "b")])
+    for _ in range(2):
+        assert "topics a.same and b.same both have events of shop.products" in str(the(project.run()).error)
+        assert project.rows() == [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]
+    project.more = {"merge_topics": True}
+    project.write({"shop.*": {"key": ["id"]}})
+    assert the(project.run()).events == {"c": 2, "u": 1}
+    assert [row["id"] for row in project.rows()] == [1, 2, 3]
+    assert the(project.run()).status == "nothing new"
 
 
 def test_messages_with_the_frame_of_a_schema_registry(broker: KafkaBroker, tmp_path: Path) -> None:
