@@ -72,10 +72,15 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """The columns that were read of a row group, by number and name: as whole chunks, and by page."""
+    """The columns that were read of a row group, by number and name: as whole chunks, and by page.
+
+    `bounded` are those whose decoded sizes were bounded by `limits` before, for which dictionaries are read.
+    """
 
     whole: frozenset[tuple[int, str]] = frozenset()
     paged: frozenset[tuple[int, str]] = frozenset()
+    bounded: frozenset[tuple[int, str]] = frozenset()
+    limits: "DecodingLimits | None" = None
 
 
 @dataclass(slots=True)
@@ -321,6 +326,14 @@ class ReadsAhead(FileReader, Protocol):
 
     def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
         """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
+        ...
+
+    def places_of(self, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> list[tuple[int, int]]:
+        """Offsets and lengths of what `read` needs for a few rows of these columns; none if the rows are many."""
+        ...
+
+    def fetch_ahead(self, row_group: RowGroup, places: Sequence[tuple[int, int]], max_bytes: int) -> None:
+        """Begin to fetch parts of a row group, those that fit into `max_bytes`."""
         ...
 
     def release(self, row_group: RowGroup) -> None:

@@ -185,6 +185,11 @@ class _DeletesWithin(Restriction):
         """The cost of the delete set for all rows."""
         return self.whole.first_guess
 
+    @property
+    def file_columns(self) -> Collection[int]:
+        """The key columns."""
+        return self.whole.file_columns
+
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""
         deletes, sources = self.whole.deletes, self.whole.sources

@@ -4,7 +4,7 @@ What was decoded for a filter is narrowed, not read again, when a later step or 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,14 @@ import pyarrow as pa
 
 from scan_core.columns.file_reader import FileReader, RowGroup
 from scan_core.model.running import check_running
-from scan_core.rows.selection import All, RowSelection, relative, select_rows, to_mask
+from scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count, to_mask
 
 if TYPE_CHECKING:
     from scan_core.expr.bound import BoundExpr
     from scan_core.expr.evaluate import Shared
+
+_FEW_ROWS = 1_024
+"""So few survivors of the filters are fetched while their keys are looked up among the deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class LazyColumns:
     """Top-level columns of one row group by their index in the file. Selections may only narrow over time.
 
     `reads` counts how often each column was read, views included; `window` holds all rows that may be asked for, None if that
-    is any row of the row group.
+    is any row of the row group. `survivors_expected` begins to fetch columns of the result, but for those that are read anyway.
     """
 
     def __init__(self, reader: FileReader, row_group: RowGroup, window: range | None = None) -> None:
@@ -50,6 +53,7 @@ class LazyColumns:
         self.window = window
         self.dead: DeadRows | None = None
         self.reads: Counter[int] = Counter()
+        self.survivors_expected: Callable[[Collection[int], RowSelection], None] | None = None
         self._decoded: dict[int, _Decoded] = {}
         self._shared: tuple[Shared, RowSelection] | None = None
 
@@ -64,6 +68,7 @@ class LazyColumns:
         """A view without decoded data, for requests of rows in `window` only."""
         other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead
+        other.survivors_expected = self.survivors_expected if window is None else None
         return other
 
     @property
@@ -79,6 +84,13 @@ class LazyColumns:
     def is_untouched(self, indices: Sequence[int]) -> bool:
         """True if each of these columns can still be loaded for all rows without reading it twice."""
         return all(isinstance(self._decoded[i].selection, All) for i in indices if i in self._decoded)
+
+    def expect_survivors(self, selection: RowSelection, keys: Collection[int]) -> None:
+        """Begin to fetch the result's columns for these rows, if they are few and their `keys` have to be waited for."""
+        is_wait = any(key not in self._decoded for key in keys)
+        if self.survivors_expected is not None and is_wait and selected_count(selection) <= _FEW_ROWS:
+            expect, self.survivors_expected = self.survivors_expected, None
+            expect({*self._decoded, *keys}, selection)
 
     def load(self, indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
         """The rows of `selection`, which must lie within every earlier one, in the file's types.

@@ -4,7 +4,7 @@ What a row group needs is guessed from what the last one was asked for; a wrong 
 bytes are requested is decided in `io/remote.py`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Self, TypeGuard
@@ -17,6 +17,7 @@ from scan_core.model.errors import ScanCancelledError
 from scan_core.model.options import ScanOptions
 from scan_core.model.running import awaited, sharing
 from scan_core.native.compiled import may_use_numba
+from scan_core.rows.selection import RowSelection
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
@@ -89,16 +90,21 @@ class FilesAhead:
         """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""
         return self.is_on and reads_ahead(reader) and reader.is_remote
 
-    def expect_row_group(
-        self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Iterable[int]]
-    ) -> None:
+    def expect_row_group(self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Habits]) -> None:
         """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first."""
         habits = self._habits
         if habits is None:
-            self._habits = habits = Habits(frozenset((i, reader.field(i).name) for i in first_guess()))
+            self._habits = habits = first_guess()
         with self._lock:
             self._expect(reader, row_group, habits)
         self._fetch_next()
+
+    def expect_rows(self, reader: ReadsAhead, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> None:
+        """Start fetching a few rows that will probably be in the result, if there is room for all of them."""
+        places = reader.places_of(row_group, columns, rows)
+        with self._lock:
+            if sum(length for _, length in places) <= self._room:
+                reader.fetch_ahead(row_group, places, self._room)
 
     def record(self, habits: Habits, fetched: int, in_vain: int) -> None:
         """Record the columns that were read of a row group, and how many of the bytes fetched ahead were not used."""
@@ -127,14 +133,19 @@ class FilesAhead:
     def _total_bytes(self) -> int:
         return min(self._options.read_ahead_bytes, self._options.memory_limit_bytes // sharing() // _SHARE)
 
+    @property
+    def _room(self) -> int:
+        """Bytes that one row group may take now. Called with the lock held."""
+        room = self._total_bytes - sum(r.num_bytes_ahead for r in list(self._readers))
+        return min(room, self._total_bytes // self._options.parallelism)
+
     def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
         return not relocate(task.data_file.path, context.io).is_local
 
     def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
         """Fetch what there is room for. Called with the lock held: others would take the same room."""
         self._readers.add(reader)
-        room = self._total_bytes - sum(r.num_bytes_ahead for r in list(self._readers))
-        reader.expect(row_group, habits, min(room, self._total_bytes // self._options.parallelism))
+        reader.expect(row_group, habits, self._room)
 
     def _fetch_next(self, _: object = None) -> None:
         """Begin to fetch the first row groups of the files whose turn comes next, once they are open.

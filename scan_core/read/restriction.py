@@ -219,6 +219,9 @@ def refine_rows(
             collections.clear()
         if restriction.collection_id is not None:
             collections.add(restriction.collection_id)
+        if restriction.cause is Cause.EQUALITY_DELETES and columns.survivors_expected is not None:
+            left = selection if rows_in == len(alive) else refine(selection, alive)
+            columns.expect_survivors(left, restriction.file_columns)
         verdict = restriction.rows(columns, selection)
         if verdict.failed is not None and verdict.error is not None:
             failures.append((refine(selection, verdict.failed), verdict.error))

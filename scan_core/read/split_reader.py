@@ -55,7 +55,7 @@ def _batches(task: FileScanTask, column: NestedField, context: ScanContext) -> I
     with open_task(task, context, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
         source = reader.projection.leaf(column.field_id, column.type)
         reader.plan_to_read(file_columns_of(source))
-        for columns, _ in reader.row_groups():
+        for columns, _ in reader.row_groups(budget.limits):
             for piece, within in reader.pieces(columns, budget):
                 first = piece.row_group.first_row_position
                 yield values_of(source, piece, within), first + to_indices(within)
@@ -146,7 +146,7 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
         for task, reader in readers:
             output = OutputColumns(reader.projection, context, task.data_file, fields)
             reader.plan_to_read(output.file_columns)
-            for columns, unread in reader.row_groups():
+            for columns, unread in reader.row_groups(budget.limits):
                 plan = reader.select(columns, unread)
                 with reader.counting(columns):
                     few: _FewRows | None = None

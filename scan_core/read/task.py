@@ -11,7 +11,16 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 
-from scan_core.columns.file_reader import FileReader, Habits, MemoryBudget, ReadCounts, RowGroup, reads_ahead
+from scan_core.columns.file_reader import (
+    DecodingLimits,
+    FileReader,
+    Habits,
+    MemoryBudget,
+    ReadCounts,
+    ReadsAhead,
+    RowGroup,
+    reads_ahead,
+)
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
@@ -185,6 +194,7 @@ class TaskReader:
         self._statistics = FileStatistics(reader, projection)
         self._wanted: set[int] = set()
         self._payload: set[int] = set()
+        self._limits: DecodingLimits | None = None
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = projection
 
@@ -192,11 +202,15 @@ class TaskReader:
         """Columns that will be read, so that metrics can state what deletes and filters save."""
         self._payload.update(file_columns)
 
-    def row_groups(self) -> Iterator[OpenRowGroup]:
+    def row_groups(self, limits: DecodingLimits | None = None) -> Iterator[OpenRowGroup]:
         """Row groups of the task that may hold rows of the result, and what to read of them.
 
         On an object store the bytes of one row group are fetched while that before it is read.
+
+        Args:
+            limits: by which `pieces` will be cut, where it is called.
         """
+        self._limits = limits
         reader = self._reader
         if self._task.row_share != (0, 1) or not self._ahead.may_expect(reader):
             yield from self._open_row_groups()
@@ -205,10 +219,14 @@ class TaskReader:
         for columns, plan in self._open_row_groups():
             self._ahead.expect_row_group(reader, columns.row_group, partial(self._guess, columns.row_group, plan))
             yield from waiting
+            columns.survivors_expected = partial(self._expect_survivors, reader, columns.row_group)
             waiting = [(columns, plan)]
         yield from waiting
 
-    def _guess(self, group: RowGroup, plan: AccessPlan) -> Collection[int]:
+    def _expect_survivors(self, reader: ReadsAhead, group: RowGroup, read: Collection[int], rows: RowSelection) -> None:
+        self._ahead.expect_rows(reader, group, sorted(self._payload.difference(read)), rows)
+
+    def _guess(self, group: RowGroup, plan: AccessPlan) -> Habits:
         """Columns of which most of a row group will probably be read: those of filters, or of deletes and the result."""
         restrictions = () if isinstance(plan, Scan) else plan.restrictions
         filters = [r for r in restrictions if r.cause in {Cause.PREDICATE, Cause.RUNTIME_FILTER}]
@@ -218,10 +236,14 @@ class TaskReader:
             if restriction.file_columns
             and 2 * selected_count(restriction.pages(group).rows(Match.MAYBE)) > group.num_rows
         )
-        return {
+        whole = {
             *(() if filters else self._payload),
             *(i for restriction in undecided for i in restriction.file_columns),
         }
+        return Habits(self._named(whole), frozenset(), self._named(self._wanted), self._limits)
+
+    def _named(self, columns: Iterable[int]) -> frozenset[tuple[int, str]]:
+        return frozenset((i, self._reader.field(i).name) for i in columns)
 
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
         """The row group as a whole, or split into row ranges that fit the budget."""
@@ -321,8 +343,11 @@ class TaskReader:
         self._metrics.bytes_from_disk_cache += counts.bytes_kept
         self._metrics.bytes_spilled += counts.bytes_spilled
         self._metrics.row_groups_over_memory_limit += counts.over_limit
-        names = {i: self._reader.field(i).name for i in counts.whole | counts.paged}
-        habits = Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
+        if self._limits is None or not self._ahead.may_expect(self._reader):
+            bounded = frozenset[tuple[int, str]]()
+        else:
+            bounded = self._named(self._wanted)
+        habits = Habits(self._named(counts.whole), self._named(counts.paged), bounded, self._limits)
         self._ahead.record(habits, counts.bytes_ahead, counts.bytes_in_vain)
 
     def _open_row_groups(self) -> Iterator[OpenRowGroup]:

@@ -1,6 +1,6 @@
 """How many requests a scan makes, and for which bytes: what a table on an object store costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from scan_core import Scan, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 from scan_core.io import cache
-from scan_core.io.remote import SMALL_FILE_BYTES
+from scan_core.io.remote import SMALL_FILE_BYTES, RemoteFile
 from tests.io_patterns.recording import Recorder, RecordingHandler
 from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.object_server import properties_of, serving, store_of
@@ -179,6 +179,40 @@ def test_a_needle_reads_payload_only_of_the_page_that_holds_it(recorded: Recorde
     assert pages["first"] <= whole["first"] / 90
     assert pages["second"] <= whole["second"] / 90
     assert len(recorded.data()) <= END + 2 * 2 + 3
+
+
+def test_a_needle_waits_once_for_its_keys_and_its_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each row group: columns of filters and dictionaries come before their turn, all else of a few rows at once."""
+    rng = np.random.default_rng(6)
+    words = [rng.bytes(400).hex() for _ in range(500)]
+    rows = {
+        "id": rng.permutation(ROWS).tolist(),
+        "grp": [i * 7919 % ROWS for i in range(ROWS)],
+        "first": [words[i * 7 % 500] for i in range(ROWS)],
+        "second": [rng.bytes(75).hex() for _ in range(ROWS)],
+    }
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    pages = {**PAGES, "use_dictionary": ["first"], "dictionary_pagesize_limit": 4 * 1024**2, "data_page_size": 4_096}
+    table.commit(table.data(rows, **pages))
+    table.commit(table.equality_delete({"id": [rows["id"][0], rows["id"][ROWS - 1]]}, ids=[1]))
+    waits: list[str] = []
+    request = RemoteFile._request
+
+    def counted(file: RemoteFile, ranges: Sequence[tuple[int, int]], ahead_for: int | None) -> int:
+        if ranges and ahead_for is None and len(file.read_tail(1)):
+            waits.append(f"{len(ranges)} ranges")
+        return request(file, ranges, ahead_for)
+
+    monkeypatch.setattr(RemoteFile, "_request", counted)
+    for recorded in _recorded(table, monkeypatch, pafs.LocalFileSystem(), str(table.location.parent), {}):
+        found = recorded.scan.where("grp in (7919, 15838, 39999)")
+        for scan in (found.with_options(ScanOptions(parallelism=1, read_ahead_bytes=0)), found):
+            for forget in (FOOTERS.clear, DELETE_CACHE.clear, waits.clear):
+                forget()
+            assert sorted(scan.to_table()["grp"].to_pylist()) == [7919, 15838, 39999]
+        # the first row group asks for its dictionaries while the columns of its filter are fetched
+        assert len(waits) <= 2
+        assert found.metrics.bytes_read_in_vain == 0
 
 
 def test_where_nothing_survives_no_payload_is_read(recorded: Recorded) -> None:

@@ -126,6 +126,13 @@ class _Wanted:
         before = int(self.locations.offsets[0]) - self.chunk.start
         return (self.chunk.start, before) if before else None
 
+    @property
+    def ranges(self) -> list[Range]:
+        """The ranges of the dictionary page, if there is one, and of the data pages."""
+        offsets, lengths = self.locations.offsets[self.pages].tolist(), self.locations.lengths[self.pages].tolist()
+        pages = list(zip(offsets, lengths, strict=True))
+        return pages if self.dictionary is None else [self.dictionary, *pages]
+
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
@@ -180,9 +187,7 @@ class PagedChunks:
         Raises:
             MalformedTableError: pages that cannot be decoded; names file and column.
         """
-        candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
-        self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
-        wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows, within)) is not None]
+        wanted = self._all_wanted(row_group, columns, rows, counts, within)
         arrays: dict[int, pa.Array] = {}
         for item, (dictionary, pages, num_bytes) in self._fetched(wanted, within):
             name = self._layout.columns.fields[item.column].name
@@ -197,6 +202,12 @@ class PagedChunks:
             counts.pages_left_out += item.locations.num_pages - len(item.pages)
             counts.bytes_left_out += item.chunk.num_bytes - num_bytes
         return arrays
+
+    def ranges(
+        self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
+    ) -> dict[int, list[Range]]:
+        """What `read` will ask for of each column that it reads by page."""
+        return {item.column: item.ranges for item in self._all_wanted(row_group, columns, rows, counts, None)}
 
     def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
         """Statistics of the pages of a primitive column; bounds in the file's type."""
@@ -220,6 +231,18 @@ class PagedChunks:
             return False
         chunk = self._chunk(row_group, leaves[0])
         return chunk.uncompressed_bytes >= _MIN_PAGED_BYTES or chunk.num_values >= _MIN_PAGED_VALUES
+
+    def _all_wanted(
+        self,
+        row_group: RowGroup,
+        columns: Sequence[int],
+        rows: Positions,
+        counts: ReadCounts,
+        within: PageLimits | None,
+    ) -> list[_Wanted]:
+        candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
+        self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
+        return [w for i in candidates if (w := self._wanted(row_group, i, rows, within)) is not None]
 
     def _wanted(self, row_group: RowGroup, column: int, rows: Positions, within: PageLimits | None) -> _Wanted | None:
         """The pages to read; None where reading on is cheaper, or they do not fit."""
@@ -251,13 +274,7 @@ class PagedChunks:
 
     def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
         """The dictionary page of each column, if it has one, its data pages, and their total bytes."""
-        ranges: list[Range] = []
-        for item in wanted:
-            if item.dictionary is not None:
-                ranges.append(item.dictionary)
-            ranges += zip(
-                item.locations.offsets[item.pages].tolist(), item.locations.lengths[item.pages].tolist(), strict=True
-            )
+        ranges = [place for item in wanted for place in item.ranges]
         with refusing_malformed(self._path, "pages"):
             found = iter(self._ranges.read(ranges))
         parts: list[tuple[memoryview | None, list[memoryview], int]] = []

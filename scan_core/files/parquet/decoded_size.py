@@ -124,7 +124,7 @@ class DecodedSizes:
             self.check(row_group, leaves, limits)
         per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
         per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
-        with self._source.held(self._dictionary_ranges(row_group, leaves, limits)):
+        with self._source.held(self.dictionary_ranges(row_group, leaves, limits)):
             repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
         if per_row * row_group.num_rows + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
             return None
@@ -334,8 +334,8 @@ class DecodedSizes:
         stored, valid = numbers(values), validity(values)
         return int((stored if valid is None else stored[valid]).max(initial=0))
 
-    def _dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
-        """Ranges of the dictionaries that `_repeated_bytes` will read, so that one request fetches several."""
+    def dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
+        """Ranges of the dictionaries that `windows` will read, so that one request fetches several."""
         chunks = [
             chunk
             for leaf in leaves
