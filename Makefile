@@ -38,15 +38,18 @@ demo: $(READY) java ## Run the whole pipeline on a simulated shop
 ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
-# A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 700 s.
-test: $(READY) java databases ## Run the tests that every change must pass
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile \
-		-o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true
+# More than two cores need, as tests also wait for servers and JVMs; each takes up to 2 GiB.
+WORKERS ?= 3
+
+# A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 1300 s.
+test: $(READY) java databases ## Run the tests that every change must pass, in WORKERS=3 processes
+	@$(BIN)/python -m pytest -m "not slow" --timeout 900 --numprocesses $(WORKERS) --dist loadfile \
+		-o faulthandler_timeout=1300 -o faulthandler_exit_on_timeout=true
 
 PART ?=
 
 test-all: $(READY) java databases ## Run every test, the long ones too; PART="checks kernels" runs those folders of tests/ alone
-	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadfile $(addprefix tests/,$(PART))
+	@$(BIN)/python -m pytest --timeout 1800 --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/,$(PART))
 ifeq ($(strip $(PART)),)
 	@tests/spark_versions/run
 endif
