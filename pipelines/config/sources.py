@@ -19,7 +19,7 @@ class FilesSource(Section):
         format: name of the event format; detected from the first file if omitted.
         options: options of the format and of its files (delimiter, time zone, registry ...).
         merge_folders: for entries `namespace.*`: whether events of several folders that name the same table belong to one mirror. Otherwise
-            they are refused; folders of partitions, such as `day=2025-01-01` or `2025/01`, are not told apart.
+            they are refused; folders of partitions, days and runs, such as `day=2025-01-01`, `2025/01` or `run-7`, are not told apart.
     """
 
     type: Literal["files"] = "files"

@@ -188,14 +188,17 @@ class FeedConfig:
     origin: str = ""
 
 
-_PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{1,8}([-_]\d{1,2}){0,3}")
+_BATCH_FOLDER = re.compile(
+    r"[^/]*=[^/]*|([A-Za-z]+[-_.])?\d[\dTZ:._-]*|[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
+)
+"""Matches folders of partitions, days and runs: `day=2025-01-01`, `2025`, `20250101T100000Z`, `run-0001`, and UUIDs."""
 
 
 def origin_of(kind: str, place: str) -> str:
-    """The topic of `topic-partition`, or the folder of a file without folders for each day or value."""
+    """The topic of `topic-partition`, or the folder of a file without the folders of partitions, days and runs."""
     if kind == "topic":
         return place.rpartition("-")[0]
-    return "/".join(part for part in place.split("/")[:-1] if _PARTITION_FOLDER.fullmatch(part) is None) or "."
+    return "/".join(part for part in place.split("/")[:-1] if _BATCH_FOLDER.fullmatch(part) is None) or "."
 
 
 def matches(source_table: str, pattern: str) -> bool:

@@ -141,8 +141,18 @@ def test_topics_are_parts_of_a_table_if_the_config_says_so(
     assert feed.config([], decided).decided.origins == ({"orders": "a"} if origin else {})
 
 
-def test_folders_of_partitions_are_not_told_apart() -> None:
+def test_folders_of_partitions_days_and_runs_are_not_told_apart() -> None:
     assert origin_of("topic", "a-b.shop-12") == "a-b.shop"
-    files = ("orders/2025-01-01/f", "orders/day=1/hour=2/f", "orders/2025/01/31/f", "orders/f")
+    batches = (
+        "2025-01-01",
+        "day=1/hour=2",
+        "2025/01/31",
+        "run-0001",
+        "part.3",
+        "20250101T101500Z",
+        "0190163d-8694-739b-aea5-966c26f8ad90",
+    )
+    files = ("orders/f", *(f"orders/{batch}/f" for batch in batches))
     assert {origin_of("folder", name) for name in files} == {"orders"}
     assert origin_of("folder", "f") == origin_of("folder", "20250101/f") == "."
+    assert origin_of("folder", "orders2/f") != origin_of("folder", "orders/f")
