@@ -97,6 +97,21 @@ def test_evolved_files_are_read_natively_whatever_is_asked_of_them(
     assert sorted(map(repr, native.filter(condition).collect())) == expected
 
 
+def test_files_that_lack_the_dropped_key_of_a_delete_have_null_in_it_whoever_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = [Column(1, "id", "long"), Column(2, "n", "long")]
+    builder = TableBuilder(tmp_path / "t", columns)
+    builder.commit(builder.data({"id": [1, 2, 3], "n": [1, 2, None]}))
+    builder.evolve(columns[0])
+    builder.commit(builder.data({"id": [11, 12]}))
+    for key, alive in ((2, [1, 3, 11, 12]), (None, [1])):
+        builder.commit(builder.equality_delete({"n": [key]}, ids=[2], columns=[columns[1]]))
+        for reader in ("native", "python"):
+            frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader=reader)
+            assert sorted(row.id for row in frame.collect()) == alive
+
+
 def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
     evolved: scan_core.Table, tmp_path: Path
 ) -> None:
