@@ -15,6 +15,7 @@ from pipelines.decode.casting import cast_each
 from pipelines.decode.feed import ORDER
 from pipelines.decode.json_columns import TEXT_KINDS, json_text
 from pipelines.decode.value_types import Encoding, ValueType, describe
+from pipelines.errors import LostEventsError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
@@ -229,6 +230,12 @@ class RawEvents:
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.none)
 
+    def __post_init__(self) -> None:
+        columns = (self.source_file, self.documents, self.keys, *(self.schema_ids or ()), self.rows, self.message)
+        counts = {len(column) for column in columns if column is not None}
+        if counts - {self.num_events}:
+            raise lost_events(f"columns of a batch have {sorted({*counts, self.num_events})} events")
+
     @property
     def num_read(self) -> int:
         """Number of events, including rejected ones."""
@@ -260,6 +267,7 @@ class RawEvents:
             keys=part(self.keys),
             schema_ids=None if self.schema_ids is None else tuple(map(part, self.schema_ids)),
             rows=part(self.rows),
+            message=part(self.message),
             skipped={},
             rejected=Rejected.none(),
         )
@@ -278,6 +286,11 @@ class RawEvents:
             skipped={},
             rejected=Rejected.none(),
         )
+
+
+def lost_events(what: str) -> LostEventsError:
+    """An error about events that a reader or decoder of ours would lose, or double."""
+    return LostEventsError(f"{what}. This is a fault of Nevermore: nothing was written of them")
 
 
 def from_documents(

@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.decode.assemble import EMPTY, Assembled, Reading, assemble
-from pipelines.decode.batches import ChangeBatch, Complete, CompleteEvents, RawEvents, Rejected, from_documents
+from pipelines.decode.batches import (
+    ChangeBatch,
+    Complete,
+    CompleteEvents,
+    RawEvents,
+    Rejected,
+    from_documents,
+    lost_events,
+)
 from pipelines.decode.casting import cast_each
 from pipelines.decode.column_types import InferenceOptions
 from pipelines.decode.events import (
@@ -35,7 +43,7 @@ from pipelines.decode.events import (
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
-from pipelines.errors import ConfigError, LostEventsError, SourceError, WideBatchError
+from pipelines.errors import ConfigError, SourceError, WideBatchError
 from pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
 from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
@@ -657,10 +665,9 @@ def _require_every_event(raw: RawEvents, events: Events) -> None:
     lost = len(others) - sum(events.skipped.values())
     if lost > 0:
         first = int(others[0])
-        raise LostEventsError(
+        raise lost_events(
             f"{lost} of {raw.num_events} events would be lost: they are neither changes, nor refused, nor skipped for a "
-            f"reason; the first event that is no change: {raw.source_file[first]} {raw.source_offset[first]}. This is "
-            "a fault of Nevermore: nothing was written of them"
+            f"reason; the first event that is no change: {raw.source_file[first]} {raw.source_offset[first]}"
         )
 
 
@@ -675,10 +682,7 @@ def _require_every_change(raw: RawEvents, rows: NDArray[np.int64], table: str, d
         offsets = pa.chunked_array(done.rejected.table["source_offset"])
         taken += int(pc.sum(pc.is_in(raw.source_offset.take(pa.array(rows)), offsets.combine_chunks())).as_py() or 0)
     if taken < len(rows) or (taken > len(rows) and not done.rejected.num_rows):
-        raise LostEventsError(
-            f"{table}: {len(rows)} changes were read from events, but {taken} are left to be written. This is a fault of "
-            "Nevermore: nothing was written of them"
-        )
+        raise lost_events(f"{table}: {len(rows)} changes were read from events, but {taken} are left to be written")
 
 
 def _decide_format(raw: RawEvents, known: str) -> tuple[str, str]:

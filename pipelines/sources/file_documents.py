@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
 from pipelines.decode.events import MAX_RAW_BYTES, strings
 from pipelines.errors import SourceError
 from pipelines.jsonscan import object_kernels
@@ -225,6 +225,8 @@ def split_lines(
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
     count = len(ends)
+    if count != (there := _num_lines(view)):
+        raise lost_events(f"{there} lines after line {first_line - 1} were split into {count}")
     lines = np.arange(first_line, first_line + count, dtype=np.int64)
     documents = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
     lengths = np.diff(offsets)
@@ -253,6 +255,12 @@ def split_lines(
             values, keys, lines = values.filter(kept), keys.filter(kept), lines[~none]
         documents = values
     return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped, rejected)
+
+
+def _num_lines(view: Bytes) -> int:
+    """Number of lines, the last of which may lack its newline; counted apart from the kernel that splits them."""
+    parts = (view[i : i + _SEARCHED_BYTES] for i in range(0, len(view), _SEARCHED_BYTES))
+    return sum(int(np.count_nonzero(part == NEWLINE)) for part in parts) + bool(len(view) and view[-1] != NEWLINE)
 
 
 def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, reason: str) -> Rejected:
@@ -309,6 +317,10 @@ def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, b
         raise SourceError(f"message {first + found} has an impossible length: the file is not framed")
     spans = spans[:found]
     given = spans[:, 1] >= 0
+    if reached != 4 * found + (size := int((spans[given, 1] - spans[given, 0]).sum())):
+        raise lost_events(
+            f"{found} messages of {size} bytes after message {first - 1} take {reached} bytes of the file"
+        )
     documents = _from_spans(
         data, spans[:, 0].astype(np.int32), np.where(given, spans[:, 1], spans[:, 0]).astype(np.int32)
     )
@@ -332,6 +344,7 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
         end = len(stripped) - 1 if stripped.endswith(b"]") else len(stripped)
     spans, num_whole = _document_spans(view, start, end, separated=layout is Layout.ARRAY)
     begins, ends = spans[:, 0].astype(np.int32), spans[:, 1].astype(np.int32)
+    _require_every_brace(view, start, end, begins, ends)
     keys = None
     rejected, may_grow = Rejected.none(), False
     if layout is Layout.KEYED_DOCUMENTS:
@@ -354,6 +367,21 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
     return Piece(
         documents.slice(already), keys, numbers[already:], len(view), lines, rejected=rejected, may_grow=may_grow
     )
+
+
+def _require_every_brace(view: Bytes, start: int, end: int, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
+    """No object begins outside of the documents.
+
+    Raises:
+        LostEventsError: one does, so the documents are not all.
+    """
+    for first in range(start, end, _SEARCHED_BYTES):
+        braces = first + np.flatnonzero(view[first : min(first + _SEARCHED_BYTES, end)] == ord("{"))
+        inside = np.searchsorted(begins, braces, side="right") - 1
+        is_lost = inside < 0
+        is_lost[~is_lost] = braces[~is_lost] >= ends[inside[~is_lost]]
+        if is_lost.any():
+            raise lost_events(f"an object at byte {braces[is_lost][0]} is in no document")
 
 
 def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tuple[Spans, int]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
 from pipelines.errors import SourceError
 from pipelines.jsonscan import object_kernels
 from pipelines.jsonscan import value_kernels as kernels
@@ -71,15 +71,36 @@ def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
             )
         document = header.schema.decode()
         reader = reader_of(document)
-        blocks = _together(find_blocks(source.read_at, header, size))
+        claimed: list[int] = []
+        num_read = 0
+        blocks = _together(_counted(find_blocks(source.read_at, header, size), claimed))
         for some, rows in ahead(partial(_rows_ahead, source, b, header.codec, reader, max_bytes) for b in blocks):
             tables = [rows] if rows is not None else (_rows(source, [b], header.codec, reader, max_bytes) for b in some)
             for table in tables:
+                num_read += table.num_rows
                 described = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
                 for first in range(0, table.num_rows, batch_rows):
                     yield described.slice(first, batch_rows)
+        _require_every_row(num_read, sum(claimed))
     except (ValueError, KeyError, IndexError, EOFError) as error:
         raise SourceError(f"unreadable Avro file: {error}") from error
+
+
+def _counted(blocks: Iterable[Block], claimed: list[int]) -> Iterator[Block]:
+    """The blocks, whose numbers of rows are noted as they are found."""
+    for block in blocks:
+        claimed.append(block.num_rows)
+        yield block
+
+
+def _require_every_row(found: int, stated: int) -> None:
+    """As many rows are read as the file states.
+
+    Raises:
+        LostEventsError: there are fewer or more.
+    """
+    if found != stated:
+        raise lost_events(f"{found} rows were read of a file that states {stated}")
 
 
 def _seekable(stream: Any, max_bytes: int) -> Any:
@@ -163,6 +184,7 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
         layout = read_layout(source, name)
         sizes, leaves = DecodedSizes(name, source, layout), range(len(layout.footer.leaves))
         limits = DecodingLimits.of(options.max_event_bytes * EVENT_SHARE, options.batch_bytes)
+        num_read = 0
         with pq.ParquetFile(stream, metadata=layout.metadata) as file:
             _check_names(file.schema_arrow, "")
             for group in layout.row_groups:
@@ -176,14 +198,18 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
                 }
                 kept = [leaf for i in columns if i not in wide for leaf in layout.columns.leaves[i]]
                 for start in range(0, group.num_rows if wide and not kept else 0, max_rows):
-                    yield pa.table([wide[i].slice(start, max_rows) for i in columns], layout.columns.arrow_schema.names)
+                    table = pa.table([wide[i].slice(start, max_rows) for i in columns], layout.columns.arrow_schema.names)
+                    num_read += table.num_rows
+                    yield table
                 start = 0
                 for batch in file.reader.iter_batches(max_rows, [group.index], kept, True) if kept else ():
                     table = pa.Table.from_batches([batch]).replace_schema_metadata(None)
                     for i, array in wide.items():
                         table = table.add_column(i, layout.columns.fields[i].name, array.slice(start, len(batch)))
                     start += len(batch)
+                    num_read += table.num_rows
                     yield table
+            _require_every_row(num_read, layout.metadata.num_rows)
     except ScanError as error:
         raise SourceError(str(error)) from error
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected
+from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
 from pipelines.errors import SourceError
 from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
 from pipelines.sources.file_documents import FilePiece
@@ -30,6 +30,53 @@ OPEN_PAIR = "waiting for the new row of their update"
 
 PIECE_BYTES = 3 * 1024
 """Memory of a piece in addition to its events; a small file has two pieces, its events and its end."""
+
+
+@dataclass
+class _Account:
+    """How many events were in pieces and are in no batch yet, counted apart from what batches are made of."""
+
+    left: int = 0
+
+    def counted(self, pieces: Iterator[FilePiece]) -> Iterator[FilePiece]:
+        """The pieces, counted as they are read."""
+        for piece in pieces:
+            self.left += _num_read(piece)
+            yield piece
+
+    def close(self, batch: "Gathered", pending: "_Pending", following: FilePiece | None = None) -> "Gathered":
+        """The batch, which has all that was read but is neither pending nor in the piece that follows.
+
+        Raises:
+            LostEventsError: it has fewer or more events.
+        """
+        self.left -= 0 if batch.raw is None else batch.raw.num_read
+        waiting = sum(map(_num_read, pending.pieces)) + (0 if following is None else _num_read(following))
+        if self.left != waiting:
+            raise lost_events(
+                f"{self.left} events of files are left to be read, but {waiting} are kept for the next batch"
+            )
+        return batch
+
+
+def _num_read(piece: FilePiece) -> int:
+    return len(piece.piece.offsets) + piece.rejected.num_rows
+
+
+def _require_every_line(piece: FilePiece, options: FileOptions) -> None:
+    """Every line, record or document of a piece is an event, rejected, or skipped for a reason that is counted.
+
+    Raises:
+        LostEventsError: the reader of the file has left some out.
+    """
+    last = min(piece.after.lines, options.last_line or piece.after.lines)
+    passed = last - max(piece.before.lines, options.first_line - 1)
+    found = _num_read(piece) + sum(piece.piece.skipped.values())
+    if found < passed:
+        raise lost_events(
+            f"{passed - found} of {passed} lines or records of {piece.after.name} after {piece.before.lines} would be lost: "
+            "they are neither events, nor rejected, nor skipped"
+        )
 
 
 @dataclass
@@ -79,16 +126,17 @@ def gather(
     """
     pending = _Pending()
     cutting = _Cutting(complete)
-    reading = iter(pieces)
+    account = _Account()
+    reading = account.counted(pieces)
     while True:
         try:
             piece = next(reading, None)
         except SourceError:
             # everything before an unreadable file is applied first
             continues = cutting.is_within_transaction
-            done, _ = cutting.cut(pending)
+            done, left = cutting.cut(pending)
             if done.has_events:
-                yield _batch(done, cutting.end, continues=continues)
+                yield account.close(_batch(done, cutting.end, continues=continues), left)
             raise
         if piece is None:
             break
@@ -98,18 +146,19 @@ def gather(
             continues = cutting.is_within_transaction
             done, pending = cutting.cut(pending)
             if done.pieces:
-                yield _batch(done, cutting.end, continues=continues)
+                yield account.close(_batch(done, cutting.end, continues=continues), pending, piece)
             # the transaction has no end yet: kept for the next batch, it would exceed the limits or mix columns
             is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
             if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
                 continues = cutting.is_within_transaction
-                yield _batch(pending, cutting.end_within(pending), continues=continues)
+                end = cutting.end_within(pending)
+                yield account.close(_batch(pending, end, continues=continues), _Pending(), piece)
                 pending = _Pending()
         pending.add(piece)
     continues = cutting.is_within_transaction
     done, left = cutting.cut(pending)
     if done.pieces:
-        yield _batch(done, cutting.end, continues=continues)
+        yield account.close(_batch(done, cutting.end, continues=continues), left)
     if files := cutting.unfinished(left):
         yield Gathered(None, files, waiting=cutting.waiting(left))
 
@@ -386,6 +435,7 @@ def read_pieces(
     at = known
     try:
         for piece in read_file(file, known, options, filesystem, stop):
+            _require_every_line(piece, options)
             at = piece.after
             yield piece
     except SourceError as error:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents
+from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, lost_events
 from pipelines.decode.schema_registry import Unframed, unframed
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR
@@ -706,6 +706,10 @@ class KafkaTopics:
             keys = unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
             parts.append((partition, documents.first(count), keys, pending.places[partition][:count]))
         left = pending.without_first(counts)
+        if pending.count != left.count + sum(len(places) for *_, places in parts):
+            raise lost_events(
+                f"{pending.count} messages were read, but they are not all in the batch or left for the next one"
+            )
         reached = pending.offsets | {partition: places[0] for partition, places in left.places.items()}
         names = [f"{topic}-{number}" for (topic, number), *_ in parts]
         codes = np.repeat(np.arange(len(parts), dtype=np.int32), [len(places) for *_, places in parts])
