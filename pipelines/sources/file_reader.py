@@ -198,7 +198,9 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
                 }
                 kept = [leaf for i in columns if i not in wide for leaf in layout.columns.leaves[i]]
                 for start in range(0, group.num_rows if wide and not kept else 0, max_rows):
-                    table = pa.table([wide[i].slice(start, max_rows) for i in columns], layout.columns.arrow_schema.names)
+                    table = pa.table(
+                        [wide[i].slice(start, max_rows) for i in columns], layout.columns.arrow_schema.names
+                    )
                     num_read += table.num_rows
                     yield table
                 start = 0
