@@ -5,7 +5,7 @@ For each table, its key, types and columns. `ingest/feeds.py` creates these fact
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -136,7 +136,7 @@ class TableFeed:
 
     @property
     def names_one(self) -> bool:
-        """Whether the config means a single table of the feed, of which it may leave out leading parts."""
+        """Whether the config names a single table of the feed, perhaps without its database or schema."""
         return not self.is_found and not any(letter in "*?[" for letter in self.source_table or "")
 
     def target_name(self, column: str) -> str:
@@ -161,8 +161,24 @@ class Decided:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def as_members(self) -> dict[str, Any]:
-        """What positions of files and topics have of it."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The members of a position's JSON document that hold what was decided."""
+        members = {
+            "claims": dict(self.claims),
+            "encodings": {name: dict(known) for name, known in self.encodings.items()},
+            "format": self.format,
+            "origins": dict(self.origins),
+        }
+        return {name: value for name, value in members.items() if value}
+
+    @classmethod
+    def of_members(cls, document: Mapping[str, Any]) -> "Decided":
+        """What the document of a position says was decided up to there."""
+        return cls(
+            claims=dict(document.get("claims", {})),
+            encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
+            format=document.get("format", ""),
+            origins=dict(document.get("origins", {})),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +192,8 @@ class FeedConfig:
         decided: what earlier batches decided.
         is_open: whether targets are added as tables appear in the feed, so that a single target takes only its own
             table.
-        origin: all events of a table of the feed must come from one `topic` or `folder`: others of the same name are other
-            tables. Empty where the config merges them.
+        origin: `topic` or `folder` if all events of a table of the feed must come from a single one; empty if the config merges
+            tables of the same name.
     """
 
     tables: tuple[TableFeed, ...]

@@ -208,7 +208,7 @@ class FeedRun:
 
     def _add(self, reading: "Reading", batch: Batch, decoded: DecodedFeed) -> None:
         decided = decoded.decided
-        after = replace(batch.position_after, **decided.as_members())
+        after = replace(batch.position_after, decided=decided)
         reached = after.to_json()
 
         def add(table: TableIngest) -> None:

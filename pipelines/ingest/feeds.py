@@ -371,7 +371,7 @@ class Feed:
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
-        known_format = "" if start is None else start.format
+        known_format = "" if start is None else start.decided.format
         return discover(
             self.listing,
             start,
@@ -453,10 +453,8 @@ def decided_in(position: str | None) -> Decided:
     if position.startswith('{"source":"kafka"'):
         from pipelines.sources.kafka import KafkaPosition
 
-        topics = KafkaPosition.from_json(position)
-        return Decided(topics.claims, topics.encodings, topics.format, topics.origins)
-    known = FilePosition.from_json(position)
-    return Decided(known.claims, known.encodings, known.format, known.origins)
+        return KafkaPosition.from_json(position).decided
+    return FilePosition.from_json(position).decided
 
 
 def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = None) -> list[Feed]:

@@ -347,7 +347,7 @@ class SparkReading:
         skipped: Counter[str] = Counter()
         for result in results:
             skipped.update(result.skipped)
-        after = replace(reached, **decided.as_members())
+        after = replace(reached, decided=decided)
         yield SparkBatch(
             tables={
                 table.name: (self._changes(gathering, code, total, table.order_by, frames), frozenset(total.sent))

@@ -8,11 +8,12 @@ A digest of the listing reveals files that arrive with an old time.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
+from pipelines.decode.feed import Decided
 from pipelines.errors import PositionLostError
 from pipelines.sources.file_listing import place
 
@@ -70,9 +71,7 @@ class Digest:
 class FilePosition:
     """The position described at the top of this module; `hash` computes fingerprints.
 
-    `claims` are the tables of the feed by the target that takes them, `encodings` the encodings of targets' values, by
-    path, `format` that of the events where the config names none, `origins` the folders of tables: decisions made while
-    reading up to here.
+    `decided` is what was decided while reading up to here.
     """
 
     settled_ns: int = -1
@@ -82,10 +81,7 @@ class FilePosition:
     named: tuple[ReadFile, ...] = ()
     fingerprints: tuple[str, ...] = ()
     listed: Digest = Digest()
-    claims: Mapping[str, str] = field(default_factory=dict)
-    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    format: str = ""
-    origins: Mapping[str, str] = field(default_factory=dict)
+    decided: Decided = field(default_factory=Decided)
     hash: str = XXH64
 
     @property
@@ -151,10 +147,7 @@ class FilePosition:
             "highest": self.highest,
             "files": [f.to_list() for f in self.named],
             "fingerprints": packed,
-            **({"claims": dict(self.claims)} if self.claims else {}),
-            **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
-            **({"format": self.format} if self.format else {}),
-            **({"origins": dict(self.origins)} if self.origins else {}),
+            **self.decided.as_members(),
             "listed": [self.listed.count, f"{self.listed.total:x}"],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -182,10 +175,7 @@ class FilePosition:
                 named=tuple(ReadFile(*members) for members in document["files"]),
                 fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
-                claims=dict(document.get("claims", {})),
-                encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
-                format=document.get("format", ""),
-                origins=dict(document.get("origins", {})),
+                decided=Decided.of_members(document),
                 hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:

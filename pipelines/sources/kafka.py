@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from pipelines.config.sources import KafkaSource
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, lost_events
+from pipelines.decode.feed import Decided
 from pipelines.decode.schema_registry import Unframed, unframed
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.sources.files import OPEN_PAIR
@@ -85,16 +86,13 @@ class KafkaPosition:
         cluster: identifier of the cluster.
         offsets: next offset of each partition that was read.
         ids: identifier of each topic that was read, another one after the topic was deleted and created again.
-        claims: see `Decided`, as `encodings`, `format` and `origins`.
+        decided: what was decided while reading up to here.
     """
 
     cluster: str
     offsets: Mapping[Partition, int] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
-    claims: Mapping[str, str] = field(default_factory=dict)
-    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    format: str = ""
-    origins: Mapping[str, str] = field(default_factory=dict)
+    decided: Decided = field(default_factory=Decided)
 
     def to_json(self) -> str:
         """The position as JSON text."""
@@ -107,10 +105,7 @@ class KafkaPosition:
             "cluster": self.cluster,
             "topics": topics,
             **({"ids": dict(sorted(self.ids.items()))} if self.ids else {}),
-            **({"claims": dict(self.claims)} if self.claims else {}),
-            **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
-            **({"format": self.format} if self.format else {}),
-            **({"origins": dict(self.origins)} if self.origins else {}),
+            **self.decided.as_members(),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -131,10 +126,7 @@ class KafkaPosition:
                     for number, offset in of_topic.items()
                 },
                 ids=dict(document.get("ids", {})),
-                claims=dict(document.get("claims", {})),
-                encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
-                format=document.get("format", ""),
-                origins=dict(document.get("origins", {})),
+                decided=Decided.of_members(document),
             )
 
         return parse_position(text, "kafka", "Kafka", VERSION, read)
