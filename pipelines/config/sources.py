@@ -18,8 +18,8 @@ class FilesSource(Section):
         path: a file, a glob pattern, or a list of them, relative to the config file.
         format: name of the event format; detected from the first file if omitted.
         options: options of the format and of its files (delimiter, time zone, registry ...).
-        merge_folders: for entries `namespace.*`: whether events of several folders that name the same table belong to one mirror. Otherwise
-            they are refused; folders of partitions, days and runs, such as `day=2025-01-01`, `2025/01` or `run-7`, are not told apart.
+        merge_folders: for entries `namespace.*`: whether one mirror may take events of the same table from several folders. Without it, such
+            events are refused. Folders of partitions, days and runs, such as `day=2025-01-01`, `2025/01` or `run-7`, count as one folder.
     """
 
     type: Literal["files"] = "files"

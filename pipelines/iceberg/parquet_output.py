@@ -135,8 +135,8 @@ class WriterOptions:
 
 
 BLOOM_FILTER_ERRORS = 0.001
-"""Share of absent values for which a filter may err: 15 to 29 bits a value, as sizes are powers of two. With 0.01 it were 10 to 19, and in the worst case
-every second row group were read in vain for 50 absent keys. For a million values, the default row group, both give the same size."""
+"""Share of absent values for which a filter may err: 15 to 29 bits a value, as sizes are powers of two. With 0.01 there were 10 to 19
+bits, and in the worst case a search for 50 absent keys read every second row group in vain. For a million values, the default row group, both give the same size."""
 
 
 def bloom_filters(columns: Sequence[NestedField], num_rows: int) -> dict[str, dict[str, float]] | None:

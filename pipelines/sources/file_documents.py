@@ -258,7 +258,7 @@ def split_lines(
 
 
 def _num_lines(view: Bytes) -> int:
-    """Number of lines, the last of which may lack its newline; counted apart from the kernel that splits them."""
+    """The number of lines, counted without the kernel that splits them; the last line may have no newline."""
     parts = (view[i : i + _SEARCHED_BYTES] for i in range(0, len(view), _SEARCHED_BYTES))
     return sum(int(np.count_nonzero(part == NEWLINE)) for part in parts) + bool(len(view) and view[-1] != NEWLINE)
 

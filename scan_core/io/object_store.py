@@ -96,7 +96,7 @@ class StoredObject(Protocol):
         ...
 
     def expect(self, version: str) -> None:
-        """Accept no other version than that of which parts are known already."""
+        """Refuse any other version from now on, because parts of this one are already known."""
         ...
 
     def tail(self, length: int) -> tuple[memoryview, int]:

@@ -1,4 +1,4 @@
-"""Commands that run until they are told to end do so with exit code 0, also while they start and when their reader is gone."""
+"""Continuous commands end with exit code 0 on a signal, even during start-up, and when nobody reads their output any more."""
 
 import json
 import os

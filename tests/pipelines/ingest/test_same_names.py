@@ -141,7 +141,7 @@ def test_topics_are_parts_of_a_table_if_the_config_says_so(
     assert feed.config([], decided).decided.origins == ({"orders": "a"} if origin else {})
 
 
-def test_folders_of_partitions_days_and_runs_are_not_told_apart() -> None:
+def test_folders_of_partitions_days_and_runs_count_as_one() -> None:
     assert origin_of("topic", "a-b.shop-12") == "a-b.shop"
     batches = (
         "2025-01-01",
