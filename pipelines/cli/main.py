@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,6 +102,7 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         sys.stderr = HidingStream(sys.stderr)  # output of libraries, tracebacks, progress
     if not isinstance(sys.stdout, HidingStream):
         sys.stdout = HidingStream(sys.stdout)  # text only: rows are written as bytes
+    output = _Output()
     try:
         sys.exit(_call(words))
     except typer.Abort:
@@ -109,7 +111,9 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
     except Exception as error:  # unexpected errors are raised again, with their traceback
-        if isinstance(error, BrokenPipeError) and _lost_its_reader():  # `nevermore scan ... | head` is not an error
+        if (
+            isinstance(error, BrokenPipeError) and output.lost_its_reader()
+        ):  # `nevermore scan ... | head` is not an error
             sys.exit(0)
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
@@ -132,17 +136,26 @@ def _call(words: Sequence[str]) -> int:
         raise
 
 
-def _lost_its_reader() -> bool:
-    """Whether nobody reads the output any more; what is still written then goes nowhere."""
-    import select
+class _Output:
+    """Standard output and standard error as the command was given them: rich replaces one whose reader is gone."""
 
-    streams = select.poll()
-    for stream in (1, 2):
-        streams.register(stream, select.POLLERR)
-    lost = [stream for stream, _ in streams.poll(0)]
-    for stream in lost:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    return bool(lost)
+    def __init__(self) -> None:
+        self._given = {}
+        for stream in (1, 2):
+            with suppress(OSError):  # closed by the caller
+                self._given[os.dup(stream)] = stream
+
+    def lost_its_reader(self) -> bool:
+        """Whether nobody reads the output any more; what is still written then goes nowhere."""
+        import select
+
+        streams = select.poll()
+        for given in self._given:
+            streams.register(given, select.POLLERR)
+        lost = [self._given[given] for given, _ in streams.poll(0)]
+        for stream in lost:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        return bool(lost)
 
 
 _EXTRAS = {

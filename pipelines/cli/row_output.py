@@ -3,12 +3,13 @@
 They go to the terminal, to a pipe, or to a file that appears completely or not at all.
 """
 
+import codecs
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -206,6 +207,10 @@ def write_rows(source: RowSource, output_format: str | None, output: Path | None
         _WRITERS[chosen](source, sink)
 
 
+_TEXT = codecs.getwriter("utf-8")
+"""Text into a binary sink, which it never closes, also when writing fails: the sink may be standard output."""
+
+
 @contextmanager
 def _sink(output: Path | None) -> Iterator[IO[bytes]]:
     if output is None:
@@ -225,19 +230,16 @@ def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:
 
 def _write_csv(source: RowSource, sink: IO[bytes]) -> None:
     import csv
-    import io
 
     import orjson
 
     def cell(value: object) -> object:
         return orjson.dumps(value).decode() if isinstance(value, dict | list | bool) else value
 
-    text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text)
+    writer = csv.writer(_TEXT(sink))
     writer.writerow(source.arrow_schema.names)
     for batch in source.to_batches():
         writer.writerows([cell(value) for value in row.values()] for row in render_rows(batch))
-    text.detach()
 
 
 def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
@@ -264,16 +266,14 @@ def _write_table(source: RowSource, sink: IO[bytes]) -> None:
         grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
     for row in render_rows(rows.slice(0, TABLE_ROWS)):
         grid.add_row(*("" if value is None else str(value) for value in row.values()))
-    import io
-
-    text = io.TextIOWrapper(sink, encoding="utf-8", write_through=True)
-    console = Console(file=text, markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console = Console(
+        file=cast("IO[str]", _TEXT(sink)), markup=False, highlight=False, width=None if sys.stdout.isatty() else 200
+    )
     console.print(grid)
     shown = min(rows.num_rows, TABLE_ROWS)
     more = "more than " if rows.num_rows > TABLE_ROWS else ""
     note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""
     console.print(f"{more}{shown} row{'' if shown == 1 else 's'}{note}")
-    text.detach()
 
 
 def _first_rows(source: RowSource, num_rows: int) -> pa.Table:
