@@ -287,6 +287,7 @@ _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _MAX_PATTERN_PAIRS = 4096
 """Larger maps are decoded at once: patterns are cached by size, and no real table has so many columns."""
 _EMPTY: Mapping[int, Any] = {}
+_NOWHERE = object()
 
 
 class LazyPairs(Mapping[int, Any]):
@@ -298,10 +299,9 @@ class LazyPairs(Mapping[int, Any]):
         self._buffer, self._start, self._count, self._of_bytes = buffer, start, count, of_bytes
 
     def __getitem__(self, key: int) -> Any:
-        for found, value in self._pairs():
-            if found == key:
-                return value
-        raise KeyError(key)
+        if (found := self.get(key, _NOWHERE)) is _NOWHERE:
+            raise KeyError(key)
+        return found
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._content())
@@ -311,9 +311,16 @@ class LazyPairs(Mapping[int, Any]):
 
     def get(self, key: int, default: Any = None) -> Any:
         """The value of `key`, or the default."""
-        for found, value in self._pairs():
+        buffer, position, of_bytes = self._buffer, self._start, self._of_bytes
+        for _ in range(self._count):  # as `_pairs`, which as a generator takes twice the time: plans ask for each file
+            byte = buffer[position]
+            found, position = ((byte >> 1) ^ -(byte & 1), position + 1) if byte < 128 else read_long(buffer, position)
+            byte = buffer[position]
+            value, position = ((byte >> 1) ^ -(byte & 1), position + 1) if byte < 128 else read_long(buffer, position)
             if found == key:
-                return value
+                return buffer[position : position + value] if of_bytes else value
+            if of_bytes:
+                position += value
         return default
 
     def __reduce__(self) -> tuple[Any, ...]:

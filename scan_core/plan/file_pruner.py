@@ -1,7 +1,7 @@
 """Which manifests and data files can hold a row that fulfils the predicate, and a trace of those that were excluded."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ from scan_core.split.tasks import ScanContext
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
     from scan_core.prune.domains import Domain
+    from scan_core.prune.partitions import PartitionVerdicts
 
     PartitionVerdict = Mapping[int, Domain] | Literal[Match.NEVER]
 
@@ -79,6 +80,7 @@ class FilePruner:
         self._switches = context.options.switches
         self._predicate: BoundPredicate | None = context.predicate
         self._by_partition: dict[tuple[int, tuple[Any, ...]], PartitionVerdict] = {}
+        self._verdicts: dict[int, PartitionVerdicts] = {}
 
     @property
     def is_active(self) -> bool:
@@ -102,9 +104,7 @@ class FilePruner:
             return None
         from scan_core.prune.partitions import match_file
 
-        domains = (
-            self._domains_of(file.spec_id, file.partition, self._predicate) if self._switches.prune_partitions else {}
-        )
+        domains = self._domains_of(file.spec_id, file.partition) if self._switches.prune_partitions else {}
         if domains is Match.NEVER:
             return BY_PARTITION
         if not self._switches.prune_files:
@@ -126,6 +126,12 @@ class FilePruner:
         """The files that may hold a row of the result; the others are traced."""
         if isinstance(part, ColumnPart):
             return self._prune_columns(part, trace)
+        if self._switches.prune_partitions:
+            by_spec: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+            for file in part.files:
+                by_spec[file.spec_id].append(file.partition)
+            for spec_id, partitions in by_spec.items():
+                self._decide(spec_id, partitions)
         kept = []
         for file in part.files:
             reason = self.reason_to_skip(file)
@@ -143,8 +149,10 @@ class FilePruner:
         codes = columns.partition_codes[rows]
         domains: dict[int, Mapping[int, Domain]] = {}
         if self._switches.prune_partitions:
-            for code in np.unique(codes).tolist():
-                found = self._domains_of(columns.spec_id, columns.partitions[code], self._predicate)
+            used = np.unique(codes).tolist()
+            self._decide(columns.spec_id, [columns.partitions[code] for code in used])
+            for code in used:
+                found = self._domains_of(columns.spec_id, columns.partitions[code])
                 if found is Match.NEVER:
                     reasons[codes == code] = 1
                 else:
@@ -161,16 +169,25 @@ class FilePruner:
         _trace_pruned(reasons, part, trace)
         return part.where(reasons == 0)
 
-    def _domains_of(self, spec_id: int, partition: tuple[Any, ...], predicate: "BoundPredicate") -> "PartitionVerdict":
+    def _domains_of(self, spec_id: int, partition: tuple[Any, ...]) -> "PartitionVerdict":
         """What a partition says about columns, or NEVER if no row of it can fulfil the filter."""
-        key = spec_id, partition
-        if key not in self._by_partition:
-            from scan_core.prune.partitions import match_partition, partition_domains
+        if (spec_id, partition) not in self._by_partition:
+            self._decide(spec_id, [partition])
+        return self._by_partition[spec_id, partition]
 
-            spec = self._specs[spec_id]
-            is_never = match_partition(predicate, spec, partition, self._schema) is Match.NEVER
-            self._by_partition[key] = Match.NEVER if is_never else partition_domains(spec, partition, self._schema)
-        return self._by_partition[key]
+    def _decide(self, spec_id: int, partitions: Sequence[tuple[Any, ...]]) -> None:
+        """Compare the filter with those of the partitions that were not seen before, all together."""
+        assert self._predicate is not None  # noqa: S101 - otherwise there is nothing to prune by
+        unseen = list(dict.fromkeys(p for p in partitions if (spec_id, p) not in self._by_partition))
+        if not unseen:
+            return
+        if spec_id not in self._verdicts:
+            from scan_core.prune.partitions import PartitionVerdicts
+
+            self._verdicts[spec_id] = PartitionVerdicts(self._predicate, self._specs[spec_id], self._schema)
+        verdicts = self._verdicts[spec_id]
+        for partition, is_never in zip(unseen, verdicts.without_rows(unseen).tolist(), strict=True):
+            self._by_partition[spec_id, partition] = Match.NEVER if is_never else verdicts.domains(partition)
 
 
 def _trace_pruned(reasons: npt.NDArray[np.int8], part: ColumnPart[DataFile], trace: PlanTrace) -> None:

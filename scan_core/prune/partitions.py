@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from scan_core.expr.bound import BoundExpr
 from scan_core.expr.coercion import FLOATING, name_of
+from scan_core.expr.evaluate import judge
 from scan_core.expr.literals import INT_RANGE
-from scan_core.expr.nodes import BoundPredicate
+from scan_core.expr.nodes import BoundPredicate, leaf_ids
 from scan_core.metadata.manifest_list import PartitionSummary
 from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from scan_core.model.transforms import Transform, parse_transform, partition_value
 from scan_core.prune.domains import Domain, constant, domain_from_statistics, intersection, prefix_end, unknown
-from scan_core.prune.verdicts import Match, match_all
+from scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
+from scan_core.prune.verdicts import Match, match_all, outcomes, takes_only_columns
+from scan_core.rows.buffers import Mask
 
 _MICROS_PER_HOUR = 3_600_000_000
 _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_000_000), "hour": ("h", 2_500_000_000)}
@@ -30,6 +34,7 @@ _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_00
 
 _FITS = {"int": INT_RANGE, "date": INT_RANGE}
 _INTEGER_ENDS = (INT_RANGE[1], 2**63 - 1)
+_DATE_BITS = 32
 
 
 def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> Match:
@@ -42,6 +47,87 @@ def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: S
         schema: for the types of source columns; fields it lacks say nothing.
     """
     return _verdict(predicate, partition_domains(spec, partition, schema))
+
+
+class PartitionVerdicts:
+    """What partition tuples of one spec say about a predicate, decided for many of them at once.
+
+    Conditions on identity partition columns are evaluated on the values themselves, so that `day % 7 = 3` is decided, too;
+    comparisons of columns with constants are decided on arrays of domains; others tuple by tuple.
+    """
+
+    def __init__(self, predicate: BoundPredicate, spec: PartitionSpec, schema: Schema) -> None:
+        self._predicate = predicate
+        self._spec = spec
+        self._schema = schema
+        self._known: dict[tuple[int, Any], Domain] = {}
+
+    def without_rows(self, partitions: Sequence[Sequence[Any]]) -> Mask:
+        """The partitions of whose rows none fulfils the predicate."""
+        never = np.zeros(len(partitions), np.bool_)
+        for conjunct in self._predicate.conjuncts:
+            left = np.flatnonzero(~never)
+            if not len(left):
+                break
+            tuples = [partitions[i] for i in left.tolist()]
+            found = self._by_values(conjunct, tuples)
+            if found is None:
+                found = self._by_domains(conjunct, tuples)
+            if found is None:
+                alone = BoundPredicate("", (conjunct,))
+                each = (match_partition(alone, self._spec, p, self._schema) is Match.NEVER for p in tuples)
+                found = np.fromiter(each, np.bool_, len(tuples))
+            never[left] = found
+        return never
+
+    def domains(self, partition: Sequence[Any]) -> dict[int, Domain]:
+        """See `partition_domains`; partitions of many days and few buckets share the domains of these."""
+        return partition_domains(self._spec, partition, self._schema, self._known)
+
+    def _by_values(self, conjunct: BoundExpr, partitions: Sequence[Sequence[Any]]) -> Mask | None:
+        """Evaluate a condition of identity partition columns alone; None if it has others, or a value is not of the type."""
+        wanted = leaf_ids(conjunct)
+        places = {f.source_id: i for i, f in enumerate(self._spec.fields) if f.transform == "identity"}
+        if not wanted or not wanted <= places.keys() or any(len(p) != len(self._spec.fields) for p in partitions):
+            return None
+        columns: dict[int, pa.Array] = {}
+        for field_id in wanted:
+            source = self._schema.field(field_id).type if field_id in self._schema else None
+            if not isinstance(source, PrimitiveType) or not _has_one_source(self._spec.fields[places[field_id]]):
+                return None
+            values = [partition_value(p[places[field_id]], source) for p in partitions]
+            try:
+                columns[field_id] = _array_of(values, source)
+            except (pa.ArrowException, ValueError, TypeError, ArithmeticError):
+                return None  # it is told, with the file, where the column is read
+        outcome = judge(conjunct, columns, len(partitions))
+        return ~outcome.passed if outcome.failed is None else ~(outcome.passed | outcome.failed)
+
+    def _by_domains(self, conjunct: BoundExpr, partitions: Sequence[Sequence[Any]]) -> Mask | None:
+        """Decide a comparison of columns with constants; None if it is something else, or values fit no column."""
+        if not takes_only_columns(conjunct):
+            return None
+        each = [self.domains(p) for p in partitions]
+
+        def facts(field_id: int, type_: Type) -> DomainColumn:
+            if not isinstance(type_, PrimitiveType):
+                raise NoColumnError(str(type_))
+            everything = unknown_column(type_, len(each))
+            known = [domains.get(field_id) for domains in each]
+            return narrow_by_partitions(everything, known, np.arange(len(each))) if any(known) else everything
+
+        try:
+            return ~np.broadcast_to(outcomes(conjunct, facts).true, len(each))
+        except NoColumnError:
+            return None
+
+
+def _array_of(values: list[Any], type_: PrimitiveType) -> pa.Array:
+    """Partition values as a column of the table; an ArrowException or the like if one is not of the type."""
+    kind = arrow_type(type_)
+    if pa.types.is_temporal(kind):  # numbers, whose size is that of the type
+        return pa.array(values, pa.int32() if kind.bit_width == _DATE_BITS else pa.int64()).view(kind)
+    return pa.array(values, kind)
 
 
 def match_manifest(
@@ -85,13 +171,26 @@ def match_file(
     return match_all(predicate, facts)
 
 
-def partition_domains(spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> dict[int, Domain]:
-    """What a partition tuple says about each source column, by field id."""
+def partition_domains(
+    spec: PartitionSpec, partition: Sequence[Any], schema: Schema, known: dict[tuple[int, Any], Domain] | None = None
+) -> dict[int, Domain]:
+    """What a partition tuple says about each source column, by field id.
+
+    Args:
+        spec: of the partition.
+        partition: one value per field of the spec, in canonical form.
+        schema: for the types of source columns; fields it lacks say nothing.
+        known: domains by place and value in other partitions of the spec, to which those of this one are added.
+    """
     if len(partition) != len(spec.fields):
         return {}
+    shared = {} if known is None else known
 
     def of_field(index: int, transform: Transform, source: Type) -> Domain:
-        return _of_value(transform, source, partition_value(partition[index], transform.result_type(source)))
+        key = index, partition[index]
+        if key not in shared:
+            shared[key] = _of_value(transform, source, partition_value(partition[index], transform.result_type(source)))
+        return shared[key]
 
     return _domains(spec, schema, of_field)
 

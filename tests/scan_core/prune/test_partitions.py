@@ -10,7 +10,7 @@ from scan_core.metadata.manifest_list import PartitionSummary
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
+from scan_core.prune.partitions import PartitionVerdicts, match_file, match_manifest, match_partition, partition_domains
 from scan_core.prune.verdicts import Match
 from tests.support.bound_bytes import encode_bound
 from tests.support.random_predicates import SCHEMA
@@ -64,6 +64,32 @@ def spec(*fields: tuple[str, str]) -> PartitionSpec:
 def test_partition_value_decides(sql: str, column: str, transform: str, value: Any, expected: str) -> None:
     found = match_partition(bind(sql, SCHEMA), spec((column, transform)), (value,), SCHEMA)
     assert found.name == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "fields", "partitions", "kept"),
+    [
+        ("i % 7 = 3", [("i", "identity")], [(v,) for v in range(-8, 20)], [(-4 + 7,), (10,), (17,)]),
+        (
+            "i % 2 = 1 or s = 'a'",
+            [("i", "identity"), ("s", "identity")],
+            [(2, "a"), (2, "b"), (3, "b")],
+            [(2, "a"), (3, "b")],
+        ),
+        ("dayofweek(dt) = 1", [("dt", "identity")], [(v,) for v in range(14)], [(3,), (10,)]),
+        ("10 / i > 4 and i < 5", [("i", "identity")], [(0,), (1,), (2,), (3,), (6,), (None,)], [(0,), (1,), (2,)]),
+        ("i + l = 3", [("i", "identity"), ("l", "bucket[4]")], [(1, 0), (2, 1), (None, 1)], [(1, 0), (2, 1)]),
+        ("coalesce(i, 7) = 7", [("i", "identity")], [(None,), (7,), (8,)], [(None,), (7,)]),
+        ("i = 34", [("i", "identity"), ("i", "bucket[16]")], [(34, 3), (34, 4), (35, 3), ()], [(34, 3), ()]),
+        ("i > 0", [("i", "identity")], [(2**40,), (1,), (-1,)], [(2**40,), (1,)]),
+        ("dec * 2 = 3", [("dec", "identity")], [(Decimal("1.50"),), (Decimal("2.50"),)], [(Decimal("1.50"),)]),
+    ],
+)
+def test_partitions_are_decided_together(
+    sql: str, fields: list[tuple[str, str]], partitions: list[tuple[Any, ...]], kept: list[tuple[Any, ...]]
+) -> None:
+    never = PartitionVerdicts(bind(sql, SCHEMA), spec(*fields), SCHEMA).without_rows(partitions)
+    assert [p for p, is_never in zip(partitions, never.tolist(), strict=True) if not is_never] == kept
 
 
 def test_bucket_excludes_every_other_bucket_and_no_value_of_its_own() -> None:

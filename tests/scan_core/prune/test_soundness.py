@@ -18,7 +18,7 @@ from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.model.transforms import normalise_value, parse_transform, partition_value
-from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
+from scan_core.prune.partitions import PartitionVerdicts, match_file, match_manifest, match_partition, partition_domains
 from scan_core.prune.verdicts import Match, combined, match_conjuncts
 from tests.support.bound_bytes import encode_bound
 from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
@@ -124,12 +124,16 @@ def check_partitions(table: pa.Table, condition: Sql, data: st.DataObject) -> No
         )
     rows, _ = passing(predicate, table)
     tuples = list(zip(*keys, strict=True))
-    for partition in dict.fromkeys(tuples):
+    distinct = list(dict.fromkeys(tuples))
+    together = PartitionVerdicts(predicate, spec, SCHEMA).without_rows(distinct)
+    for partition, is_never in zip(distinct, together.tolist(), strict=True):
         mask = np.array([t == partition for t in tuples])
         part, has_failed = passing(predicate, table.filter(pa.array(mask)))
         assert part.tolist() == rows[mask].tolist()
         verdict = match_partition(predicate, spec, partition, SCHEMA)
         assert_sound(verdict, part, has_failed=has_failed)
+        assert not (is_never and part.any())
+        assert is_never or verdict is not Match.NEVER
         statistics = {
             i: true_statistics(leaf_array(table.filter(pa.array(mask)), i), "exact") for i in (*_LEAVES, 11, 12)
         }
