@@ -271,7 +271,10 @@ def _zstandard_blocks(stream: io.BytesIO) -> Iterator[tuple[int, io.BytesIO]]:
 def _newest_metadata(table: Path) -> Path:
     def version(file: Path) -> tuple[int, float]:
         digits = re.match(r"v?(\d+)", file.name)
-        return int(digits[1]) if digits else -1, file.stat().st_mtime
+        try:
+            return int(digits[1]) if digits else -1, file.stat().st_mtime
+        except FileNotFoundError:  # expired since the listing
+            return -2, 0.0
 
     return max((table / "metadata").glob("*.metadata.json*"), key=version)
 

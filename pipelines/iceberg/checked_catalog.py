@@ -78,7 +78,7 @@ def _check_writable(config: Config) -> None:
     tables = [place for folder in folders for place in (folder, folder / "metadata", folder / "data")]
     catalog = [] if file is None else [file.parent, file]
     for place in (*catalog, *([] if warehouse is None else [warehouse]), *tables):
-        if place.exists() and not os.access(place, os.W_OK):
+        if not os.access(place, os.W_OK) and place.exists():  # in this order, as tables may be dropped meanwhile
             raise SourceError(
                 f"{place} is not writable for this user (uid {os.geteuid()}); nothing was read or written"
             )

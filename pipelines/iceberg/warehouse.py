@@ -53,7 +53,10 @@ def names_written(config: Config, warehouse: Path) -> Iterator[str]:
 
 
 def metadata_files(folder: Path) -> Iterator[MetadataFile]:
-    """Metadata files of a table, newest version first; files of the same version latest first."""
+    """Metadata files of a table, newest version first; files of the same version latest first.
+
+    Commits that lost a race and expiry delete files meanwhile: those are left out where their time would be needed.
+    """
     versions: dict[int, list[Path]] = defaultdict(list)
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in (folder / "metadata").iterdir():
@@ -62,8 +65,17 @@ def metadata_files(folder: Path) -> Iterator[MetadataFile]:
     for version in sorted(versions, reverse=True):
         paths = versions[version]
         if len(paths) > 1:  # commits that collided; opening every file would cost more than the listing
-            paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+            times = {path: time for path in paths if (time := _changed_at(path)) is not None}
+            paths = sorted(times, key=times.__getitem__, reverse=True)
         yield from (MetadataFile(path, version) for path in paths)
+
+
+def _changed_at(path: Path) -> int | None:
+    """When a file was changed last, in nanoseconds; None if it does not exist any more."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def refuse_unknown(warehouse: Path, unknown: Sequence[str]) -> None:

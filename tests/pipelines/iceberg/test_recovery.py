@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from checks.reference.expected_rows import live_rows
 from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.errors import CatalogMismatchError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.iceberg.recovery import recover
+from pipelines.iceberg.warehouse import metadata_files
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
 from pipelines.maintain.replay import resync
@@ -135,6 +137,17 @@ def test_a_commit_that_died_before_the_catalog_knew_of_it_stops_nothing(project:
     )
     project.ingest(5)
     assert project.rows() == [1, 3, 5]
+
+
+def test_a_metadata_file_that_disappears_while_the_warehouse_is_looked_at_stops_nothing(project: Project) -> None:
+    """As a commit that loses against another one removes its file. A link to nothing is listed, but not there."""
+    newest = metadata_of(project)[-1]
+    gone = newest.with_name(f"{newest.name[:5]}-gone.metadata.json")
+    gone.symlink_to(newest.with_name("gone"))
+    assert next(metadata_files(newest.parent.parent)).path == newest
+    project.ingest()
+    assert project.rows() == [1, 3]
+    assert live_rows(newest.parent.parent).num_rows == 2
 
 
 def test_a_table_that_was_only_created_is_no_loss(tmp_path: Path) -> None:
