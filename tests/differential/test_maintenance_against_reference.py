@@ -1,0 +1,205 @@
+"""Random tables of other writers under all maintenance, interrupted, overtaken and in any order: no snapshot changes its rows.
+
+The rows of every snapshot, branch and tag are those that the DuckDB reference read before anything was done.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import scan_core
+from checks.damage import verify_table
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
+from pipelines.config.tables import RetentionConfig
+from pipelines.errors import CommitConflictError, SourceError
+from pipelines.iceberg import storage
+from pipelines.iceberg.bitmap_indexes import CatalogTarget
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.conversion import convert
+from pipelines.iceberg.dead_row_index import index_dead_rows
+from pipelines.iceberg.loaded_table import upgrade
+from pipelines.maintain.compact import CompactSettings, Order, compact
+from pipelines.maintain.manifest_order import arrange_manifests
+from pipelines.maintain.orphans import orphans_of_all
+from pipelines.maintain.retention import expire_all
+from tests.differential.table_histories import History, draw_table
+from tests.pipelines.project import Project
+from tests.support.rendering import rendered
+
+quick = settings(
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+thorough = settings(quick, max_examples=700, derandomize=False, print_blob=True)
+NAME = "lake.t"
+POINTS = ["after-files", "after-manifests", "after-commit"]
+LINEAGE = ("_row_id", "_last_updated_sequence_number")
+
+
+class Interrupted(BaseException):
+    """A process that ends."""
+
+
+class Lake:
+    """A random table in a catalog, and what it must stay like."""
+
+    def __init__(self, folder: Path, draw: Callable[..., Any]) -> None:
+        self.draw = draw
+        history = draw_table(draw, folder / "t", most_steps=9)
+        _refer(history, draw)
+        project = Project(folder, {NAME: {"key": ["a"], "source_table": "t"}})
+        self.config = load(project.folder / "nevermore.yaml")
+        self.catalog = open_catalog(self.config)
+        self.catalog.create_namespace("lake")
+        self.catalog.register_table(NAME, str(history.table.metadata_path))
+        opened = scan_core.open_table(self.table)
+        self.damage = {str(found) for found in verify_table(opened, all_snapshots=True).damage}
+        self.refs = {name: _read(self.path, ref=name) for name in opened.metadata.refs if name != "main"}
+        self.seen = {number: _read(self.path, snapshot_id=number) for number in opened.metadata.snapshots}
+        self.rows = _read(self.path)
+        self.lineage = self._lineage()
+
+    @property
+    def table(self) -> Any:
+        return find_table(self.catalog, NAME)
+
+    @property
+    def path(self) -> str:
+        return str(self.table.metadata_location).removeprefix("file://")
+
+    def step(self) -> None:
+        """Something that may be interrupted, or during which something else happens."""
+        act, other = self.draw(st.sampled_from(ACTS)), self.draw(st.sampled_from([None, None, "interrupt", *ACTS]))
+        point, time = self.draw(st.sampled_from(POINTS)), self.draw(st.sampled_from([1, 1, 2]))
+        note(f"{act.__name__}, at {point} {time}: {getattr(other, '__name__', other)}")
+        with self._disturbed(other, point, time), suppress(SourceError, CommitConflictError):
+            act(self)
+        self.look()
+
+    @contextmanager
+    def _disturbed(self, other: Any, point: str, time: int) -> Iterator[None]:
+        left = [time]
+
+        def reached(place: str) -> None:
+            left[0] -= place == point
+            if place != point or left[0] or other is None:
+                return
+            if other == "interrupt":
+                raise Interrupted
+            with patch.object(storage, "reached", lambda _: None), suppress(SourceError, CommitConflictError):
+                other(self)
+
+        with suppress(Interrupted), patch.object(storage, "reached", reached):
+            yield
+
+    def convert(self) -> None:
+        convert(self.table)
+
+    def compact(self) -> None:
+        names = [f.name for f in self.table.schema().fields if f.field_type.is_primitive]
+        order = Order((self.draw(st.sampled_from(names)),)) if names and self.draw(st.booleans()) else Order()
+        size = self.draw(st.sampled_from([2**27, 2_000]))
+        wanted = CompactSettings(rewrite_all=self.draw(st.booleans()), order=order, target_file_bytes=size)
+        compact(self.table, wanted)
+
+    def arrange(self) -> None:
+        arrange_manifests(self.table)
+
+    def index(self) -> None:
+        index_dead_rows(CatalogTarget(self.table))
+
+    def expire(self) -> None:
+        kept = RetentionConfig(keep_snapshots=self.draw(st.integers(1, 3)), keep_for=0.001, orphan_age=0.001)
+        for done in (
+            *expire_all(self.catalog, self.config, [NAME], overrides=kept),
+            *orphans_of_all(self.catalog, self.config, [NAME], overrides=kept, delete=True),
+        ):
+            assert done.error is None, done.error
+
+    def raise_version(self) -> None:
+        if self.table.format_version == 2:
+            upgrade(self.table, 3)
+
+    def look(self) -> None:
+        """Compare whatever can be reached with what it was."""
+        opened, path = scan_core.open_table(self.table), self.path
+        for number, snapshot in opened.metadata.snapshots.items():
+            now = _read(path, snapshot_id=number)
+            parent = snapshot.parent_id
+            assert rendered(opened.scan().as_of_snapshot(number).to_table()) == now
+            assert self.seen.setdefault(number, now) == now, f"snapshot {number} has other rows now"
+            if snapshot.operation == "replace" and parent in opened.metadata.snapshots:
+                assert opened.scan().as_of_snapshot(number).changes(parent).count() == 0
+        for name, rows in self.refs.items():
+            assert _read(path, ref=name) == rows, f"branch or tag {name} has other rows now"
+        assert _read(path) == self.rows
+        assert rendered(opened.scan().to_table()) == self.rows
+        found = {str(one) for one in verify_table(opened, all_snapshots=True).damage}
+        assert found <= self.damage, found - self.damage
+        now = self._lineage()
+        assert None in self.lineage.values() or now == self.lineage, "rows have other ids"
+        self.lineage = now
+
+    def _lineage(self) -> dict[str, int | None]:
+        """The row id of each row that is unlike all others."""
+        scan = scan_core.open_table(self.table).scan()
+        rows = rendered(scan.select(*scan.schema.names, *LINEAGE).to_table())
+        split = [json.loads(row) for row in rows]
+        texts = [json.dumps([row[:-2], row[-1]]) for row in split]
+        return {text: row[-2] for text, row in zip(texts, split, strict=True) if texts.count(text) == 1}
+
+
+ACTS = [
+    Lake.convert,
+    Lake.convert,
+    Lake.compact,
+    Lake.compact,
+    Lake.arrange,
+    Lake.index,
+    Lake.expire,
+    Lake.raise_version,
+]
+
+
+def _refer(history: History, draw: Callable[..., Any]) -> None:
+    """Some branches, of which some have commits of their own, and tags."""
+    for number in range(draw(st.integers(0, 2))):
+        if history.table.snapshots:
+            chosen = draw(st.sampled_from([one["snapshot-id"] for one in history.table.snapshots]))
+            kind = draw(st.sampled_from(["branch", "tag"]))
+            history.table.ref(f"ref_{number}", chosen, kind)
+            if kind == "branch" and draw(st.booleans()):
+                history.table.commit(history._data_file(), branch=f"ref_{number}")
+
+
+def _read(path: str, **where: Any) -> list[str]:
+    return rendered(live_rows(path, **where))
+
+
+def check_lake(draw: Callable[..., Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder), draw)
+        for _ in range(draw(st.integers(2, 6))):
+            lake.step()
+
+
+@quick
+@given(st.data())
+def test_maintained_histories_equal_the_reference(data: st.DataObject) -> None:
+    check_lake(data.draw)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@thorough
+@given(st.data())
+def test_many_maintained_histories_equal_the_reference(data: st.DataObject) -> None:
+    check_lake(data.draw)
