@@ -5,6 +5,7 @@ A sample decides which columns get a dictionary. Rows come from `table_writer.py
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, log, log2
 from typing import Any
 from zlib import crc32
 
@@ -143,6 +144,12 @@ def bloom_filters(columns: Sequence[NestedField], num_rows: int) -> dict[str, di
     """Options for Bloom filters of those of these columns that can have one, in row groups of so many rows."""
     chosen = [c.name for c in columns if can_have_bloom_filter(c)]
     return {name: {"ndv": num_rows, "fpp": BLOOM_FILTER_ERRORS} for name in chosen} or None
+
+
+def bloom_filter_capacity(num_rows: int) -> int:
+    """Values for which a filter of so many rows errs no more often than wanted: sizes are powers of two, of at least 256 bits."""
+    bits_per_value = -8 / log(1 - BLOOM_FILTER_ERRORS ** (1 / 8))
+    return int(2 ** max(8, ceil(log2(max(num_rows, 1) * bits_per_value))) / bits_per_value)
 
 
 def can_have_bloom_filter(column: NestedField) -> bool:

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,7 @@ from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
 from pipelines.iceberg.parquet_output import (
     ParquetOutput,
     WriterOptions,
+    bloom_filter_capacity,
     bloom_filters,
     delta_encoding,
     dictionary_columns,
@@ -293,6 +294,8 @@ __all__ = [
 
 MAX_OPEN_FILES = 32
 """Maximum of partitions that a task writes at a time; beyond it, the least recently used file is finished."""
+CAPACITY_SLACK = 1.25
+"""Rows of a row group above what the Bloom filters of a file are made for, with which they err about three times as often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,12 +323,32 @@ class FileLayout:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A data file that is not finished."""
+    """A data file that is not finished. Its Bloom filters are large enough for row groups of `capacity` rows."""
 
     path: str
     partition: tuple[Any, ...]
     output: ParquetOutput
+    capacity: int
     nans: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Held:
+    """Rows of a partition that are collected for a row group."""
+
+    parts: list[PartitionedRows] = field(default_factory=list)
+    num_rows: int = 0
+    num_bytes: int = 0
+
+    def add(self, part: PartitionedRows) -> None:
+        """Collect more rows."""
+        self.parts.append(part)
+        self.num_rows += part.rows.num_rows
+        self.num_bytes += part.rows.nbytes
+
+    def together(self) -> PartitionedRows:
+        """All of them."""
+        return replace(self.parts[0], rows=pa.concat_tables(part.rows for part in self.parts))
 
 
 class RollingWriter:
@@ -348,6 +371,8 @@ class RollingWriter:
         self._prefix = prefix
         self._key_ids = frozenset(key_ids)
         self._open: dict[tuple[Any, ...], _OpenFile] = {}
+        self._held: dict[tuple[Any, ...], _Held] = {}
+        self._num_rows = self._num_bytes = 0
         self._paths: list[str] = []
         self.files: list[WrittenFile] = []
 
@@ -358,28 +383,43 @@ class RollingWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Finish the files, or remove them all if the task has failed."""
-        if kind is None:
+        if kind is not None:
+            self._remove()
+            return
+        try:
+            while self._held:
+                self._write_largest()
             for file in tuple(self._open.values()):
                 self._finish(file)
-            return
+        except BaseException:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
         for file in self._open.values():
             with suppress(OSError, pa.ArrowException):
                 file.output.abandon()
         self._target.storage.remove(self._paths)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
-        """Write rows; columns are found by name, missing ones are NULL.
+        """Write rows; columns are found by name, missing ones are NULL. Rows of a partition keep their order.
 
         Raises:
             SchemaConflictError: a value does not fit its column.
         """
-        for rows in self._groups(batches):
+        # Half a row group is divided by partition at a time, as what is held, the parts and their source are in memory together.
+        for rows in self._pieces(batches, self._layout.row_group_rows // 2, self._layout.row_group_bytes // 2):
             table = conform(rows, self._target.schema)
             for part in split_by_partition(table, self._target.schema, self._spec):
-                self._add(part)
+                self._held.setdefault(part.key, _Held()).add(part)
+                self._num_rows += part.rows.num_rows
+                self._num_bytes += part.rows.nbytes
+            while self._num_rows >= self._layout.row_group_rows or self._num_bytes >= self._layout.row_group_bytes:
+                self._write_largest()
 
-    def _groups(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Combine batches to row groups."""
+    @staticmethod
+    def _pieces(batches: Iterable[pa.RecordBatch | pa.Table], num_rows: int, num_bytes: int) -> Iterator[pa.Table]:
+        """Combine batches until they have so many rows or bytes."""
         held: list[pa.Table] = []
         held_bytes = held_rows = 0
         for batch in batches:
@@ -387,14 +427,23 @@ class RollingWriter:
             held.append(rows)
             held_bytes += rows.nbytes
             held_rows += rows.num_rows
-            if held_bytes >= self._layout.row_group_bytes or held_rows >= self._layout.row_group_rows:
+            if held_bytes >= num_bytes or held_rows >= num_rows:
                 yield pa.concat_tables(held)
                 held, held_bytes, held_rows = [], 0, 0
         if held_rows:
             yield pa.concat_tables(held)
 
-    def _add(self, part: PartitionedRows) -> None:
-        file = self._open.pop(part.key, None) or self._begin(part)
+    def _write_largest(self) -> None:
+        """Write the rows of the partition of which most are held, as few rows make small row groups."""
+        held = self._held.pop(max(self._held, key=lambda key: self._held[key].num_bytes))
+        self._num_rows -= held.num_rows
+        self._num_bytes -= held.num_bytes
+        part = held.together()
+        file = self._open.pop(part.key, None)
+        if file is not None and min(held.num_rows, self._layout.row_group_rows) > file.capacity:
+            self._finish(file)
+            file = None
+        file = file or self._begin(part)
         self._open[part.key] = file  # the most recently used last
         with writing(file.path):
             file.output.write(part.rows, self._layout.row_group_rows)
@@ -408,6 +457,7 @@ class RollingWriter:
         name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
         path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
         self._paths.append(path)
+        num_rows = min(part.rows.num_rows, self._layout.row_group_rows)
         with writing(path):
             output = ParquetOutput(
                 self._target.storage.open_output(path),
@@ -417,13 +467,19 @@ class RollingWriter:
                 max_rows_per_page=self._layout.page_rows,
                 bloom_filter_options=bloom_filters(
                     [self._target.schema.find(name) for name in self._layout.bloom_filters],
-                    min(part.rows.num_rows, self._layout.row_group_rows),
+                    num_rows,
                 ),
             )
-        return _OpenFile(path, part.values, output)
+        # The rows of the next ones vary a little, which a filter takes: more files would cost more than its errors.
+        capacity = (
+            int(CAPACITY_SLACK * bloom_filter_capacity(num_rows))
+            if self._layout.bloom_filters
+            else self._layout.row_group_rows
+        )
+        return _OpenFile(path, part.values, output, capacity)
 
     def _finish(self, file: _OpenFile) -> None:
-        del self._open[partition_key(file.partition)]
+        self._open.pop(partition_key(file.partition), None)
         with writing(file.path):
             footer, size = file.output.finish()
         self.files.append(

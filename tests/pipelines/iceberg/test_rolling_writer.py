@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from xxhash import xxh64_intdigest
 
 from pipelines.errors import PublishError
 from pipelines.iceberg.file_metrics import WrittenFile
@@ -15,6 +16,7 @@ from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
 from pipelines.publish.abandoned_runs import remove_leftovers
 from pipelines.publish.task import PublishTask, total_report
+from scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 
@@ -102,6 +104,34 @@ def test_partitions_have_files_of_their_own_and_few_are_open_at_a_time(tmp_path:
     assert len(files) > 50 > MAX_OPEN_FILES
     assert sum(file.record_count for file in files) == 10_000
     assert {file.spec_id for file in files} == {3}
+
+
+@pytest.mark.parametrize("shares", [(0.99, 0.01), (0.01, 0.99), (0.01, 0.3, 0.02, 0.9), (0.5, 0.5)])
+def test_bloom_filters_are_as_large_as_the_rows_of_a_partition_need_however_they_come(
+    shares: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Of every 20,000 rows some part is of one of two partitions."""
+    spec = PartitionSpec(3, (PartitionField(1000, 3, "s", "identity"),))
+    absent = np.array([xxh64_intdigest(n.to_bytes(8, "little")) for n in range(10**6, 10**6 + 20_000)], np.uint64)
+    with RollingWriter(target(tmp_path), spec, layout(bloom_filters=("id",), row_group_rows=20_000), "run") as writer:
+        for number, share in enumerate(shares):
+            ids = np.arange(number * 20_000, (number + 1) * 20_000)
+            names = pa.array(["a"] * round(share * 20_000) + ["b"] * round((1 - share) * 20_000))
+            writer.write([pa.table({"id": ids, "x": ids / 7, "s": names})])
+    assert sum(file.record_count for file in writer.files) == 20_000 * len(shares)
+    stored = wanted = 0
+    for file in writer.files:
+        content, footer = Path(file.path).read_bytes(), pq.read_metadata(file.path)
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            found = parse_bloom_filter(content[group.column(0).bloom_filter_offset :])
+            assert found is not None
+            places, bits = block_bits(absent, len(found.blocks))
+            assert ((found.blocks[places] & bits) == bits).all(axis=1).mean() < 0.01
+            stored += found.blocks.nbytes
+            wanted += group.num_rows * 4
+    assert stored < 2 * wanted
+    assert len(writer.files) <= 2 + len(shares)
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
