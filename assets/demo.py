@@ -239,9 +239,9 @@ def run_demo(
     if first_day is None:
         first_day = datetime.now(UTC).date() - timedelta(days=DAYS - 1)
     config_path = write_demo_config(folder, first_day).resolve()
+    config = load(config_path)
     os.environ["DAGSTER_HOME"] = str(dagster_home(folder))
     os.environ["NEVERMORE_CONFIG"] = str(config_path)
-    config = load(config_path)
     from assets.definitions import project_definitions
 
     jobs = project_definitions(config)

@@ -491,9 +491,33 @@ run_retries:
 """
 
 
+SPECIAL_IN_LOCATION = re.compile(r"[#?]")
+"""PyIceberg takes what follows for a fragment or a query, and writes to the place before it."""
+SPECIAL_IN_SQLITE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+"""SQLAlchemy takes what follows for options, or decodes it, and opens another file."""
+
+
+def refuse_special(special: re.Pattern[str], place: str, key: str) -> None:
+    """Refuse a folder or file that libraries would take for another one.
+
+    Raises:
+        ConfigError: `special` is in `place`, to which `key` leads.
+    """
+    if odd := special.search(place):
+        raise ConfigError(
+            f"{key}: {odd[0]} in {place} has another meaning in an address, so files would be written elsewhere; use a "
+            "folder without it"
+        )
+
+
 def dagster_home(project: Path) -> Path:
-    """The project's DAGSTER_HOME; created with our settings unless it exists."""
+    """The project's DAGSTER_HOME; created with our settings unless it exists.
+
+    Raises:
+        ConfigError: Dagster's files cannot be in this folder.
+    """
     home = (project / ".dagster").resolve()
+    refuse_special(SPECIAL_IN_SQLITE, str(home), "DAGSTER_HOME")
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"
     if not settings.exists():

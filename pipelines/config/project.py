@@ -4,6 +4,7 @@ Contains the sections for the catalog, mirrors, published tables and Spark. Ever
 unknown key, the nearest valid one. YAML is read in `document.py`.
 """
 
+import glob
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -23,7 +24,14 @@ from pipelines.config.checks import (
     QuarantineConfig,
     VolumeConfig,
 )
-from pipelines.config.document import ConfigDocument, config_messages, unknown_key
+from pipelines.config.document import (
+    SPECIAL_IN_LOCATION,
+    SPECIAL_IN_SQLITE,
+    ConfigDocument,
+    config_messages,
+    refuse_special,
+    unknown_key,
+)
 from pipelines.config.published import PublishedConfig, PublishedOptions
 from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
 from pipelines.config.tables import (
@@ -207,8 +215,8 @@ class CatalogConfig(BaseModel):
         """PyIceberg would write to another place, or to none."""
         if value is None or "://" not in value:
             return value
-        if odd := next((c for c in "#?" if c in value), None):
-            raise ValueError(f"{odd} has another meaning in an address; name a folder of the warehouse without it")
+        if odd := SPECIAL_IN_LOCATION.search(value):
+            raise ValueError(f"{odd[0]} has another meaning in an address; name a folder of the warehouse without it")
         container, at, host = urlsplit(value).netloc.partition("@")
         if at and "py-io-impl" in with_file_io(value, {}):
             short = value.replace(f"{container}{at}{host}", container, 1)
@@ -471,9 +479,10 @@ def _resolved(config: Config) -> Config:
     warehouse = catalog.warehouse if catalog.warehouse is not None else "warehouse" if catalog.type == "sql" else None
     uri = catalog.uri
     if catalog.type == "sql":
-        uri = _resolved_sqlite(uri or "sqlite:///warehouse/catalog.db", folder)
+        uri = _resolved_sqlite(uri or "sqlite:///warehouse/catalog.db", config)
     if warehouse is not None and catalog.type in {"sql", "in-memory"} and "://" not in warehouse:
         warehouse = f"file://{_absolute(warehouse, folder)}"
+        refuse_special(SPECIAL_IN_LOCATION, warehouse, f"{config.path}: catalog.warehouse")
     tables = {
         name: table.model_copy(
             update={
@@ -506,7 +515,8 @@ def _resolved(config: Config) -> Config:
 
 def _resolved_source(source: Source, folder: Path) -> Source:
     if isinstance(source, FilesSource):
-        return source.model_copy(update={"path": tuple(_absolute(p, folder) for p in source.path)})
+        literal = Path(glob.escape(str(folder)))  # wildcards are those of the config, not of folders around it
+        return source.model_copy(update={"path": tuple(_absolute(p, literal) for p in source.path)})
     return source
 
 
@@ -516,9 +526,11 @@ def _absolute(path: str, folder: Path) -> str:
     return os.path.normpath(folder / Path(path).expanduser())
 
 
-def _resolved_sqlite(uri: str, folder: Path) -> str:
+def _resolved_sqlite(uri: str, config: Config) -> str:
     prefix = "sqlite:///"
     rest = uri.removeprefix(prefix)
     if not uri.startswith(prefix) or rest.startswith((":memory:", "/")) or not rest:
         return uri
-    return f"{prefix}{_absolute(rest, folder)}"
+    file = _absolute(rest, config.folder)
+    refuse_special(SPECIAL_IN_SQLITE, file, f"{config.path}: catalog.uri")
+    return f"{prefix}{file}"

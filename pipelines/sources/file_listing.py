@@ -98,6 +98,8 @@ def environment_files() -> RemoteFiles:
 # ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH207 - pathlib objects double the time of listing 100,000 files
 
 
+_LITERAL = re.compile(r"\[([*?\[])\]")
+"""A wildcard character that stands for itself, as `glob.escape` writes it."""
 _WILDCARD = re.compile(r"[*?\[]")
 _UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")
 """Prefixes and suffixes of files that are still being written or are not data (`_SUCCESS`, checksums); wildcards
@@ -207,19 +209,28 @@ def _common_folder(patterns: Sequence[str]) -> str:
 
 
 def _fixed_folder(pattern: str) -> str:
-    match = _WILDCARD.search(pattern)
-    fixed = pattern[: match.start()] if match else pattern
+    match = _first_wildcard(pattern)
+    fixed = _literal(pattern[: match.start()] if match else pattern)
     return fixed.rsplit("/", 1)[0] if "/" in fixed else "."
 
 
+def _first_wildcard(pattern: str) -> re.Match[str] | None:
+    return _WILDCARD.search(_LITERAL.sub("...", pattern))
+
+
+def _literal(pattern: str) -> str:
+    """The path that a pattern without wildcards names."""
+    return _LITERAL.sub(r"\1", pattern)
+
+
 def _list_local(pattern: str, base: str) -> list[ListedFile]:
-    if os.path.isdir(pattern):
+    if os.path.isdir(_literal(pattern)):
         pattern = os.path.join(pattern, "*")
     if "**" in pattern:
         _refuse_loops(_fixed_folder(pattern))
     paths = glob.glob(pattern, recursive=True)
-    if not paths and not _WILDCARD.search(pattern):
-        raise SourceError(f"no file {pattern}")
+    if not paths and not _first_wildcard(pattern):
+        raise SourceError(f"no file {_literal(pattern)}")
     if not paths and not os.path.isdir(_fixed_folder(pattern)):
         raise SourceError(f"no folder {_fixed_folder(pattern)}, so nothing matches {pattern}")
     files = []
@@ -289,7 +300,7 @@ def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list
     from pyarrow.fs import FileSelector
 
     chosen = filesystem or environment_files()
-    if not _WILDCARD.search(pattern) and isinstance(chosen, RemoteFiles) and chosen.is_folder(pattern):
+    if not _first_wildcard(pattern) and isinstance(chosen, RemoteFiles) and chosen.is_folder(pattern):
         base, pattern = pattern.rstrip("/"), f"{pattern.rstrip('/')}/*"
     folder = _fixed_folder(pattern)
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.document import config_template
+from pipelines.config.document import config_template, dagster_home
 from pipelines.config.project import change_log_name, load, parse, quarantine_name
 from pipelines.config.tables import partition_field
 from pipelines.errors import ConfigError
@@ -335,3 +335,29 @@ def test_master_of_the_command_line_that_is_none_is_refused() -> None:
 def test_schedules_are_cron_expressions(cron: str) -> None:
     text = f"{MINIMAL}published: {{shop.d: {{sql: s, partition: day, schedule: '{cron}'}}}}\n"
     assert parse(text).published["shop.d"].schedule == cron
+
+
+@pytest.mark.parametrize(
+    ("name", "catalog", "said"),
+    [
+        ("a#b", "", "catalog.warehouse: # in"),
+        ("a?b", "", "catalog.uri: ? in"),
+        ("a%20b", "", "catalog.uri: %20 in"),
+        ("plain", "{warehouse: 'a#b'}", "catalog.warehouse: # in"),
+        ("plain", "{warehouse: 'a?b'}", "catalog.warehouse: ? in"),
+        ("plain", "{uri: 'sqlite:///a%20b/catalog.db'}", "catalog.uri: %20 in"),
+    ],
+)
+def test_folders_that_libraries_take_for_other_folders_are_refused(
+    tmp_path: Path, name: str, catalog: str, said: str
+) -> None:
+    text = MINIMAL + (f"catalog: {catalog}\n" if catalog else "")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse(text, tmp_path / name / "nevermore.yaml")
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b"])
+def test_folders_that_dagster_takes_for_other_folders_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="DAGSTER_HOME"):
+        dagster_home(tmp_path / name)
+    assert not (tmp_path / name).exists()

@@ -9,11 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from pipelines.config.project import load
+from pipelines.config.sources import FilesSource
 from pipelines.decode.schema_registry import SchemaFolder, SchemaKind
 from pipelines.errors import ConfigError, SourceError
-from pipelines.sources.file_listing import ListedFile, open_file
+from pipelines.sources.file_listing import ListedFile, list_files, open_file
 from pipelines.sources.file_options import FileOptions
+from tests.pipelines.project import Project, event, product
 from tests.pipelines.sources.folder_reader import Reader, lines
 from tests.support.bombs import write_avro
 
@@ -132,3 +136,31 @@ def test_compressed_files_of_columns_are_read_within_the_limit(tmp_path: Path, k
     reader.write(f"2.{kind}.gz", gzip.compress(bytes(options.max_event_bytes + 1), 1))
     with pytest.raises(SourceError, match=rf"2\.{kind}\.gz: .*decompressed, the file has more than \d+ bytes"):
         reader.run(batch_bytes=options.batch_bytes)
+
+
+@pytest.mark.parametrize("pattern", ["landing/*.jsonl", "landing/**/*.jsonl", "landing", "landing/1.jsonl"])
+@pytest.mark.parametrize("name", ["a[1]", "a*", "[!b]", "{a,b}", "a b", "ü", "a'\"b", "$a&b;c", "a\\b", "a%b", "a:b"])
+def test_names_of_folders_around_a_project_are_no_wildcards(tmp_path: Path, name: str, pattern: str) -> None:
+    for number, folder in enumerate([name, "a1", "a2", "b"]):
+        (tmp_path / folder).mkdir()
+        project = Project(tmp_path / folder)
+        project.land("1.jsonl", [event("c", product(number))])
+    chosen = tmp_path / name
+    config = yaml.safe_load((chosen / "nevermore.yaml").read_text())
+    config["tables"]["shop.products"]["source"]["path"] = pattern
+    (chosen / "nevermore.yaml").write_text(yaml.safe_dump(config))
+    loaded = load(chosen / "nevermore.yaml")
+    (source,) = (table.source for table in loaded.tables.values())
+    assert isinstance(source, FilesSource)
+    (found,) = list_files(source.path)
+    assert found.path == str(chosen / "landing" / "1.jsonl")
+    assert found.name == ("landing/1.jsonl" if pattern == "landing" else "1.jsonl")
+
+
+def test_a_project_in_a_folder_with_wildcards_in_its_name_reads_its_own_events(tmp_path: Path) -> None:
+    for number, folder in enumerate(["a*[1]{b}", "a1[1]{b}"]):
+        (tmp_path / folder).mkdir()
+        project = Project(tmp_path / folder)
+        project.land("1.jsonl", [event("c", product(number))])
+        assert project.run().exit_code == 0
+        assert [row["id"] for row in project.rows()] == [number]
