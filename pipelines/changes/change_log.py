@@ -6,7 +6,7 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -75,11 +75,11 @@ def read_by_place(table: "CatalogTable | None", after: str, limit_bytes: int) ->
         step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1))
 
 
-def last_truncate(table: "CatalogTable | None") -> int:
-    """The ordinal of the last truncate, 0 if there is none: changes before it have no effect."""
+def last_truncate(table: "CatalogTable | None", end: int) -> int:
+    """The ordinal of the last truncate up to an ordinal, 0 if there is none: changes before it have no effect."""
     if table is None:
         return 0
-    found = open_current(table).scan().select(ORDINAL).where("op = 't'").to_table()
+    found = open_current(table).scan().select(ORDINAL).where(f"op = 't' and {ORDINAL} <= {end}").to_table()
     return int(pc.max(found.column(ORDINAL)).as_py() or 0)
 
 
@@ -93,22 +93,31 @@ def last_offsets(table: "CatalogTable | None", files: Sequence[str]) -> dict[str
     return dict(zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True))
 
 
-def atomic_runs(table: "CatalogTable | None", after: int) -> list[tuple[int, int]]:
-    """(first, last ordinal) of each atomic append after an ordinal, as far as snapshots state it, in order."""
+def atomic_runs(
+    table: "CatalogTable | None", after: int, *, whole_reloads: bool = True
+) -> list[tuple[int, int]]:
+    """(first, last ordinal) of each atomic append after an ordinal, as far as snapshots state it, in order.
+
+    With `whole_reloads`, also of each load that takes the place of all earlier rows; it contains its appends.
+    """
     found: list[tuple[int, int]] = []
     newer: tuple[int, bool] | None = None
     for snapshot in () if table is None else positions.ancestors(table):
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         if (ordinal := properties.get(positions.LAST_ORDINAL)) is None:
             continue
+        if whole_reloads and (reloaded := properties.get(positions.RELOADED)) is not None and int(ordinal) > after:
+            first, last = map(int, reloaded.split())
+            found.append((first, last))
         if newer is not None and newer[1] and newer[0] > int(ordinal):
             found.append((int(ordinal) + 1, newer[0]))
         newer = int(ordinal), positions.ATOMIC in properties
         if newer[0] <= after:
-            return found[::-1]
-    if newer is not None and newer[1]:
-        found.append((1, newer[0]))
-    return found[::-1]
+            break
+    else:
+        if newer is not None and newer[1]:
+            found.append((1, newer[0]))
+    return sorted(found, key=lambda run: (run[0], -run[1]))
 
 
 def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -152,6 +161,8 @@ def key_of(changes: Changes) -> tuple[str, ...]:
     return () if first is None else tuple(f.name for f in first.schema.field("key").type)
 
 
+Reload = Literal["begins", "ends"]
+"""Where a load that takes the place of all earlier rows begins and ends. Mirrors apply it as a whole."""
 LOADED = "nevermore.loaded"
 """Table property of a log that contains a full load: the feed may deliver the same rows again, as inserts."""
 
@@ -296,6 +307,7 @@ class ChangeLog(LogState):
         key_may_grow: bool = False,
         is_atomic: bool = False,
         order_by: str | None = None,
+        reload: Reload | None = None,
     ) -> Appended:
         """Commit changes together with the position after them; without changes, only the position.
 
@@ -306,6 +318,8 @@ class ChangeLog(LogState):
             is_atomic: whether they end with a transaction of the source, so that the mirror must never show a part of
                 them.
             order_by: the columns by which they are ordered, if not by position in the source.
+            reload: whether a load that takes the place of all earlier rows begins with these changes, or ends with them;
+                one that begins while another is not complete continues it.
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
@@ -322,16 +336,22 @@ class ChangeLog(LogState):
         self.create()
         more = {positions.ATOMIC: "true"} if is_atomic else {}
         more |= {} if order_by is None else {positions.ORDER_BY: order_by}
-        return retry_conflicts(lambda: self._attempt(changes, position, before, more))
+        return retry_conflicts(lambda: self._attempt(changes, position, before, more, reload))
 
     def _attempt(
-        self, changes: Changes | RemoteChanges | None, position: str, before: str | None, more: Mapping[str, str]
+        self,
+        changes: Changes | RemoteChanges | None,
+        position: str,
+        before: str | None,
+        more: Mapping[str, str],
+        reload: Reload | None,
     ) -> Appended:
         table = self._moved_table(before)
         delta = RowDelta(table, self._options)
         files: list[WrittenFile] = []
         first = last = self.last_ordinal
         order = self.order_reached
+        known = self.reload_from
         try:
             if isinstance(changes, RemoteChanges):
                 self._evolve(delta, changes.schema.insert(0, pa.field(ORDINAL, pa.int64())))
@@ -345,8 +365,14 @@ class ChangeLog(LogState):
                 order = max(filter(None, (order, place)), default=None)
             if order is not None:
                 more = {**more, positions.ORDER_REACHED: order}
+            if reload == "begins":
+                self.reload_from = known or first + 1
+            elif reload == "ends" and known:
+                self.reload_from = 0
+                more = {**more, positions.RELOADED: f"{known} {last}"}
             committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
         except PipelineError:
+            self.reload_from = known
             delta.discard(files)
             raise
         self.position, self.last_ordinal, self.order_reached = position, last, order
@@ -394,7 +420,8 @@ class ChangeLog(LogState):
 
     def _properties(self, position: str, last: int, delta: RowDelta) -> dict[str, str]:
         carried = positions.position_properties(position, metadata_location(self.stored), delta.storage)
-        return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties}
+        reload = {} if self.reload_from is None else {positions.RELOAD: str(self.reload_from)}
+        return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties, **reload}
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
         last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
@@ -429,13 +456,13 @@ class ChangeLog(LogState):
         earlier = open_current(self.table).scan().where(f"{ORDINAL} <= {after}").count() if after else 0
         return self.base.num_changes - int(earlier) + end - self.base.ordinal
 
-    def end_of_batch(self, after: int, max_rows: int) -> int:
+    def end_of_batch(self, after: int, max_rows: int, *, whole_reloads: bool = True) -> int:
         """The last ordinal of a mirror's next batch: at most `max_rows` changes, and only whole atomic appends.
 
-        The base of a log is one batch.
+        The base of a log is one batch, and so is a load that takes the place of all rows, with `whole_reloads`.
         """
-        end = self.base.ordinal if after < self.base.ordinal else min(after + max_rows, self.last_ordinal)
-        for first, last in atomic_runs(self.table, after):
+        end = self.base.ordinal if after < self.base.ordinal else min(after + max_rows, self.ready_ordinal)
+        for first, last in atomic_runs(self.table, after, whole_reloads=whole_reloads):
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last
         return end

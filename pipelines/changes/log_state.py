@@ -58,6 +58,8 @@ class LogState:
     def _read_state(self) -> None:
         self.position: str | None = None
         self.last_ordinal = 0
+        self.reload_from: int | None = None
+        """First ordinal of a load that is not complete; 0 if the last one is, None without any."""
         self.base = LogBase()
         self.order_by = self.order_reached = None
         if self.table is None:
@@ -76,6 +78,8 @@ class LogState:
             )
         self.last_ordinal = int(ordinal or 0)
         self.base = LogBase.of(self.table)
+        reload = positions.newest_property(self.table, positions.RELOAD)
+        self.reload_from = None if reload is None else int(reload)
         if ORDER in current_schema(self.table).names:
             self.order_by = positions.newest_property(self.table, positions.ORDER_BY)
             self.order_reached = positions.newest_property(self.table, positions.ORDER_REACHED)
@@ -84,6 +88,16 @@ class LogState:
     def snapshot_id(self) -> int | None:
         """The log's current snapshot."""
         return None if self.table is None else self.table.metadata.current_snapshot_id
+
+    @property
+    def is_reloading(self) -> bool:
+        """Whether rows that take the place of all earlier ones are not logged completely."""
+        return bool(self.reload_from)
+
+    @property
+    def ready_ordinal(self) -> int:
+        """The last change that a mirror may have: those of a load that is not complete wait for its end."""
+        return self.reload_from - 1 if self.reload_from else self.last_ordinal
 
     @property
     def schema(self) -> Schema | None:

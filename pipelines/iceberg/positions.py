@@ -29,6 +29,11 @@ ORDER_BY = "nevermore.order-by"
 LOG_BASE = "nevermore.log-base"
 """Key of a change log that does not hold every change any more: `ORDINAL COUNT`. Up to the ordinal it holds this number of
 changes, which lead to the same rows; it holds all later ones."""
+RELOAD = "nevermore.reload"
+"""Key of a change log: the first ordinal of a load that takes the place of all earlier rows and is not complete; 0 if it is.
+Mirrors wait for its end."""
+RELOADED = "nevermore.reloaded"
+"""Key of the snapshot of a change log that ended such a load: `FIRST LAST`, the ordinals that mirrors apply as a whole."""
 ERASED = "nevermore.erased"
 """Key of any table: the snapshot lacks rows that older ones have, and these must not stay."""
 POSITION_PROPERTIES = (
@@ -40,6 +45,7 @@ POSITION_PROPERTIES = (
     ORDER_REACHED,
     ORDER_BY,
     LOG_BASE,
+    RELOAD,
 )
 """Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
 _PLACES = frozenset({POSITION, POSITION_FILE})

@@ -143,6 +143,9 @@ class FeedRun:
             stopped = error
         try:
             self.finish(reading.feed, reading.running, stopped)
+            if stopped is None and not self.stopping():
+                reloaded = [t for t in reading.running if t.is_reloading and t.report.error is None]
+                self.survivors(reloaded, TableIngest.end_reload)
         finally:
             for table in (*tables, *reading.running):
                 table.close()
@@ -301,6 +304,7 @@ class Reading:
         (self.running if self.position is None else self.late).extend(tables)
 
 
+KEPT = ". The table was to be loaded again: its mirror keeps the rows that it had, and the next ingest goes on with the load"
 MAX_LOADS = 3
 """How often a run loads a table that is truncated while it is loaded; the next run loads it again."""
 
@@ -332,6 +336,8 @@ class LiveRound:
         for table in self._started:
             if stopped is not None and table.report.error is None:
                 _fail(table.report, stopped)
+            if table.report.error is not None and table.is_reloading:
+                table.report.error += KEPT
         has_failed = any(table.report.error is not None for table in self._started)
         try:
             if stopped is None:
@@ -396,9 +402,8 @@ class LiveRound:
 
     def _loads(self, reading: "Reading", table: TableIngest) -> bool:
         """Load what existed before the stream; whether the table can go on to the stream."""
-        if self._live.is_loaded(table.position):
-            return True
-        return _survives(table, self._load, reading, table)
+        is_loaded = self._live.is_loaded(table.position) or _survives(table, self._load, reading, table)
+        return is_loaded and _survives(table, table.end_reload)
 
     def _load(self, reading: "Reading", table: TableIngest) -> None:
         feed, source = reading.feed, reading.decided.claims[table.name]

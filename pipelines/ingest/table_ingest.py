@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipelines.changes.change_log import Appended, ChangeLog, RemoteChanges, last_offsets
+from pipelines.changes.change_log import Appended, ChangeLog, Reload, RemoteChanges, last_offsets
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import with_later_changes
 from pipelines.changes.log_state import order_text
@@ -148,6 +148,7 @@ class TableIngest(TableState):
         self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
+        self._reload: Reload | None = None
         self._reached: str | None = None
         self._end = BatchEnd.ANYWHERE
         self._adopted_types: dict[str, pa.DataType] = {}
@@ -237,11 +238,24 @@ class TableIngest(TableState):
     def remove_all(self, position: str) -> None:
         """Log a removal of all rows, and go on at another position of the source. What was not committed is dropped.
 
+        The mirror keeps its rows until `end_reload`.
+
         Raises:
             PipelineError: the removal cannot be committed.
         """
         given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
-        self._go_on([given], position)
+        self._go_on([given], position, "begins")
+
+    def end_reload(self) -> None:
+        """Log that all rows are logged that take the place of removed ones, and let the mirror take them, in one snapshot.
+
+        Raises:
+            PipelineError: it cannot be committed.
+        """
+        self.flush()
+        if self.position is not None and self.is_reloading:
+            self._log.append(None, self.position, reload="ends")
+            self._catch_up(None)
 
     def move(self, position: str) -> None:
         """Log that the table goes on at another position, up to which it has all changes. What was not committed is dropped.
@@ -249,16 +263,20 @@ class TableIngest(TableState):
         Raises:
             PipelineError: it cannot be committed.
         """
-        self._go_on([], position)
+        self._go_on([], position, None)
 
-    def _go_on(self, changes: list[dict[str, Any]], position: str) -> None:
+    def _go_on(self, changes: list[dict[str, Any]], position: str, reload: Reload | None) -> None:
         self._pending.clear()
         self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
         key = self.key or self.known_key
         row_type = pa.struct([pa.field(name, kind) for name, kind in self.known_types.items()])
         table = pa.Table.from_pylist(changes, change_schema(row_type, key))
         self.add(ChangeBatch(table, row_type, key), Rejected.none(), position, BatchEnd.TRANSACTION)
-        self.flush()
+        self._reload = reload
+        try:
+            self.flush()
+        finally:
+            self._reload = None
 
     @property
     def _is_within_transaction(self) -> bool:
@@ -396,6 +414,7 @@ class TableIngest(TableState):
             key_may_grow=self.config.identity == "full",
             is_atomic=self._end is BatchEnd.TRANSACTION,
             order_by=order_text(self.config),
+            reload=self._reload,
         )
         self._rejected, self._reached = [], None
         self.report.add_appended(appended, counts)

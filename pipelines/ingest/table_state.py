@@ -49,6 +49,11 @@ class TableState:
         return self._state.last_ordinal
 
     @property
+    def is_reloading(self) -> bool:
+        """Whether rows that take the place of all earlier ones are not logged completely, so that the mirror waits for them."""
+        return self._state.is_reloading
+
+    @property
     def source_table(self) -> str | None:
         """The table of the feed for which a pattern of the config created this one."""
         return self._state.property(SOURCE_TABLE)
@@ -85,7 +90,7 @@ class TableState:
         applied = applied_ordinal(self.name, mirror)
         self._state.check_reached(self.name, applied)
         is_converted = self.config.deletes != "converted" or mirror is None or waiting_since(mirror) is None
-        if self.position is None or applied != self.last_ordinal or not is_converted:
+        if self.position is None or applied != self._state.ready_ordinal or not is_converted:
             return False
         self.report.log_snapshot_id = self._state.snapshot_id
         self.report.position = self.position

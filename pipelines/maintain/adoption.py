@@ -75,7 +75,7 @@ def adopt(
     _check_partitioning(table, name, settings)
     num_rows = _check_rows(table, name, key)
     log = ChangeLog(catalog, change_log_name(name))
-    ordinal = log.last_ordinal if skip_log else 0
+    ordinal = log.ready_ordinal if skip_log else 0
     if settings.identity == "full" and log.last_ordinal > ordinal:
         raise SourceError(
             f"{name} has no key, so a change that its rows hold already would count once more: {log.name} has "

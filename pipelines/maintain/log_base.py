@@ -275,7 +275,7 @@ def _kept_deletes(log: ChangeLog, mirror: "CatalogTable | None", quarantine: "Ca
         return ORDER_BY
     if mirror is not None and ADOPTED in mirror.metadata.properties:
         properties = mirror.metadata.properties
-        if properties.get(ADOPTED_SNAPSHOT) != "" and last_truncate(log.stored) <= int(
+        if properties.get(ADOPTED_SNAPSHOT) != "" and last_truncate(log.stored, log.ready_ordinal) <= int(
             properties.get(ADOPTED_ORDINAL, 0)
         ):
             return ADOPTED

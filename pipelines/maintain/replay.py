@@ -227,7 +227,7 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
         _drop(catalog, staging)
     rebuilt = find_table(catalog, name)
     indexes = None if rebuilt is None else keep_mirror_indexes(rebuilt, table_config)
-    return Resynced(name, log.last_ordinal, num_rows, snapshot_id, rejects.count, indexes)
+    return Resynced(name, log.ready_ordinal, num_rows, snapshot_id, rejects.count, indexes)
 
 
 def resync_from(
@@ -254,6 +254,11 @@ def resync_from(
     log = ChangeLog(catalog, change_log_name(name))
     if log.position is None:
         raise SourceError(f"{name} has no change log yet: ingest first, because the load has no position in its feed")
+    if log.is_reloading:
+        raise SourceError(
+            f"{name} is being loaded again from its source, and that load is not complete: it would go on after this one and "
+            f"mix the rows of both. Complete it first: nevermore ingest {name}"
+        )
     table = TableIngest(catalog, name, settings, TableReport(name))
     table.start()
     batches = snapshot_batches(table, config, paths, kind)
@@ -356,7 +361,7 @@ def _swap_rows(
         for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
-    properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.last_ordinal)}
+    properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.ready_ordinal)}
     try:
         committed = delta.commit(files, properties, remove=everything, operation="overwrite")
     except CommitConflictError:
@@ -367,7 +372,7 @@ def _swap_rows(
 
 def _start(log: ChangeLog, config: TableConfig) -> int:
     """The ordinal up to which changes have no effect: before the last truncate, unless it keeps flagged rows."""
-    return 0 if config.soft_delete else max(0, last_truncate(log.table) - 1)
+    return 0 if config.soft_delete else max(0, last_truncate(log.table, log.ready_ordinal) - 1)
 
 
 def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
@@ -381,7 +386,7 @@ def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
     properties = mirror.metadata.properties
     if ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == "":
         return
-    if last_truncate(log.table) <= int(properties.get(ADOPTED_ORDINAL, 0)):
+    if last_truncate(log.table, log.ready_ordinal) <= int(properties.get(ADOPTED_ORDINAL, 0)):
         name = ".".join(mirror.name())
         raise AdoptedRowsError(
             f"{name} was adopted with rows that {log.name} does not have, so rebuilding it from the log alone would lose them; take "

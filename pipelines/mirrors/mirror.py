@@ -367,20 +367,22 @@ class Mirror:
             reject: keeps changes that cannot be applied; called before the commit without them.
             start: ordinal up to which changes have no effect, for a mirror that is being rebuilt.
         """
-        done = max(self.applied_ordinal, start)
+        done, end_of_log = max(self.applied_ordinal, start), log.ready_ordinal
+        has_rows = self.table is not None
         log.check_reached(self.name, self.applied_ordinal)
-        if appended is not None and isinstance(appended.changes, RemoteChanges) and appended.first == done + 1:
+        if appended is not None and isinstance(appended.changes, RemoteChanges) and done + 1 == appended.first <= end_of_log:
             given = appended.changes
             reason = _why_local(self.table, given, self.key, self.config)
             if reason is None:
-                done = log.last_ordinal
+                done = end_of_log
                 if self.table is not None or makes_rows(given, self.config):
                     yield self._apply(given, done, log, reject)
             else:
                 self.why_local = reason
                 _log.info("%s: this process applies the changes to the mirror: %s", self.name, reason)
-        while done < log.last_ordinal:
-            end = log.end_of_batch(done, self.config.commit_rows)
+        while done < end_of_log:
+            # a mirror without rows has none to show until a load is complete
+            end = log.end_of_batch(done, self.config.commit_rows, whole_reloads=has_rows)
             with closing(self._next_changes(log, appended, done, end)) as changes:
                 if changes.num_rows == 0 and end > log.base.ordinal:
                     raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
