@@ -93,9 +93,7 @@ def last_offsets(table: "CatalogTable | None", files: Sequence[str]) -> dict[str
     return dict(zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True))
 
 
-def atomic_runs(
-    table: "CatalogTable | None", after: int, *, whole_reloads: bool = True
-) -> list[tuple[int, int]]:
+def atomic_runs(table: "CatalogTable | None", after: int, *, whole_reloads: bool = True) -> list[tuple[int, int]]:
     """(first, last ordinal) of each atomic append after an ordinal, as far as snapshots state it, in order.
 
     With `whole_reloads`, also of each load that takes the place of all earlier rows; it contains its appends.

@@ -304,7 +304,7 @@ class Reading:
         (self.running if self.position is None else self.late).extend(tables)
 
 
-KEPT = ". The table was to be loaded again: its mirror keeps the rows that it had, and the next ingest goes on with the load"
+_KEPT = ". The table was to be loaded again: its mirror keeps the rows that it had, and the next ingest goes on with the load"
 MAX_LOADS = 3
 """How often a run loads a table that is truncated while it is loaded; the next run loads it again."""
 
@@ -336,8 +336,7 @@ class LiveRound:
         for table in self._started:
             if stopped is not None and table.report.error is None:
                 _fail(table.report, stopped)
-            if table.report.error is not None and table.is_reloading:
-                table.report.error += KEPT
+            _say_what_is_kept(table)
         has_failed = any(table.report.error is not None for table in self._started)
         try:
             if stopped is None:
@@ -525,6 +524,11 @@ def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) ->
         _fail(table.report, error)
         return False
     return True
+
+
+def _say_what_is_kept(table: TableIngest) -> None:
+    if table.report.error is not None and table.is_reloading:
+        table.report.error += _KEPT
 
 
 def _fail(report: TableReport, error: Exception) -> None:

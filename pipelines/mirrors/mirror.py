@@ -370,7 +370,11 @@ class Mirror:
         done, end_of_log = max(self.applied_ordinal, start), log.ready_ordinal
         has_rows = self.table is not None
         log.check_reached(self.name, self.applied_ordinal)
-        if appended is not None and isinstance(appended.changes, RemoteChanges) and done + 1 == appended.first <= end_of_log:
+        if (
+            appended is not None
+            and isinstance(appended.changes, RemoteChanges)
+            and done + 1 == appended.first <= end_of_log
+        ):
             given = appended.changes
             reason = _why_local(self.table, given, self.key, self.config)
             if reason is None:
