@@ -129,24 +129,27 @@ def sql(
     from pipelines.config.project import load
     from pipelines.publish.query import did_you_mean
     from pipelines.spark.session import SPARK_FAILURES, named_tables, project_session, query_tables, spark_message
-    from scan_core.spark import parse_sql, reads_of_sql
+    from scan_core.spark import parse_sql, planning, reads_of_sql
 
     settings = load(config).with_scan(parse_scan_options(scan_option))
     named = named_tables(settings)
-    for name in parse_sql(query).tables:
+    parsed = parse_sql(query)
+    for name in parsed.tables:
         if name.lower() not in named:
             known = ", ".join(sorted(set(named.values()))) or "no tables"
             raise ConfigError(f"no table {name}; {did_you_mean(name.lower(), named, f'the config has {known}')}")
     if not as_json:
         log_progress()
     try:
-        frame = query_tables(project_session(settings.spark), settings, query)
+        session = project_session(settings.spark)
+        frame = query_tables(session, settings, query)
         if is_explained:
             reads = reads_of_sql(frame)
             lines = [line for name, read in reads.items() for line in read.described(name)]
             print_result({"reads": {name: read.as_dict() for name, read in reads.items()}}, lines, as_json=as_json)
             return
-        rows = (frame if limit is None else frame.limit(limit)).toArrow()
+        with planning(session, parsed.tree):
+            rows = (frame if limit is None else frame.limit(limit)).toArrow()
     except SPARK_FAILURES as error:
         raise ConfigError(f"the query failed: {spark_message(error)}") from error
     _print_rows(_Collected(rows), output_format, output, as_json=as_json)

@@ -6,6 +6,7 @@ Columns and predicate belong to the scan and snapshots are pinned, so a DataFram
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -28,7 +29,7 @@ from scan_core.spark.native import (
     given_to_spark,
     how_to_read,
     inspect_files,
-    native_dataframe,
+    native_frames,
     readings_of,
     selects_rows,
     why_not_columns,
@@ -123,6 +124,7 @@ def dataframe(
     is_filtered_again: bool = False,
     driver_bytes: int = 0,
     sieve: Sieve | None = None,
+    is_one_relation: bool = False,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -150,6 +152,9 @@ def dataframe(
             by this process: for a single query over few rows that is much cheaper than starting tasks. 0 never does.
         sieve: leaves out rows that no query over the DataFrame needs, where this process reads them; nowhere else. It is
             expected to leave few: then this process reads them whenever `driver_bytes` allows it.
+        is_one_relation: whether the DataFrame must not be a union, which the native reader makes of files that are read in
+            different ways: Spark fails with "key not found" to plan a query over it that has a correlated sub-query as a
+            column. (`planning` makes it plan any query, as long as it is open.)
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -182,6 +187,10 @@ def dataframe(
             scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again
         )
     found = found or _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=metrics)
+    parts: list[DataFrame] = []
+    if not isinstance(found, str):
+        parts = native_frames(spark, found.files, context, schema, limits)
+        found = _UNION if is_one_relation and len(parts) > 1 else found
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -195,17 +204,21 @@ def dataframe(
         )
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
-        frame = native_dataframe(spark, found.files, context, schema, limits)
+        frame = reduce(DataFrame.union, parts)
         given = given_to_spark(plan.tasks, found.files, metrics, is_selective=selects_rows(context))
         reports.write_plan(plan.metrics + given, num_splits=0)
-    for condition in left:
-        frame = frame.filter(condition)
-    if scan.row_limit is not None:
-        frame = frame.limit(scan.row_limit)
+    frame = _narrowed(frame, left, scan.row_limit)
     remember(frame, reports, choice)
     return frame
 
 
+def _narrowed(frame: DataFrame, conditions: Sequence[str], limit: int | None) -> DataFrame:
+    for condition in conditions:
+        frame = frame.filter(condition)
+    return frame if limit is None else frame.limit(limit)
+
+
+_UNION = "a column of the query is a sub-query, which Spark fails to plan over files that it reads in several ways"
 _FEW_LEFT = "the rows that the query needs are few"
 MOST_STORED = 16
 """Data files that this process reads for a DataFrame have at most this many stored bytes for each byte of rows."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from functools import partial, reduce
+from functools import partial
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -859,15 +859,15 @@ _GLOB = re.compile(r"[*?\[\]{}\\]")
 """Glob characters that Spark expands in paths and that partition folder names may contain."""
 
 
-def native_dataframe(
+def native_frames(
     spark: SparkSession,
     files: Sequence[NativeFile],
     context: ScanContext,
     schema: st.StructType,
     limits: NativeLimits,
-) -> DataFrame:
-    """The rows of `files` without the dead ones."""
-    frames = []
+) -> list[DataFrame]:
+    """Frames that together have the rows of `files` without the dead ones; one for each way of reading, at least one."""
+    frames: list[DataFrame] = []
     for reading in readings_of(files):
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if not file.dead.num_dead]
@@ -880,9 +880,7 @@ def native_dataframe(
             parts.append(drop_dead_rows(rows, some, limits, beside))
         parts += [read_files(spark, whole, reading, context)] if whole else []
         frames += [in_table_terms(part, reading, context, schema) for part in parts]
-    if not frames:
-        return spark.createDataFrame([], schema)
-    return reduce(DataFrame.union, frames)
+    return frames or [spark.createDataFrame([], schema)]
 
 
 def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:

@@ -31,6 +31,7 @@ from scan_core.spark.native import NativeLimits
 from scan_core.spark.reader_choice import Reader, require_session
 from scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
 from scan_core.sql.query import DIALECT, SqlQuery, parse_sql
+from scan_core.sql.query_shape import computes_by_queries
 
 if TYPE_CHECKING:
     from scan_core.scan import Scan, Table
@@ -451,7 +452,14 @@ def sql(
     scans = {name: _scan_of(known, tables[known]) for name, known in used.items() if known is not None}
     found = _narrowed(spark, query, scans, given)
     frames = {
-        name: dataframe(spark, scan, reader, limits=limits, is_filtered_again=not scans[name].predicates)
+        name: dataframe(
+            spark,
+            scan,
+            reader,
+            limits=limits,
+            is_filtered_again=not scans[name].predicates,
+            is_one_relation=computes_by_queries(query.tree),  # the result is planned when it is used
+        )
         for name, scan in found.scans.items()
     }
     views = {name: f"nevermore_{uuid4().hex}" for name in frames}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -28,7 +28,7 @@ import scan_core
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder, temporary_folder
 from scan_core.model.errors import MissingRuntimeError, OptionError
 from scan_core.spark.frames import register
-from scan_core.sql.query_shape import computes_in_unions
+from scan_core.sql.query_shape import computes_by_queries, computes_in_unions
 
 MINIMUM_JAVA = 17
 _HINT = (
@@ -94,7 +94,25 @@ _QUERY_SETTINGS = {
 }
 """Settings that a session can still change when Spark is already running."""
 _CONSTRAINTS = "spark.sql.constraintPropagation.enabled"
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_UNION_RULES = tuple(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PushProjectionThroughUnion", "CombineUnions")
+)
+"""They compute columns below a union; the second where one union is in another."""
 _FOR_FEW_ROWS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+
+
+@dataclass(slots=True)
+class _Held:
+    """A setting that has another value as long as a block of `planning` needs that.
+
+    Attributes:
+        before: the value before the first of these blocks; None if it had none.
+        number: how many of them there are.
+    """
+
+    before: str | None
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -103,13 +121,35 @@ class _Blocks:
 
     Attributes:
         number: how many there are.
-        harmed: how many of them need other settings.
-        constraints: the setting before the first of these.
+        held: the settings that they have changed, by name.
     """
 
     number: int = 0
-    harmed: int = 0
-    constraints: str = ""
+    held: dict[str, _Held] = field(default_factory=dict)
+
+    def hold(self, session: SparkSession, name: str) -> None:
+        """Change a setting, unless another block has done so already."""
+        if name not in self.held:
+            before = session.conf.get(name, None)
+            value = "false"
+            if name == _EXCLUDED_RULES:
+                value = ",".join(filter(None, (before, *_UNION_RULES)))
+            session.conf.set(name, value)
+            self.held[name] = _Held(before)
+        self.held[name].number += 1
+
+    def release(self, session: SparkSession, name: str) -> None:
+        """Give a setting back its value, unless another block still needs the other one."""
+        held = self.held[name]
+        held.number -= 1
+        if held.number:
+            return
+        del self.held[name]
+        with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
+            if held.before is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, held.before)
 
 
 _planning_lock = Lock()
@@ -207,25 +247,28 @@ def spark_session(
 
 @contextmanager
 def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
-    """A context in which Spark can plan `query`; without it, a bug of Spark may make planning fail."""
-    is_harmed = computes_in_unions(query)
+    """A context in which Spark can plan `query` over any frames; without it, bugs of Spark may make planning fail.
+
+    While it is open, the session plans other queries in the same way: not wrong, but perhaps with fewer conditions pushed
+    down. Then each setting has the value that it had before.
+    """
+    needed = [_EXCLUDED_RULES] if computes_by_queries(query) else []
+    needed += [_CONSTRAINTS] if computes_in_unions(query) else []
+    held: list[str] = []
     with _planning_lock:
         blocks = _planned.setdefault(id(session), _Blocks())
         blocks.number += 1
-        if is_harmed:
-            if not blocks.harmed:
-                blocks.constraints = str(session.conf.get(_CONSTRAINTS))
-                session.conf.set(_CONSTRAINTS, "false")
-            blocks.harmed += 1
     try:
+        for name in needed:
+            with _planning_lock:
+                blocks.hold(session, name)
+                held.append(name)
         yield
     finally:
         with _planning_lock:
             blocks.number -= 1
-            blocks.harmed -= is_harmed
-            if is_harmed and not blocks.harmed:
-                with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
-                    session.conf.set(_CONSTRAINTS, blocks.constraints)
+            for name in held:
+                blocks.release(session, name)
             if not blocks.number:
                 del _planned[id(session)]
 

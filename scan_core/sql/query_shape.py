@@ -256,14 +256,28 @@ def correlations(
             yield str(outside), asked, str(alias), given
 
 
+def computes_by_queries(query: exp.Query) -> bool:
+    """Whether columns of a query are computed by sub-queries, which Spark may fail to plan over the result of a union.
+
+    Of `select (select ... where b.k = a.k) from a` Spark computes the column in each part of a union of which `a` consists,
+    and fails with "key not found" on `b.k` (`PushProjectionThroughUnion.pushToRight` of 4.1). Groups and orders of windows become
+    columns first; conditions do not.
+    """
+    return any(
+        isinstance(node, exp.Query)
+        for select in query.find_all(exp.Select)
+        for part in (*select.expressions, *select.args.get("windows", ()), *filter(None, [select.args.get("group")]))
+        for node in part.walk()
+    )
+
+
 def computes_in_unions(query: exp.Query) -> bool:
-    """Whether columns of a query with a UNION are computed by sub-queries, which Spark may fail to plan.
+    """Whether columns of a query with a UNION are computed by sub-queries, which Spark may fail to plan below it, too.
 
     Of a column `(select ... where b.k = a.k)` Spark derives a condition that names `b.k`, and carries it through the UNION,
     which fails with "key not found" (`UnionBase.rewriteConstraints` of 4.1; by chance of the conditions above the UNION).
     """
-    columns = (column for select in query.find_all(exp.Select) for column in select.expressions)
-    return query.find(exp.Union) is not None and any(column.find(exp.Query) is not None for column in columns)
+    return query.find(exp.Union) is not None and computes_by_queries(query)
 
 
 PARTITION, PARTITION_START, PARTITION_END = "partition", "partition_start", "partition_end"

@@ -12,6 +12,7 @@ from pyspark.sql import types as st
 
 import scan_core
 from scan_core import Scan
+from scan_core.model.errors import OptionError
 from scan_core.spark import parse_sql, planning, reads_of_sql, spark_schema, sql
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, row_of
 from tests.differential.test_needed_rows import query_of
@@ -58,7 +59,12 @@ def check(spark: SparkSession, seed: int, folder: Path, num_queries: int) -> Cou
     for _ in range(num_queries):
         text = query_of(chance, KINDS)
         reader = chance.choice(["auto", "native", "python"])
-        frame = sql(spark, text, tables.scans, reader=reader)
+        try:
+            frame = sql(spark, text, tables.scans, reader=reader)
+        except OptionError as error:
+            if "a column of the query is a sub-query, which Spark fails to plan" not in str(error):
+                raise
+            frame = sql(spark, text, tables.scans)
         with planning(spark, parse_sql(text).tree):  # Spark fails to plan some of these over any tables
             expected = Counter(map(tuple, spark.sql(text).collect()))
             assert Counter(map(tuple, frame.collect())) == expected, text
