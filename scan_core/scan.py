@@ -642,8 +642,9 @@ class Scan(ScanRequest):
 
         `keep_order`, `queued` and `parallelism` are those of `run_splits`; the last is by default that of the options.
         """
-        metrics, ahead = ScanMetrics(), FilesAhead(self.options)
+        metrics = ScanMetrics()
         with self._last.begun() as running:
+            ahead = FilesAhead(self.options, running)
             results = run_splits(
                 _local_splits(plan),
                 lambda split, own: running.stepped(read(split, own, ahead)),
@@ -659,7 +660,9 @@ class Scan(ScanRequest):
                 yield from results
             finally:
                 results.close()
+                running.stop()  # deletes that are loaded ahead, and that nobody asks for any more, need not be completed
                 ahead.close(wait=not running.is_cancelled)
+                metrics.add(ahead.in_vain)
                 self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
 
     def _with(self, **changes: Any) -> Self:

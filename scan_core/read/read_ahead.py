@@ -6,16 +6,19 @@ bytes are requested is decided in `io/remote.py`.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Lock
 from typing import Self, TypeGuard
 from weakref import WeakSet
 
 from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
+from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.errors import ScanCancelledError
+from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
-from scan_core.model.running import awaited, sharing
+from scan_core.model.running import Running, awaited, current, sharing
 from scan_core.native.compiled import may_use_numba
 from scan_core.rows.selection import RowSelection
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
@@ -24,6 +27,8 @@ _SHARE = 4
 """Bytes fetched ahead take at most one part in this many of the memory limit."""
 _MAX_IN_VAIN = 0.5
 """If a larger part of what was fetched ahead was not needed, only the next file of each worker is fetched ahead."""
+_MAX_DELETES_IN_VAIN = 8 * 1024**2
+"""Larger deletes of a file wait until its statistics and dictionaries let the filter pass."""
 OPENED_AT_A_TIME = 16
 """Files that are opened before their turn: each costs two round trips and keeps little more than its footer."""
 
@@ -34,11 +39,15 @@ class FilesAhead:
     As a context manager it closes unused files at its end and leaves no thread running.
     """
 
-    def __init__(self, options: ScanOptions) -> None:
+    def __init__(self, options: ScanOptions, running: Running | None = None) -> None:
+        """`running` is the run that the work ahead is for; by default that of the thread."""
         self._options = options
+        self._running = running or current()
         self._habits: Habits | None = None  # of the last row group
         self._opened: dict[_Key, Future[FileReader]] = {}
         self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
+        self._deletes: dict[_Key, tuple[Future[DeleteFilter], ScanMetrics]] = {}  # and what loading them counts
+        self.in_vain = ScanMetrics()  # what was read of deletes that nobody asked for
         self._readers: WeakSet[ReadsAhead] = WeakSet()
         self._fetched = self._in_vain = 0
         self._pool: ThreadPoolExecutor | None = None
@@ -66,15 +75,16 @@ class FilesAhead:
         with self._lock:
             if self._is_closed or _key(task) in self._opened:
                 return
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(max(self._options.parallelism, OPENED_AT_A_TIME), "scan-ahead")
-            opened = self._opened[_key(task)] = self._pool.submit(_open, task, context)
+            opened = self._opened[_key(task)] = self._threads().submit(_open, task, context)
             self._unread[_key(task)] = task
+            self._expect_deletes(task, context)
         opened.add_done_callback(self._fetch_next)
 
     def open(self, task: FileScanTask, context: ScanContext) -> FileReader:
         """The file of a task, which the caller closes; raises as `open_file` does."""
         with self._lock:
+            if self.is_on and self._is_remote(task, context):
+                self._expect_deletes(task, context)
             future = self._opened.pop(_key(task), None)
             self._unread.pop(_key(task), None)
         self._fetch_next()
@@ -85,6 +95,16 @@ class FilesAhead:
         except ScanCancelledError:  # nobody else knows of the file
             future.add_done_callback(_close_unused)
             raise
+
+    def deletes(self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
+        """The deletes of a task, loaded ahead or now; raises as `open_delete_filter` does."""
+        with self._lock:
+            loading = self._deletes.pop(_key(task), None)
+        if loading is None:
+            return open_delete_filter(task, context, metrics)
+        found = awaited(loading[0])
+        metrics.add(loading[1])
+        return found
 
     def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
         """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""
@@ -118,10 +138,13 @@ class FilesAhead:
         with self._lock:
             self._is_closed = True
             waiting, self._opened = list(self._opened.values()), {}
+            unasked, self._deletes = list(self._deletes.values()), {}
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
         for future in waiting:
             future.add_done_callback(_close_unused)
+        for _, counted in unasked:
+            self.in_vain.add(counted)
 
     def __enter__(self) -> Self:
         return self
@@ -141,6 +164,32 @@ class FilesAhead:
 
     def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
         return not relocate(task.data_file.path, context.io).is_local
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """Called with the lock held."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max(self._options.parallelism, OPENED_AT_A_TIME), "scan-ahead")
+        return self._pool
+
+    def _expect_deletes(self, task: FileScanTask, context: ScanContext) -> None:
+        """Begin to load the deletes of a file while it is opened: they are asked for next. Called with the lock held.
+
+        With a filter the file may turn out to hold no row that passes, so that only small ones are loaded. Runtime filters
+        decide which keys are loaded, and may not have arrived.
+        """
+        files = [f for group in task.equality_deletes for f in group.files]
+        if self._is_closed or _key(task) in self._deletes or not files or context.runtime_filters:
+            return
+        may_be_in_vain = context.predicate is not None or context.sample is not None
+        if may_be_in_vain and sum(f.file_size_bytes for f in files) > _MAX_DELETES_IN_VAIN:
+            return
+        running, counted = self._running, ScanMetrics()
+
+        def load() -> DeleteFilter:
+            with nullcontext() if running is None else running.at_work():
+                return open_delete_filter(task, context, counted)
+
+        self._deletes[_key(task)] = self._threads().submit(load), counted
 
     def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
         """Fetch what there is room for. Called with the lock held: others would take the same room."""

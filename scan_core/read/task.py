@@ -5,7 +5,7 @@ restrictions of every kind.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -21,7 +21,7 @@ from scan_core.columns.file_reader import (
     RowGroup,
     reads_ahead,
 )
-from scan_core.deletes.filter import DeleteFilter, open_delete_filter
+from scan_core.deletes.filter import DeleteFilter
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.running import check_running
@@ -155,20 +155,20 @@ def open_task(
     data_file = task.data_file
     if data_file.is_encrypted:
         raise UnsupportedError(f"{data_file.path}: encrypted files are not supported")
-    ahead = FilesAhead(context.options) if ahead is None else ahead
-    reader = ahead.open(task, context)
-    try:
-        projection = FileProjection(
-            reader.arrow_schema,
-            has_field_ids=reader.has_field_ids,
-            context=context,
-            file=data_file,
-            reader=reader,
-        )
-        metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
-        yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=ahead, projection=projection)
-    finally:
-        reader.close()
+    with nullcontext(ahead) if ahead is not None else FilesAhead(context.options) as known:
+        reader = known.open(task, context)
+        try:
+            projection = FileProjection(
+                reader.arrow_schema,
+                has_field_ids=reader.has_field_ids,
+                context=context,
+                file=data_file,
+                reader=reader,
+            )
+            metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
+            yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=known, projection=projection)
+        finally:
+            reader.close()
 
 
 class TaskReader:
@@ -370,14 +370,14 @@ class TaskReader:
             yield LazyColumns(self._reader, row_group), plan
 
     def _stages(self, first: Sequence[Restriction]) -> Iterator[Sequence[Restriction]]:
-        """Restrictions in stages, deletes last: they are loaded only if the others keep some rows."""
+        """Restrictions in stages, deletes last: unless they were loaded ahead, they are only if the others keep some rows."""
         yield first
         if not self._keeps_dead_rows:
             yield self._delete_restrictions
 
     @cached_property
     def _delete_restrictions(self) -> Sequence[Restriction]:
-        return self._restrict_by(open_delete_filter(self._task, self._context, self._metrics))
+        return self._restrict_by(self._ahead.deletes(self._task, self._context, self._metrics))
 
     def _restrict_by(self, deletes: DeleteFilter) -> Sequence[Restriction]:
         found = restrict_by_deletes(deletes, self._context, self.projection, self._statistics, self._metrics)

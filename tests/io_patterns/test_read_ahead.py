@@ -128,6 +128,34 @@ def test_requests_are_under_way_while_others_are_waited_for(scan: Scan, recorder
     assert recorder.overlapping > 0
 
 
+_MOST_OF_FIRST_GROUP = max(i * 7919 % ROWS for i in range(GROUP))
+
+
+@pytest.mark.parametrize(("where", "rows"), [("id < 10", 9), (f"id < {GROUP} and grp > {_MOST_OF_FIRST_GROUP}", 0)])
+def test_deletes_are_on_their_way_while_their_data_file_is_opened(
+    scan: Scan, recorder: Recorder, where: str, rows: int
+) -> None:
+    one_file = scan.where(where).select("id")
+    recorder.delay = Delay(request_seconds=0.05)
+    waited: dict[ScanOptions, int] = {}
+    for options in (PLAIN, AHEAD):
+        FOOTERS.clear()
+        DELETE_CACHE.clear()
+        recorder.clear()
+        recorder.overlapping = 0
+        asked = one_file.with_options(options)
+        assert asked.count() == rows
+        waited[options] = recorder.overlapping
+        assert (
+            asked.metrics.delete_files_opened
+            <= len({r.path for r in recorder.of("-delete")})
+            == (rows > 0 or options is AHEAD)
+        )
+    assert waited[PLAIN] == 0
+    assert waited[AHEAD] > 0
+    assert threads() == []
+
+
 def test_no_more_than_the_option_allows_is_fetched_ahead(scan: Scan, recorder: Recorder) -> None:
     _, ample = run_anew(scan, AHEAD, recorder)
     group_bytes = ample.metrics.bytes_read // (FILES * GROUPS)

@@ -177,6 +177,7 @@ def test_a_file_that_opens_after_its_scan_was_cancelled_is_closed(
     monkeypatch.setattr(read_ahead, "_open", slow)
     monkeypatch.setattr(read_ahead, "_key", lambda task: task)
     monkeypatch.setattr(FilesAhead, "_is_remote", lambda *_: True)
+    monkeypatch.setattr(FilesAhead, "_expect_deletes", lambda *_: None)
     ahead: Any = FilesAhead(ScanOptions(read_ahead_bytes=100))
     ahead.expect_task("task", None)
     assert opening.wait(PATIENCE)
