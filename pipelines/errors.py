@@ -4,6 +4,9 @@ One base, few children; each has the exit code of a command that fails with it. 
 error: the event goes to quarantine.
 """
 
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from scan_core import hide_in_error, hide_secrets
@@ -84,5 +87,168 @@ class PublishError(PipelineError):
 
 def in_short(error: BaseException) -> str:
     """What a client of an object store says, in one line: some repeat it, and add identifiers of requests."""
-    lines = (line.strip() for line in str(error).splitlines() if "Request" not in line)
-    return hide_secrets(" ".join(dict.fromkeys(filter(None, lines)))[:300])
+    told = [_OF_REQUEST.sub("", line).strip() for line in str(error).splitlines()]
+    lines = [line for line in told if "Request" not in line] if len(told) > 1 else told
+    return hide_secrets(" ".join(dict.fromkeys(filter(None, lines or told)))[:MAX_SAID])
+
+
+_OF_REQUEST = re.compile(r"\(?(x-amz-)?Request ?Id: ?[^)\s]*\)?", re.IGNORECASE)
+
+
+def in_plain_words(error: BaseException) -> str | None:
+    """What a library says of a catalog or store that cannot be used: where, why, and what to do; None for other errors.
+
+    Libraries are recognised by name, so that none of them is imported.
+    """
+    chain = _chain(error)
+    libraries = {type(one).__module__.partition(".")[0] for one in chain}
+    if (answered := next((a for one in chain if (a := _answer(one)) is not None), None)) is not None:
+        return hide_secrets(answered)
+    if not libraries & _LIBRARIES and not (isinstance(error, OSError) and "AWS Error" in str(error)):
+        return None
+    first = next((one for one in chain if getattr(one, "orig", None) is not None), None)
+    said = str(getattr(first, "orig", None) or error)
+    lines = (line.strip() for line in said.splitlines())
+    said = " ".join(line for line in lines if line and not line.startswith(("(Background on", "[SQL:", "FROM ")))
+    where, said = _address(chain), _NOISE.sub("", said)
+    causes = " ".join(f"{type(one).__name__} {one}" for one in chain)
+    reasons = (*_UNREACHABLE, *_REASONS) if where else (*((p, "", do) for p, _, do in _UNREACHABLE), *_REASONS)
+    words, do = next(((words, do) for pattern, words, do in reasons if pattern.search(causes)), ("", ""))
+    return hide_secrets(f"{where}{words or said[:MAX_SAID]}{': ' if do else ''}{do}")
+
+
+MAX_SAID = 400
+"""Characters of a library's own words that a message repeats."""
+_LIBRARIES = frozenset(
+    {"sqlalchemy", "psycopg2", "sqlite3", "pyiceberg", "requests", "urllib3", "pydantic_core", "botocore", "s3fs"}
+)
+_NOISE = re.compile(r"\((?:sqlite3|psycopg2)(?:\.\w+)+\)\s*")
+_REASONS = tuple(
+    (re.compile(pattern, re.IGNORECASE), words, do)
+    for pattern, words, do in (
+        (
+            r"database (table )?is locked",
+            "another process holds a lock on the SQLite database",
+            "wait until it ends; for several writers at a time use a catalog in PostgreSQL",
+        ),
+        (r"readonly database", "the SQLite database cannot be written", "change the rights of the file and its folder"),
+        (
+            r"file is not a database|disk image is malformed",
+            "the file is damaged, or is no SQLite database",
+            "restore it; or move it away, and nevermore recover makes a new one of what the warehouse has",
+        ),
+        (
+            r"unable to open database file",
+            "the SQLite database cannot be opened",
+            "change the rights of the file and its folder, or catalog.uri",
+        ),
+        (
+            r"password authentication failed|role .* does not exist|no password supplied|no pg_hba.conf entry",
+            "",
+            "correct the user and the password in catalog.uri, or the rights on the server (pg_hba.conf)",
+        ),
+        (r"database .* does not exist", "", "create the database, or correct catalog.uri"),
+        (r"permission denied", "", "grant the user of catalog.uri the right to do this"),
+        (
+            r"NoSuchModuleError|Can't load plugin",
+            "",
+            "there is no such driver: correct the beginning of catalog.uri, such as postgresql+psycopg2://, or install its package",
+        ),
+        (
+            r"Could not parse (SQLAlchemy )?URL|MissingSchema|InvalidSchema|No connection adapters",
+            "catalog.uri is not an address",
+            "write it as postgresql+psycopg2://USER@HOST/DATABASE or sqlite:///FILE, for a REST catalog as https://HOST",
+        ),
+        (
+            r"ConfigResponse|JSONDecodeError|json_invalid",
+            "it answers, but not as an Iceberg REST catalog",
+            "correct catalog.uri; a proxy or a login page may stand before the catalog",
+        ),
+        (r"ACCESS_DENIED", "", "the keys of the object store lack this right: grant it, or use others"),
+        (r"NO_SUCH_BUCKET", "", "create the bucket, or correct its name"),
+        (
+            r"INVALID_ACCESS_KEY_ID|SIGNATURE|EXPIRED|INVALID_CLIENT_TOKEN",
+            "",
+            "the keys of the object store are wrong or have expired: set valid ones",
+        ),
+    )
+)
+"""(what a library says, the same in plain words unless its own say it best, what to do)."""
+_UNREACHABLE = tuple(
+    (re.compile(pattern, re.IGNORECASE), words, do)
+    for pattern, words, do in (
+        (
+            r"could not translate host name|NameResolutionError|Failed to resolve|curlCode: 6,",
+            "the name of the host is not known",
+            "correct it in the config, or the name service of this machine",
+        ),
+        (
+            r"SSLError|does not support SSL|certificate|SSL connection|curlCode: (35|60),",
+            "it speaks no TLS, or its certificate is not accepted",
+            "compare http:// or https:// (for PostgreSQL sslmode) and the certificates with what the server has",
+        ),
+        (
+            r"timeout expired|timed out|ReadTimeout|ConnectTimeout|curlCode: 28,",
+            "the server does not answer in time",
+            "see that it runs, that host and port are right, and that no firewall is between",
+        ),
+        (
+            r"Connection refused|Failed to establish a new connection|curlCode: 7,",
+            "nothing answers there",
+            "start the server, or correct host and port in the config",
+        ),
+        (
+            r"closed the connection unexpectedly|RemoteDisconnected|Connection aborted|Connection reset",
+            "the server ended the connection",
+            "see that it runs, then run the command again",
+        ),
+    )
+)
+"""The same of servers that cannot be reached; without an address, the library's own words tell it."""
+_ANSWERS = {
+    400: "it does not accept the request: compare catalog.uri and the warehouse with what the server expects",
+    401: "correct the token or the credential of the catalog, or get a new one",
+    403: "the user of this token or credential lacks the right to do this: grant it",
+    404: "there is nothing at this address: correct catalog.uri, the warehouse or the prefix",
+    409: "somebody else changed the same thing: run the command again",
+    419: "the token has expired: get a new one",
+    429: "it gets too many requests: run the command again later",
+}
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and what led to it, each once."""
+    found: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in found:
+        found.append(at)
+        at = at.__cause__ or at.__context__
+    return found
+
+
+def _answer(error: BaseException) -> str | None:
+    """What an HTTP answer with an error means."""
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if status is None or response is None:
+        return None
+    said = ""
+    with suppress(ValueError, AttributeError, KeyError, TypeError):
+        told = response.json()
+        told = told["error"] if isinstance(told.get("error"), dict) else told
+        said = str(told.get("message") or told.get("error_description") or told.get("error") or "")[:MAX_SAID]
+    at_fault = "it is overloaded, restarting or broken: run the command again later, or look into its log"
+    do = _ANSWERS.get(status, at_fault if status >= 500 else "see what the server says of it")
+    return f"{_without_query(response.url)} answered {status}{f' ({said})' if said else ''}: {do}"
+
+
+def _address(chain: Sequence[BaseException]) -> str:
+    """Where it was asked, if the library tells it apart from its text."""
+    for error in chain:
+        if (url := getattr(getattr(error, "request", None), "url", None)) is not None:
+            return f"{_without_query(str(url))}: "
+    return ""
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0]

@@ -118,11 +118,11 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
             sys.exit(2)
-        code = _exit_code(error)
+        code, message = _exit_code(error), _message(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             hide_in_error(error)
             raise
-        _print_error(str(error), as_json="--json" in words)
+        _print_error(message, as_json="--json" in words)
         sys.exit(code)
 
 
@@ -288,12 +288,20 @@ def _load(point: "EntryPoint") -> Callable[..., Any]:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that the user can correct; None for unexpected errors."""
-    from pipelines.errors import PipelineError
+    from pipelines.errors import PipelineError, in_plain_words
     from scan_core import ScanError
 
     if isinstance(error, PipelineError | ScanError):
         return error.exit_code
-    return 1 if isinstance(error, OSError) else None
+    return 1 if isinstance(error, OSError) or in_plain_words(error) is not None else None
+
+
+def _message(error: Exception) -> str:
+    from pipelines.errors import PipelineError, in_plain_words
+    from scan_core import ScanError
+
+    known = isinstance(error, PipelineError | ScanError)
+    return str(error) if known else in_plain_words(error) or str(error)
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

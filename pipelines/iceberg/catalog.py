@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 import pyarrow as pa
 
 from pipelines.config.project import Config
-from pipelines.errors import CatalogMismatchError, ConfigError, PipelineError, SourceError, in_short
+from pipelines.errors import CatalogMismatchError, ConfigError, PipelineError, SourceError, in_plain_words, in_short
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
@@ -60,13 +60,9 @@ def open_catalog(config: Config) -> "Catalog":
     try:
         return again(load_catalog, config.catalog.name, **config.catalog.properties)
     except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
-        lines = [
-            line for line in str(error).splitlines() if not line.startswith(("(Background on this error", "[SQL:"))
-        ]
         place = "" if file is None else f" {file}"
-        raise ConfigError(
-            f"catalog{place} of type {config.catalog.type} cannot be opened: {' '.join(lines)}"
-        ) from error
+        reason = in_plain_words(error) or " ".join(str(error).split())
+        raise ConfigError(f"catalog{place} of type {config.catalog.type} cannot be opened: {reason}") from error
 
 
 def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
