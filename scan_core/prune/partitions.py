@@ -24,7 +24,7 @@ from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_boun
 from scan_core.model.transforms import Transform, parse_transform, partition_value
 from scan_core.prune.domains import Domain, constant, domain_from_statistics, intersection, prefix_end, unknown
 from scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
-from scan_core.prune.verdicts import Match, match_all, outcomes, takes_only_columns
+from scan_core.prune.verdicts import Match, looked_up_once, match_all, outcomes, takes_only_columns
 from scan_core.rows.buffers import Mask
 
 _MICROS_PER_HOUR = 3_600_000_000
@@ -117,7 +117,7 @@ class PartitionVerdicts:
             return narrow_by_partitions(everything, known, np.arange(len(each))) if any(known) else everything
 
         try:
-            return ~np.broadcast_to(outcomes(conjunct, facts).true, len(each))
+            return ~np.broadcast_to(outcomes(conjunct, looked_up_once(facts)).true, len(each))
         except NoColumnError:
             return None
 

@@ -79,7 +79,8 @@ def match_conjuncts(
         domain = domain_from_statistics(statistics_of(field_id), type_)
         return domain if excludes_of is None else replace(domain, excludes=_on_demand(excludes_of, field_id))
 
-    return tuple(outcomes(c, facts).match for c in predicate.conjuncts)
+    known = looked_up_once(facts)
+    return tuple(outcomes(c, known).match for c in predicate.conjuncts)
 
 
 def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
@@ -97,7 +98,21 @@ def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
 
 def match_all(predicate: BoundPredicate, facts: Facts) -> Match:
     """Whether all conjuncts together hold for no row, all rows, or perhaps some."""
-    return combined(tuple(outcomes(c, facts).match for c in predicate.conjuncts))
+    known = looked_up_once(facts)
+    return combined(tuple(outcomes(c, known).match for c in predicate.conjuncts))
+
+
+def looked_up_once(facts: Facts) -> Facts:
+    """The same facts, each kept: a list of ranges of one column asks for it once a range, and decoding bounds costs more."""
+    known: dict[int, Values] = {}
+
+    def of(field_id: int, type_: Type) -> Values:
+        found = known.get(field_id)
+        if found is None:
+            found = known[field_id] = facts(field_id, type_)
+        return found
+
+    return of
 
 
 def combined(verdicts: tuple[Match, ...]) -> Match:

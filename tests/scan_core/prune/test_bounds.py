@@ -134,6 +134,18 @@ def test_verdicts_per_conjunct_tell_what_need_not_be_evaluated() -> None:
     assert combined(match_conjuncts(bind("true", SCHEMA), STATISTICS.get)) is Match.ALWAYS
 
 
+def test_a_column_of_many_ranges_is_looked_up_once() -> None:
+    asked: list[int] = []
+
+    def statistics_of(field_id: int) -> Stats | None:
+        asked.append(field_id)
+        return STATISTICS.get(field_id)
+
+    ranges = " or ".join(f"(i >= {n} and i < {n + 3})" for n in range(1000, 1200, 10))
+    assert match_conjuncts(bind(f"({ranges}) and i is not null", SCHEMA), statistics_of)[0] is Match.NEVER
+    assert len(asked) == 1
+
+
 def test_the_end_of_a_prefix() -> None:
     assert prefix_end("ab") == "ac"
     assert prefix_end("a\U0010ffff") == "b"
