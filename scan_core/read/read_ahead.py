@@ -4,21 +4,24 @@ What a row group needs is guessed from what the last one was asked for; a wrong 
 bytes are requested is decided in `io/remote.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import chain
 from threading import Lock
-from typing import Self, TypeGuard
+from typing import NamedTuple, Self, TypeGuard
 from weakref import WeakSet
 
 from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
+from scan_core.keys.equality_index import build_bytes
 from scan_core.model.errors import ScanCancelledError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.running import Running, awaited, current, sharing
+from scan_core.model.snapshot import DeleteFile
 from scan_core.native.compiled import may_use_numba
 from scan_core.rows.selection import RowSelection
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
@@ -46,7 +49,7 @@ class FilesAhead:
         self._habits: Habits | None = None  # of the last row group
         self._opened: dict[_Key, Future[FileReader]] = {}
         self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
-        self._deletes: dict[_Key, tuple[Future[DeleteFilter], ScanMetrics]] = {}  # and what loading them counts
+        self._deletes: dict[_Key, _Loading] = {}
         self.in_vain = ScanMetrics()  # what was read of deletes that nobody asked for
         self._readers: WeakSet[ReadsAhead] = WeakSet()
         self._fetched = self._in_vain = 0
@@ -77,7 +80,7 @@ class FilesAhead:
                 return
             opened = self._opened[_key(task)] = self._threads().submit(_open, task, context)
             self._unread[_key(task)] = task
-            self._expect_deletes(task, context)
+            self._expect_deletes(task, context, self._total_bytes)
         opened.add_done_callback(self._fetch_next)
 
     def open(self, task: FileScanTask, context: ScanContext) -> FileReader:
@@ -102,8 +105,8 @@ class FilesAhead:
             loading = self._deletes.pop(_key(task), None)
         if loading is None:
             return open_delete_filter(task, context, metrics)
-        found = awaited(loading[0])
-        metrics.add(loading[1])
+        found = awaited(loading.deletes)
+        metrics.add(loading.counted)
         return found
 
     def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
@@ -143,8 +146,8 @@ class FilesAhead:
             self._pool.shutdown(wait=wait, cancel_futures=True)
         for future in waiting:
             future.add_done_callback(_close_unused)
-        for _, counted in unasked:
-            self.in_vain.add(counted)
+        for loading in unasked:
+            self.in_vain.add(loading.counted)
 
     def __enter__(self) -> Self:
         return self
@@ -171,11 +174,11 @@ class FilesAhead:
             self._pool = ThreadPoolExecutor(max(self._options.parallelism, OPENED_AT_A_TIME), "scan-ahead")
         return self._pool
 
-    def _expect_deletes(self, task: FileScanTask, context: ScanContext) -> None:
+    def _expect_deletes(self, task: FileScanTask, context: ScanContext, room: int | None = None) -> None:
         """Begin to load the deletes of a file while it is opened: they are asked for next. Called with the lock held.
 
         With a filter the file may turn out to hold no row that passes, so that only small ones are loaded. Runtime filters
-        decide which keys are loaded, and may not have arrived.
+        decide which keys are loaded, and may not have arrived. Those of all files that wait for their turn take `room` bytes.
         """
         files = [f for group in task.equality_deletes for f in group.files]
         if self._is_closed or _key(task) in self._deletes or not files or context.runtime_filters:
@@ -183,13 +186,18 @@ class FilesAhead:
         may_be_in_vain = context.predicate is not None or context.sample is not None
         if may_be_in_vain and sum(f.file_size_bytes for f in files) > _MAX_DELETES_IN_VAIN:
             return
+        sizes = {id(group): _bytes_of(group.files) for group in task.equality_deletes}  # tasks share groups
+        sizes |= {id(file): _bytes_of((file,)) for file in task.position_deletes}
+        waiting = dict(chain(sizes.items(), *(loading.sizes.items() for loading in self._deletes.values())))
+        if room is not None and sum(waiting.values()) > room:
+            return
         running, counted = self._running, ScanMetrics()
 
         def load() -> DeleteFilter:
             with nullcontext() if running is None else running.at_work():
                 return open_delete_filter(task, context, counted)
 
-        self._deletes[_key(task)] = self._threads().submit(load), counted
+        self._deletes[_key(task)] = _Loading(self._threads().submit(load), counted, sizes)
 
     def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
         """Fetch what there is room for. Called with the lock held: others would take the same room."""
@@ -219,6 +227,18 @@ class FilesAhead:
 
 
 _Key = tuple[str, int]
+
+
+class _Loading(NamedTuple):
+    """Deletes that are loaded ahead, what that counts, and the bytes that each group and file is expected to take."""
+
+    deletes: Future[DeleteFilter]
+    counted: ScanMetrics
+    sizes: Mapping[int, int]
+
+
+def _bytes_of(files: Sequence[DeleteFile]) -> int:
+    return build_bytes(sum(f.record_count for f in files), sum(f.file_size_bytes for f in files))
 
 
 def _key(task: FileScanTask) -> _Key:

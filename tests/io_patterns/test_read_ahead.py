@@ -13,10 +13,11 @@ import pyarrow.fs as pafs
 import pytest
 
 import scan_core
-from scan_core import MalformedTableError, Scan, ScanOptions
+from scan_core import MalformedTableError, Scan, ScanMetrics, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 from scan_core.io import cache
+from scan_core.read.read_ahead import FilesAhead
 from tests.io_patterns.recording import Delay, Recorder, RecordingHandler
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -153,6 +154,20 @@ def test_deletes_are_on_their_way_while_their_data_file_is_opened(
         )
     assert waited[PLAIN] == 0
     assert waited[AHEAD] > 0
+    assert threads() == []
+
+
+@pytest.mark.parametrize(("num_bytes", "num_loaded"), [(1, 0), (64 * 1024**2, 1)])
+def test_deletes_of_files_that_wait_take_no_more_than_the_option_allows(
+    scan: Scan, num_bytes: int, num_loaded: int
+) -> None:
+    plan = scan.plan()
+    task = next(task for task in plan.tasks if task.equality_deletes)
+    with FilesAhead(replace(AHEAD, read_ahead_bytes=num_bytes)) as ahead:
+        ahead.expect_task(task, plan.context)
+        assert len(ahead._deletes) == num_loaded
+        ahead.open(task, plan.context).close()
+        assert not ahead.deletes(task, plan.context, ScanMetrics()).is_empty
     assert threads() == []
 
 
