@@ -18,8 +18,9 @@ class FilesSource(Section):
         path: a file, a glob pattern, or a list of them, relative to the config file.
         format: name of the event format; detected from the first file if omitted.
         options: options of the format and of its files (delimiter, time zone, registry ...).
-        merge_folders: for entries `namespace.*`: whether one mirror may take events of the same table from several folders. Without it, such
-            events are refused. Folders of partitions, days and runs, such as `day=2025-01-01`, `2025/01` or `run-7`, count as one folder.
+        merge_folders: whether one mirror may take events of the same table from several folders (entries `namespace.*`) or Debezium
+            connectors (`source.name`, unless several paths are listed for a single table). Without it, such events are refused.
+            Folders of partitions, days and runs, such as `day=2025-01-01`, `2025/01` or `run-7`, count as one folder.
     """
 
     type: Literal["files"] = "files"
@@ -159,8 +160,9 @@ class KafkaSource(Section):
         options: options of the format (registry, time zone ...).
         start: a time with its zone: a table that was never read begins with the first message of each partition that is not older,
             instead of the oldest one. Rows that did not change since are then missing.
-        merge_topics: whether events of several topics that name the same table belong to one mirror, such as those of shards. Otherwise they
-            are refused, unless they are listed for a single table without a regular expression.
+        merge_topics: whether events of several topics, or of several Debezium connectors (`source.name`), that name the same table belong
+            to one mirror, such as those of shards. Otherwise they are refused, unless several topics are listed for a single table without
+            a regular expression.
         message_columns: columns that the tables have in addition, by what they hold of the message that wrote a row last: `topic`,
             `partition`, `offset`, `timestamp`, `key` or `headers`.
         properties: properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` and

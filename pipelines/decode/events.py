@@ -209,6 +209,8 @@ class Events:
         skipped: number of raw events that are legitimately not a change, by reason.
         places: place of each change in the configured order, as text; None where the feed's own order counts.
         placeholders: texts that stand for values that were not sent, where the format itself defines them.
+        servers: gives the server that each change comes from, as an index into their names, -1 if it is not stated; None where the
+            format does not tell servers apart.
     """
 
     raw: Rows
@@ -227,6 +229,7 @@ class Events:
     skipped: Mapping[str, int] = field(default_factory=dict)
     places: pa.StringArray | None = None
     placeholders: tuple[bytes, ...] = ()
+    servers: Callable[[], tuple[NDArray[np.int32], tuple[str, ...]]] | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -267,6 +270,12 @@ def letters(column: SpanColumn) -> NDArray[np.uint8]:
 def strings(column: SpanColumn) -> pa.StringArray:
     """The strings of a column, NULL where the value is not a string."""
     return text(column, column.of_kind(6, 7))[0]
+
+
+def codes_of(texts: pa.StringArray) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """(index of each text, -1 for NULL and empty ones; distinct texts)."""
+    encoded = pc.if_else(pc.equal(texts, ""), None, texts).dictionary_encode()
+    return np.asarray(encoded.indices.fill_null(-1)), tuple(encoded.dictionary.to_pylist())
 
 
 def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple[str, ...]]:

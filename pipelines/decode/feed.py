@@ -153,12 +153,14 @@ class Decided:
         encodings: encodings by target, by path of source columns (`value_types.encodings_of`).
         format: detected format of a feed whose config names none; empty until the first events.
         origins: topic or folder that the events of each table of the feed come from (`FeedConfig.origin`).
+        servers: server that they come from, as they say themselves (`FeedConfig.one_server`).
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     format: str = ""
     origins: Mapping[str, str] = field(default_factory=dict)
+    servers: Mapping[str, str] = field(default_factory=dict)
 
     def as_members(self) -> dict[str, Any]:
         """The members of a position's JSON document that hold what was decided."""
@@ -167,6 +169,7 @@ class Decided:
             "encodings": {name: dict(known) for name, known in self.encodings.items()},
             "format": self.format,
             "origins": dict(self.origins),
+            "servers": dict(self.servers),
         }
         return {name: value for name, value in members.items() if value}
 
@@ -178,6 +181,7 @@ class Decided:
             encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
             format=document.get("format", ""),
             origins=dict(document.get("origins", {})),
+            servers=dict(document.get("servers", {})),
         )
 
 
@@ -194,6 +198,7 @@ class FeedConfig:
             table.
         origin: `topic` or `folder` if all events of a table of the feed must come from a single one; empty if the config merges
             tables of the same name.
+        one_server: the setting that would let events of a table come from several servers; empty if the config does so.
     """
 
     tables: tuple[TableFeed, ...]
@@ -202,6 +207,7 @@ class FeedConfig:
     decided: Decided = field(default_factory=Decided)
     is_open: bool = False
     origin: str = ""
+    one_server: str = ""
 
 
 _BATCH_FOLDER = re.compile(

@@ -21,6 +21,7 @@ from pipelines.decode.events import (
     Events,
     Placed,
     Refusal,
+    codes_of,
     distinct_columns,
     milliseconds,
     of_columns,
@@ -65,6 +66,8 @@ MESSAGE = ord("m")
 DELETE, UPDATE = ord("d"), ord("u")
 
 PARTS = ("db", "schema", "table")
+SERVER = "name"
+"""Member of `source`: the `topic.prefix` of the connector, which is another one for each server."""
 """Parts of a table's name in the origin of an event."""
 FLAGS = ("__deleted", "__op")
 """Members that occur only in rows of ExtractNewRecordState."""
@@ -202,6 +205,7 @@ class _Part:
     types: Mapping[str, ValueType]
     skipped: Mapping[str, int]
     refused: Mask
+    server: pa.Array | None = None
 
 
 def decode_columns(
@@ -243,6 +247,12 @@ def decode_columns(
         order=_orders(groups, places),
         refusals=(*refusals, *((Refusal(refused, NO_CHANGE),) if len(refused) else ())),
         skipped=counted,
+        servers=lambda: codes_of(
+            pa.concat_arrays(
+                [pa.nulls(len(p.op), pa.string()) if p.server is None else p.server for p in parts]
+                or [pa.array([], pa.string())]
+            ).take(places)
+        ),
     )
 
 
@@ -277,6 +287,7 @@ def _envelope(group: EventColumns) -> _Part:
         types=types,
         skipped={"logical decoding message": int(message.sum())} if message.any() else {},
         refused=unknown,
+        server=_text_or_null(origin.get(SERVER), count),
     )
 
 

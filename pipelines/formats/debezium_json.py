@@ -25,6 +25,7 @@ from pipelines.decode.events import (
     Refusal,
     blank,
     broken_documents,
+    codes_of,
     counted,
     distinct,
     letters,
@@ -49,6 +50,8 @@ from pipelines.jsonscan.members import first_member_is, scan_nested, scan_object
 from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
 from scan_core import Mask
 
+MAX_COMPARED_SERVERS = 16
+"""Servers whose names are told by comparing bytes, once for each."""
 MAX_COMPARED_SCHEMAS = 64
 """Limit of schemas compared by bytes; events of further ones are scanned one by one, which then costs less."""
 _MAX_DEPTH = kernels.MAX_DEPTH + 1
@@ -147,7 +150,7 @@ BROKEN_SCHEMA = "not a schema envelope of Kafka Connect: parts are missing or of
 _MEMBERS = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *rules.FLAGS)
 _ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in rules.PARTS)
 _OF_ROW = (*rules.FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
-_SOURCE = ("ts_ms", *rules.PARTS)
+_SOURCE = ("ts_ms", *rules.PARTS, rules.SERVER)
 
 
 def _with_registered(payloads: Payloads, ids: pa.Int64Array, source: Schemas) -> tuple[Payloads, tuple[Refusal, ...]]:
@@ -216,6 +219,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
             ("control event", kind.control),
             ("logical decoding message", changes.message),
         ),
+        servers=lambda: _servers(changes.server),
     )
 
 
@@ -230,6 +234,7 @@ class _Changes:
     before: ImageSource
     refusals: tuple[Refusal, ...]
     message: Mask
+    server: SpanColumn | None = None
 
     def merged_with(self, other: "_Changes") -> "_Changes":
         """Combine with the changes of other documents."""
@@ -241,6 +246,7 @@ class _Changes:
             before=EitherImages(self.before, other.before),
             refusals=(*self.refusals, *other.refusals),
             message=self.message,
+            server=self.server,
         )
 
 
@@ -269,7 +275,29 @@ def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Cha
             *refusal(enveloped & unknown, rules.UNKNOWN_OP, members.column("op")),
         ),
         message=enveloped & message,
+        server=source.column(rules.SERVER),
     )
+
+
+def _servers(names: SpanColumn | None) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """(server of each change, names of servers). There are few, so that their bytes are compared."""
+    if names is None:
+        return np.zeros(0, np.int32), ()
+    codes = np.full(len(names), -1, np.int32)
+    wanted, found = names.of_kind(kernels.STRING) & (names.end > names.start), list[str]()
+    if names.of_kind(kernels.ESCAPED).any():
+        return codes_of(strings(names))
+    while wanted.any():
+        if len(found) == MAX_COMPARED_SERVERS:
+            return codes_of(strings(names))
+        first = int(np.argmax(wanted))
+        pattern = names.data[names.start[first] : names.end[first]]
+        same = np.zeros(len(names), np.bool_)
+        text_kernels.match_bytes(names.data, names.start, names.end, wanted, pattern, same)
+        codes[same] = len(found)
+        found.append(pattern.tobytes().decode("utf-8", "replace"))
+        wanted &= ~same
+    return codes, tuple(found)
 
 
 def _of_mongodb(members: Members, enveloped: Mask) -> Mask:

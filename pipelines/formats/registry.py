@@ -566,6 +566,7 @@ class ScannedFeed:
             rows = np.unique(events.raw[nameless])
             refused.append(reject(self.raw, rows, "names no table, and the feed fills several"))
         origins = self._origins(feed, taken_by) if feed.origin else {}
+        servers = self._servers(feed, taken_by) if feed.one_server else {}
         tables: dict[str, ChangeBatch] = {}
         encodings: dict[str, Mapping[str, str]] = {}
         for number, table in enumerate(feed.tables):
@@ -580,7 +581,7 @@ class ScannedFeed:
         if untaken:
             skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
         seen = tuple(t for t in events.tables if t)
-        decided = Decided(claims, encodings, self.format, origins)
+        decided = Decided(claims, encodings, self.format, origins, servers)
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
 
     def _origins(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
@@ -602,6 +603,29 @@ class ScannedFeed:
                 raise SourceError(
                     f"{feed.origin}s {first} and {origin} both have {what}, which would become one mirror: give each an entry "
                     f"with a source of its own, or set merge_{feed.origin}s: true if they are parts of one table"
+                )
+        return found
+
+    def _servers(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
+        """The server of each table of the feed that was taken so far, as its events state it.
+
+        Raises:
+            SourceError: a second one has events of the same table.
+        """
+        events, found = self.events, dict(feed.decided.servers)
+        codes, servers = (np.zeros(0, np.int32), ()) if events.servers is None else events.servers()
+        if not servers:
+            return found
+        is_known = (taken_by >= 0) & (codes >= 0)
+        pairs = events.table_of[is_known].astype(np.int64) * len(servers) + codes[is_known]
+        for code, server in (divmod(pair, len(servers)) for pair in np.flatnonzero(np.bincount(pairs)).tolist()):
+            name, stated = events.tables[code], servers[server]
+            if (first := found.setdefault(name, stated)) != stated:
+                what = f"events of {name}" if name else "events that name no table"
+                raise SourceError(
+                    f"the connectors {first} and {stated} (source.name) both have {what}, which would become one mirror: give each an "
+                    f"entry with a source of its own; or set {feed.one_server}: true among its settings, if they are parts of one table or "
+                    "the connector was given another name"
                 )
         return found
 

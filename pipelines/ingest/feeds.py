@@ -267,13 +267,18 @@ class Feed:
         return FeedConfig(
             format=self.source.format,
             options=self.format_options,
-            decided=replace(decided, origins=self._still_read(decided.origins)),
+            decided=replace(
+                decided,
+                origins=self._still_read(decided.origins),
+                servers=decided.servers if self.one_server else {},
+            ),
             tables=tuple(
                 _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
                 for name, table in self.tables.items()
             ),
             is_open=bool(self.patterns),
             origin=self.origin,
+            one_server=self.one_server,
         )
 
     def _still_read(self, origins: Mapping[str, str]) -> Mapping[str, str]:
@@ -299,6 +304,17 @@ class Feed:
         return (
             "folder" if isinstance(self.source, FilesSource) and self.patterns and not self.source.merge_folders else ""
         )
+
+    @property
+    def one_server(self) -> str:
+        """See `FeedConfig`. Several topics or paths that the config lists for a single table are parts of it."""
+        if isinstance(self.source, KafkaSource):
+            is_listed = self.has_one_table and len(self.source.topics) > 1 and not self.origin
+            return "" if is_listed or self.source.merge_topics else "merge_topics"
+        if isinstance(self.source, FilesSource):
+            is_listed = self.has_one_table and len(self.source.path) > 1
+            return "" if is_listed or self.source.merge_folders else "merge_folders"
+        return ""
 
     def claims(self, source_tables: Sequence[str], decided: Decided, running: Sequence["TableIngest"]) -> Decided:
         """Decide which of the tables that a live source has belongs to which target, before any event is read.

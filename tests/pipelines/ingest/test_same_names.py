@@ -118,6 +118,76 @@ def test_two_folders_with_tables_of_one_name_are_refused(tmp_path: Path) -> None
     assert project.rows() == [product(1), product(2), product(3)]
 
 
+def of_server(server: str | None, key: int, **more: Any) -> dict[str, Any]:
+    """An insert into `shop.products` that a connector has read."""
+    source = {"version": "3.1", "connector": "mysql", "db": "shop", "table": "products", "ts_ms": 1}
+    name = {} if server is None else {"name": server}
+    return {"op": "c", "before": None, "after": product(key), "source": {**name, **source}, **more}
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("entry", ["shop.*", "shop.products"])
+@pytest.mark.parametrize("later", [False, True], ids=["in one run", "in a later run"])
+def test_two_connectors_with_tables_of_one_name_are_refused(tmp_path: Path, entry: str, *, later: bool) -> None:
+    project = Project(tmp_path)
+    source: dict[str, Any] = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+
+    def write(**more: Any) -> None:
+        document = {"tables": {entry: {"source": {**source, **more}, "key": ["id"]}}}
+        (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+
+    write()
+    project.land("1.jsonl", [json.dumps(of_server(s, k)) for s, k in (("a", 1), (None, 2), ("a", 3), (None, 4))])
+    if later:
+        assert project.run().exit_code == 0
+        project.land("2.jsonl", [json.dumps(of_server("a", 5))])
+        assert project.run().exit_code == 0
+    project.land("3.jsonl", [json.dumps(of_server("a", 6)), json.dumps(of_server("b", 7))])
+    (report,) = project.run().tables
+    assert "the connectors a and b (source.name) both have events of shop.products" in str(report.error)
+    assert "merge_folders: true" in str(report.error)
+    if later:
+        assert project.rows() == [product(key) for key in (1, 2, 3, 4, 5)]
+    write(merge_folders=True)
+    assert project.run().exit_code == 0
+    assert project.rows() == [product(key) for key in ((1, 2, 3, 4, 5, 6, 7) if later else (1, 2, 3, 4, 6, 7))]
+
+
+def test_paths_that_are_listed_for_one_table_are_parts_of_it(tmp_path: Path) -> None:
+    source = {"type": "files", "path": ["landing/1.jsonl", "landing/2.jsonl"], "format": "debezium-json"}
+    project = Project(tmp_path)
+    document = {"tables": {"shop.products": {"source": source, "key": ["id"]}}}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    project.land("1.jsonl", [json.dumps(of_server("a", 1))])
+    project.land("2.jsonl", [json.dumps(of_server("b", 2))])
+    assert project.run().exit_code == 0
+    assert project.rows() == [product(1), product(2)]
+
+
+@pytest.mark.parametrize("layout", ["plain", "envelope", "columns"])
+@pytest.mark.parametrize(
+    "names", [("a", "b"), ("a", "a"), ("a", None), ("", "a"), ("\u00e9", "e"), tuple(map(str, range(40)))]
+)
+def test_the_server_of_every_event_counts(layout: str, names: tuple[str | None, ...]) -> None:
+    events = [of_server(name, number) for number, name in enumerate(names)]
+    if layout == "envelope":
+        events = [{"schema": {"type": "struct", "fields": []}, "payload": event} for event in events]
+    raw = of_topics(*(("t", event) for event in events))
+    if layout == "columns":
+        raw = RawEvents(**{**raw.__dict__, "rows": pa.Table.from_pylist(events)})
+    table = TableFeed(name="shop.products", key=("id",))
+    distinct = {name for name in names if name}
+    config = reading("debezium-json", table, one_server="merge_topics")
+    if len(distinct) > 1:
+        with pytest.raises(SourceError, match=r"\(source.name\) both have .* merge_topics: true"):
+            decode(raw, config)
+    else:
+        decoded = decode(raw, config)
+        assert decoded.tables["shop.products"].num_rows == len(names)
+        assert decoded.decided.servers == {"shop.products": "a"}
+    assert decode(raw, reading("debezium-json", table)).tables["shop.products"].num_rows == len(names)
+
+
 @pytest.mark.parametrize(
     ("topics", "tables", "merges", "origin"),
     [
