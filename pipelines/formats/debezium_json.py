@@ -284,7 +284,7 @@ def _servers(names: SpanColumn | None) -> tuple[NDArray[np.int32], tuple[str, ..
     if names is None:
         return np.zeros(0, np.int32), ()
     codes = np.full(len(names), -1, np.int32)
-    wanted, found = names.of_kind(kernels.STRING) & (names.end > names.start), list[str]()
+    wanted, found = names.of_kind(kernels.STRING), list[str]()
     if names.of_kind(kernels.ESCAPED).any():
         return codes_of(strings(names))
     while wanted.any():
@@ -294,8 +294,9 @@ def _servers(names: SpanColumn | None) -> tuple[NDArray[np.int32], tuple[str, ..
         pattern = names.data[names.start[first] : names.end[first]]
         same = np.zeros(len(names), np.bool_)
         text_kernels.match_bytes(names.data, names.start, names.end, wanted, pattern, same)
-        codes[same] = len(found)
-        found.append(pattern.tobytes().decode("utf-8", "replace"))
+        if len(pattern):
+            codes[same] = len(found)
+            found.append(pattern.tobytes().decode("utf-8", "replace"))
         wanted &= ~same
     return codes, tuple(found)
 
