@@ -109,11 +109,11 @@ class ChangeBatch:
 
     def in_row_type(self, row_type: pa.StructType) -> "ChangeBatch":
         """The same changes in a row type that has all their columns, in the same or wider types."""
-        if row_type == self.row_type:
-            return self
-        schema = self._schema(row_type)
-        columns = [with_members(self.table.column(f.name), f.type) for f in schema]
-        return ChangeBatch(pa.Table.from_arrays(columns, schema=schema), row_type, self.key)
+        return (
+            self
+            if row_type == self.row_type
+            else ChangeBatch(in_row_type(self.table, row_type, self.key), row_type, self.key)
+        )
 
     def _schema(self, row_type: pa.StructType) -> pa.Schema:
         return change_schema(row_type, self.key, is_ordered=ORDER in self.table.column_names)
@@ -122,6 +122,16 @@ class ChangeBatch:
     def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":
         """A batch without changes."""
         return cls(pa.Table.from_batches([], schema=change_schema(row_type, key)), row_type, tuple(key))
+
+
+def in_row_type(changes: pa.Table, row_type: pa.StructType, key: Sequence[str]) -> pa.Table:
+    """The same columns of changes in a row type that has all columns of their rows, in the same or wider types."""
+    names = changes.column_names
+    whole = change_schema(row_type, key, is_ordered=ORDER in names)
+    schema = pa.schema([whole.field(name) for name in names])
+    if changes.schema.equals(schema):
+        return changes
+    return pa.Table.from_arrays([with_members(changes.column(f.name), f.type) for f in schema], schema=schema)
 
 
 @dataclass(frozen=True)

@@ -386,7 +386,7 @@ class SparkReading:
             return self._jobs.write_log(changes, task)
 
         def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
-            buckets = max(1, len(changes.rows))
+            buckets = changes.num_tasks(self._jobs.num_slots())
             # A first load: without rows to delete, a key that comes once is folded where it was decoded.
             have_own_keys = (
                 order.delete_spec is None

@@ -24,7 +24,7 @@ from pipelines.changes.change_log import ORDINAL
 from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
 from pipelines.changes.keys import same_rows, single_chunk
 from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
+from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
 from pipelines.decode.column_types import widened
 from pipelines.decode.feed import ORDER, Decided, FeedConfig
 from pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
@@ -46,8 +46,14 @@ from scan_core import PartitionSpec
 
 _RESULT = -1
 """Instead of the number of a table: the row holds the `PieceResult`."""
+_FOLDED = ("op", "key", "after", "unchanged")
+"""Columns of changes that `fold` reads."""
 _SAMPLED_ROWS = 16_384
 """With `order_by`, one of so many places of a batch is reported, from which the driver chooses ranges."""
+
+
+PIECES_PER_TASK = 2
+"""Decoded pieces that a task passes over, as it takes a fraction of what decoding takes, unless slots would be idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,17 +339,20 @@ class WriteLog:
 
 
 def numbered(
-    batches: Iterable[pa.RecordBatch], row_type: pa.StructType, key: tuple[str, ...], firsts: Mapping[int, int]
+    batches: Iterable[pa.RecordBatch],
+    row_type: pa.StructType,
+    key: tuple[str, ...],
+    firsts: Mapping[int, int],
+    columns: Sequence[str] | None = None,
 ) -> Iterator[tuple[tuple[int, int], int, pa.Table]]:
-    """((piece, place), first ordinal, changes) of all rows of a task."""
+    """((piece, place), first ordinal, changes) of all rows of a task; of the changes only these columns, None for all."""
     at: dict[int, int] = dict(firsts)
     last = (-1, -1)
     for piece, place, data in values_of(batches, "piece", "place", "data"):
         if piece == last[0] and place <= last[1]:
             raise RuntimeError(f"changes of piece {piece} are out of order: {place} after {last[1]}")
         last = (piece, place)
-        changes = unpacked_table(data)
-        own = ChangeBatch(changes, changes.schema.field("after").type, key).in_row_type(row_type).table
+        own = in_row_type(unpacked_table(data, columns), row_type, key)
         yield last, at[piece], own
         at[piece] += own.num_rows
 
@@ -369,7 +378,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ToBuckets:
-    """Distributes changes to buckets by key; pickled to the workers. Changes before `first` have no effect."""
+    """Distributes changes to buckets by key; pickled to the workers. Changes before `first` have no effect.
+
+    Only what folding reads travels: neither old rows nor where a change comes from.
+    """
 
     row_type: pa.StructType
     key: tuple[str, ...]
@@ -383,7 +395,7 @@ class ToBuckets:
         begin_task()
         held: list[pa.Table] = []
         at = (-1, -1)
-        for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts):
+        for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts, _FOLDED):
             if held and (piece != at[0] or sum(table.nbytes for table in held) >= self.most_bytes):
                 yield from self._by_bucket(*at, pa.concat_tables(held))
                 held = []
@@ -489,7 +501,7 @@ class FoldPieces:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return a report of the files of the changes in `batches`."""
         begin_task()
-        found = numbered(batches, self.row_type, self.fold.key, self.firsts)
+        found = numbered(batches, self.row_type, self.fold.key, self.firsts, _FOLDED)
         rows = (own.slice(min(own.num_rows, max(0, self.first - ordinal))) for _, ordinal, own in found)
         yield self.fold.written([rows]).batch()
 
@@ -506,7 +518,7 @@ class ToKeyHashes:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the hashes of the changes in `batches`, eight bytes each."""
         begin_task()
-        for (piece, place), _, changes in numbered(batches, self.row_type, self.key, self.firsts):
+        for (piece, place), _, changes in numbered(batches, self.row_type, self.key, self.firsts, ("key",)):
             hashes = np.sort(key_hashes(_keys(changes)))
             # by their upper half: `hash_codes` takes the remainder, and buckets must not depend on each other
             codes = (hashes >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)
@@ -722,7 +734,7 @@ class IngestJobs(SparkJobs):
         Raises:
             SourceError: the job failed, or a file has changed since it was read.
         """
-        return self._written(changes.frame().mapInArrow(task, REPORT), changes.num_rows).files
+        return self._written(self._passed(changes, task, REPORT), changes.num_rows).files
 
     def have_own_keys(self, changes: "DecodedChanges", task: ToKeyHashes) -> bool:
         """Whether no two changes have the same key, so that each is folded alone. Moves eight bytes per change.
@@ -730,7 +742,7 @@ class IngestJobs(SparkJobs):
         Raises:
             SourceError: as `write_log`.
         """
-        hashes = changes.frame().mapInArrow(task, ROWS).repartition(task.num_buckets, "number")
+        hashes = self._passed(changes, task, ROWS).repartition(task.num_buckets, "number")
         rows = self.collected(hashes.mapInArrow(find_repeated, REPORT))
         found = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
         _check_number(sum(count for _, count in found), changes.num_rows)
@@ -748,10 +760,14 @@ class IngestJobs(SparkJobs):
         left = changes.num_rows - max(0, spread.first - first)
         if have_own_keys:
             folding = FoldPieces(spread.row_type, spread.firsts, spread.first, task)
-            return self._written(changes.frame().mapInArrow(folding, REPORT), left)
-        buckets = changes.frame().mapInArrow(spread, ROWS).repartition(spread.num_buckets, "number")
+            return self._written(self._passed(changes, folding, REPORT), left)
+        buckets = self._passed(changes, spread, ROWS).repartition(spread.num_buckets, "number")
         ordered = buckets.sortWithinPartitions("number", "piece", "place")
         return self._written(ordered.mapInArrow(task, REPORT), left)
+
+    def _passed(self, changes: "DecodedChanges", task: Any, schema: str) -> Any:
+        """What a task makes of the changes."""
+        return changes.frame(changes.num_tasks(self.num_slots())).mapInArrow(task, schema)
 
     def _written(self, frame: Any, num_changes: int) -> Written:
         parts = [pickle.loads(bytes(row["data"])) for row in self.collected(frame)]  # noqa: S301 - of our own tasks
@@ -786,8 +802,13 @@ class DecodedChanges:
         starts = np.cumsum([first, *(self.rows[number] for number in numbers)]).tolist()
         return dict(zip(numbers, starts, strict=False))
 
-    def frame(self) -> Any:
-        """The changes, in as many partitions as there are pieces."""
+    def num_tasks(self, num_slots: int) -> int:
+        """Tasks that pass over them on a cluster of so many slots: a task costs Java as much as many changes."""
+        return max(1, min(len(self.rows), num_slots), len(self.rows) // PIECES_PER_TASK)
+
+    def frame(self, num_tasks: int | None = None) -> Any:
+        """The changes, in as many partitions as there are pieces, or in at most so many."""
         chosen = [f.where(f"number = {self.code} and piece between {a} and {b}") for f, a, b in self.frames]
         union: Callable[[Any, Any], Any] = lambda one, other: one.union(other)  # noqa: E731 - a method of either engine
-        return reduce(union, chosen)
+        whole = reduce(union, chosen)
+        return whole if num_tasks is None else whole.coalesce(num_tasks)

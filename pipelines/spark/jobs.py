@@ -4,7 +4,7 @@ Tasks import neither pyspark nor what only the driver needs. What tasks write th
 result, so no commit contains it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -118,6 +118,10 @@ def packed_table(table: pa.Table) -> bytes:
     return packed
 
 
-def unpacked_table(data: bytes) -> pa.Table:
-    """The table of `packed_table`."""
-    return pa.ipc.open_stream(data).read_all()
+def unpacked_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table of `packed_table`, or these columns of it in their order there; others are not decompressed."""
+    if columns is None:
+        return pa.ipc.open_stream(data).read_all()
+    names = pa.ipc.read_schema(pa.py_buffer(data)).names
+    chosen = [number for number, name in enumerate(names) if name in columns]
+    return pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(included_fields=chosen)).read_all()

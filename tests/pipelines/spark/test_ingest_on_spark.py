@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from checks.reference.expected_rows import live_rows
 from pipelines.config.project import load
+from pipelines.decode.batches import change_schema
 from pipelines.ingest import spark_run
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
-from pipelines.spark.ingest import IngestJobs
+from pipelines.spark.ingest import DecodedChanges, IngestJobs, ToBuckets
+from pipelines.spark.jobs import packed_table, row_of, unpacked_table
 from tests.pipelines.project import Project, event, product
 from tests.support.spark_session import SPARK_TEST
 
@@ -370,6 +373,29 @@ _QUICK = {"a first load with a key twice", "a key changes", "broken events", "ro
 def test_pieces_are_large_where_each_slot_still_has_some(mib: int, slots: int, pieces: int, piece_mib: int) -> None:
     size = spark_run.piece_bytes(mib * 2**20, 32 * 2**20, slots)
     assert (-(-mib * 2**20 // size), size) == (pieces, piece_mib * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "slots", "tasks"),
+    [(0, 2, 1), (1, 2, 1), (2, 2, 2), (3, 2, 2), (10, 2, 5), (125, 1000, 125), (4000, 1000, 2000)],
+)
+def test_tasks_pass_over_several_pieces_unless_slots_would_be_idle(pieces: int, slots: int, tasks: int) -> None:
+    assert DecodedChanges([], 0, dict.fromkeys(range(pieces), 1)).num_tasks(slots) == tasks
+
+
+def test_a_shuffle_carries_only_what_is_folded() -> None:
+    narrow, wide = (
+        pa.struct([pa.field("id", kind), pa.field("name", pa.string())]) for kind in (pa.int32(), pa.int64())
+    )
+    rows = [{"id": n, "name": f"{n}"} for n in range(9)]
+    given = [{"op": "u", "key": {"id": row["id"]}, "before": row, "after": row, "unchanged": []} for row in rows]
+    changes = pa.Table.from_pylist(given, change_schema(narrow, ("id",)))
+    spread = ToBuckets(wide, ("id",), {0: 1}, num_buckets=3, first=3, most_bytes=2**20)
+    sent = [row for batch in spread([row_of(0, 0, 0, packed_table(changes))]) for row in batch.to_pylist()]
+    tables = [unpacked_table(row["data"]) for row in sent]
+    assert {tuple(table.column_names) for table in tables} == {("op", "key", "after", "unchanged")}
+    assert {table.schema.field("after").type for table in tables} == {wide}
+    assert sorted(key["id"] for table in tables for key in table.column("key").to_pylist()) == [2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
