@@ -386,10 +386,10 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
     parts: list[Part] = []
     rejected: list[Rejected] = []
     counts: Counter[str] = Counter()
-    for places, complete in _declared_so_far(events.declared, declared_of):
-        part, refused = _assemble_part(
-            events, rows[places], places, complete, feed=_after(feed, parts), raw=raw, reading=reading
-        )
+    for places, own, others in _declared_so_far(events.declared, declared_of):
+        so_far = _after(feed, parts)
+        complete = own.completed(_of_table(other, so_far) for other in others)
+        part, refused = _assemble_part(events, rows[places], places, complete, feed=so_far, raw=raw, reading=reading)
         rejected.append(refused)
         parts += [] if part is None else [part]
         counts[EMPTY] += len(places) if part is None and not refused.num_rows else 0
@@ -399,15 +399,17 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
     return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +counts, encodings)
 
 
-def _declared_so_far(declared: Sequence[Declared], declared_of: NDArray[np.int32]) -> list[tuple[Rows, Declared]]:
-    """Split changes by their declarations: (places of changes, declaration), in the order of first occurrence.
+def _declared_so_far(
+    declared: Sequence[Declared], declared_of: NDArray[np.int32]
+) -> list[tuple[Rows, Declared, list[Declared]]]:
+    """Split changes by their declarations: (places of changes, declaration, what may complete it), by first occurrence.
 
     A change that declares less than others takes the rest from earlier ones, the latest of them first; never from later
     ones, which may be in another batch. So a group is split where a more complete declaration begins.
     """
     kind_of, first_places = distinct(declared_of)
     own = [declared[code] for code in declared_of[first_places]]
-    result: list[tuple[Rows, Declared]] = []
+    result: list[tuple[Rows, Declared, list[Declared]]] = []
     for number, kind in enumerate(own):
         places = np.flatnonzero(kind_of == number)
         others = [other for other in range(len(own)) if other != number and kind.completed([own[other]]) != kind]
@@ -415,8 +417,14 @@ def _declared_so_far(declared: Sequence[Declared], declared_of: NDArray[np.int32
         for begin, end in zip([0, *borders], [*borders, len(places)], strict=True):
             if begin < end:
                 before = [other for other in others if first_places[other] < places[begin]]
-                result.append((places[begin:end], kind.completed(own[other] for other in before[::-1])))
+                result.append((places[begin:end], kind, [own[other] for other in before[::-1]]))
     return sorted(result, key=lambda part: int(part[0][0]))
+
+
+def _of_table(declared: Declared, feed: TableFeed) -> Declared:
+    """What does not contradict the types that the table has: in an earlier batch, they would be all that is left of it."""
+    known = {name: feed.known_types.get(feed.target_name(name)) for name in declared.types}
+    return replace(declared, types={name: t for name, t in declared.types.items() if known[name] in {None, t.arrow}})
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:

@@ -140,3 +140,28 @@ def test_lists_without_elements_in_files_are_rejected_unless_declared(types: dic
     found = decoded.tables[TABLE].table.column("after").to_pylist()
     assert [{"x": None, **row} for row in found] == wanted
     assert decoded.rejected.num_rows == 2 - len(wanted)
+
+
+def undeclared(key: int, value: Any) -> bytes:
+    return json.dumps(json.loads(event(key, value, {"type": "int32"}))["payload"]).encode()
+
+
+KINDS: dict[str, tuple[str | float, pa.DataType]] = {
+    "double": (1.5, pa.float64()),
+    "string": ("a", pa.string()),
+    "int64": (2**40, pa.int64()),
+    "boolean": (True, pa.bool_()),
+}
+
+
+@pytest.mark.parametrize("other", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("known", [False, True])
+def test_an_event_without_declarations_has_the_types_of_the_table(kind: str, other: str, *, known: bool) -> None:
+    # What contradicts them may be in an earlier batch, of which only the types of the table are left.
+    value, arrow = KINDS[kind]
+    first, contradicts = event(1, value, {"type": kind}), event(2, None, {"type": other})
+    rest = [contradicts, event(3, value, {"type": kind}), undeclared(4, value)]
+    decoded = read(*rest, known=arrow) if known else read(first, *rest)
+    assert decoded.rejected.num_rows == 0
+    assert values(decoded)[-1] == value
