@@ -27,7 +27,7 @@ from pipelines.config.tables import TableConfig
 from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.maintain.compact import MIN_AUTO_SECONDS
+from pipelines.maintain.compact import MIN_NOTICED_SECONDS
 from pipelines.maintain.debt import Debt, debt_of
 from pipelines.publish.query import published_entry
 from scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
@@ -333,7 +333,7 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
         compared["days until max_debt"] = round(debt.growth.days_left)
     details = list(debt.lines) if debt.is_too_much else []
     if debt.share > debt.max_debt and not debt.is_too_much:
-        details.append(f"less than {1000 * MIN_AUTO_SECONDS:.0f} milliseconds of a scan are too few to matter")
+        details.append(f"less than {1000 * MIN_NOTICED_SECONDS:.0f} milliseconds of a scan are too few to matter")
     return CheckResult("scans_are_fast", not debt.is_too_much, compared, details=details)
 
 

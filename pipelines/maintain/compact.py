@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ WRITTEN_VERSIONS = (2, 3)
 """Format versions of the tables that are compacted: version 1 has no sequence numbers."""
 _log = logging.getLogger(__name__)
 
-READ_SECONDS = 1 / 140e6
+READ_SECONDS = 1 / 280e6
 """Seconds to scan a stored byte of a data file on one core, all columns; `benchmarks/compact.py` measures these figures."""
 OPEN_SECONDS = 0.003
 """Seconds to open a local data file."""
@@ -81,14 +82,16 @@ PROBE_SECONDS = 12e-9
 
 MIN_GAIN = 0.05
 """A rewrite that was asked for must save at least this part of the seconds that a scan of the files takes."""
-MIN_AUTO_GAIN = 0.35
+MIN_AUTO_GAIN = 0.25
 """The same for a rewrite that nobody asked for: rewriting a byte costs as much as reading it several times."""
-MIN_CONVERT_GAIN = 0.1
+MIN_CONVERT_GAIN = 0.07
 """Equality deletes are converted unasked if they cost this part of the seconds that a scan of the table takes."""
-MIN_CONVERT_SECONDS = 0.02
+MIN_CONVERT_SECONDS = 0.01
 """Less than this is not worth a commit."""
-MIN_AUTO_SECONDS = 0.05
-"""Seconds that nobody notices: below them nothing is rewritten unasked."""
+MIN_AUTO_SECONDS = 0.02
+"""Below these seconds nothing is rewritten unasked."""
+MIN_NOTICED_SECONDS = 0.05
+"""Seconds that nobody notices: below them nobody is warned. Unasked, rewrites begin earlier, so that a warning means that there are none."""
 FAN_IN = 8
 """Files of about one size that are merged unasked: each byte is rewritten once for each power of it up to the target."""
 SMALL_SHARE = 0.75
@@ -426,6 +429,10 @@ class FileDebt:
         rows = self.task.data_file.record_count
         return self.size * (1 - min(self.dead_rows, rows) / rows) if rows else 0.0
 
+    def without_keys(self) -> "FileDebt":
+        """The debt that a conversion leaves."""
+        return replace(self, delete_seconds=self.delete_seconds - self.equality_seconds, equality_seconds=0.0)
+
     @property
     def lost_seconds(self) -> float:
         """Seconds that a scan of all columns loses by deletes."""
@@ -491,15 +498,25 @@ def choose_groups(
 ) -> list[list[FileDebt]]:
     """Files to rewrite together: those of one partition, or of any partitions of older specs.
 
-    Unasked, small files are merged in full tiers, unless scans would still lose too much: then all that pay.
+    Unasked, small files are merged in full tiers. If scans would still lose too much, all of the smallest tiers are merged, as few as
+    are needed.
     """
     if not settings.is_automatic:
         return _grouped(debts, spec, costs, settings, lambda small: small)
+    # What equality deletes cost, a conversion saves: files that new ones keep meeting would be rewritten for them again and again.
+    debts = [debt.without_keys() for debt in debts]
     target = settings.target_file_bytes
     scan, lost = costs.scan_seconds(debts, target), costs.saved_seconds(debts, target)
-    groups = _grouped(debts, spec, costs, settings, _full_tiers)
-    left = lost - sum(costs.saved_seconds(files, target) for files in groups)
-    return _grouped(debts, spec, costs, settings, lambda small: small) if pays_unasked(left, scan) else groups
+
+    def pays(files: Sequence[FileDebt]) -> bool:
+        return _pays(files, costs, settings)
+
+    groups = _grouped(debts, spec, costs, settings, partial(_full_tiers, pays=pays))
+    for tier in sorted({_tier(debt) for debt in debts}):
+        if not pays_unasked(lost - sum(costs.saved_seconds(files, target) for files in groups), scan):
+            break
+        groups = _grouped(debts, spec, costs, settings, partial(_full_tiers, pays=pays, least=tier))
+    return groups
 
 
 Choose = Callable[[list[FileDebt]], list[FileDebt]]
@@ -535,19 +552,27 @@ def _candidates(members: Sequence[FileDebt], costs: Costs, settings: CompactSett
     return [f for f in members if id(f) in wanted]
 
 
-def _full_tiers(small: Sequence[FileDebt]) -> list[FileDebt]:
-    """The files of the smallest sizes as far as there are enough of each for one of the next size.
+def _tier(debt: FileDebt) -> int:
+    """A tier holds files of sizes within a factor of `FAN_IN`."""
+    return int(np.log2(max(debt.size, 1)) / np.log2(FAN_IN))
 
-    A tier holds files of sizes within a factor of `FAN_IN`. Merging only full tiers rewrites each byte once per tier.
+
+def _full_tiers(
+    small: Sequence[FileDebt], pays: Callable[[Sequence[FileDebt]], bool], least: int = -1
+) -> list[FileDebt]:
+    """The files of the tiers up to `least`, and of further ones as far as there are enough of each for one of the next size.
+
+    Merging only full tiers rewrites each byte once per tier. It must pay for a tier alone: large files would be rewritten with every
+    few small ones otherwise.
     """
     tiers: dict[int, list[FileDebt]] = defaultdict(list)
     for debt in small:
-        tiers[int(np.log2(max(debt.size, 1)) / np.log2(FAN_IN))].append(debt)
+        tiers[_tier(debt)].append(debt)
     chosen: list[FileDebt] = []
     for tier in sorted(tiers):
         # What the lower tiers become counts as one file of this one.
         becomes = bool(chosen) and sum(f.size for f in chosen) >= FAN_IN**tier
-        if len(tiers[tier]) + becomes >= FAN_IN:
+        if tier <= least or (len(tiers[tier]) + becomes >= FAN_IN and pays(tiers[tier])):
             chosen += tiers[tier]
     return chosen
 

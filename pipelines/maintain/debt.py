@@ -20,7 +20,7 @@ from pipelines.iceberg.positions import ancestors, summary_properties
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.compact import (
     KEY_SECONDS,
-    MIN_AUTO_SECONDS,
+    MIN_NOTICED_SECONDS,
     READ_SECONDS,
     SMALL_SHARE,
     WRITTEN_VERSIONS,
@@ -86,7 +86,7 @@ class Growth:
         days = (at[-1] - at[lowest]).total_seconds() / 86_400
         per_day = (lost_seconds[-1] - lost_seconds[lowest]) / days if days >= MIN_GROWTH_DAYS else None
         scan = points[-1][2] * READ_SECONDS
-        limit = max(MIN_AUTO_SECONDS, max_debt / (1 - max_debt) * scan if max_debt < 1 else inf)
+        limit = max(MIN_NOTICED_SECONDS, max_debt / (1 - max_debt) * scan if max_debt < 1 else inf)
         left = max(0.0, limit - lost_seconds[-1])
         days_left = 0.0 if not left else left / per_day if per_day and isfinite(left) else None
         return cls(at, lost_seconds, per_day, days_left)
@@ -222,7 +222,7 @@ class Debt:
     @property
     def is_too_much(self) -> bool:
         """Whether more than `max_debt` is lost, and enough for anyone to notice."""
-        return self.lost_seconds > MIN_AUTO_SECONDS and self.share > self.max_debt
+        return self.lost_seconds > MIN_NOTICED_SECONDS and self.share > self.max_debt
 
     @property
     def lines(self) -> Iterator[str]:

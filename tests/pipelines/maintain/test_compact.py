@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +32,16 @@ from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from pipelines.maintain import compact as module
-from pipelines.maintain.compact import CompactReport, CompactSettings, compact, compact_mirror
+from pipelines.maintain.compact import (
+    CompactReport,
+    CompactSettings,
+    Costs,
+    FileDebt,
+    choose_groups,
+    compact,
+    compact_mirror,
+)
+from scan_core import DataFile, FileFormat, FileScanTask, PartitionSpec
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_adoption_of_others import copied
 from tests.pipelines.project import Project, event, product
@@ -636,9 +646,10 @@ def test_ingests_and_compactions_side_by_side(tmp_path: Path) -> None:
 def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, rows = project_with_updates(tmp_path, index={"dead_rows": True, "every_rows": 1})
     config = load(tmp_path / "nevermore.yaml")
+    monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 1.0)
     report = compact_mirror(config, "shop.products")
     assert report is not None
-    assert report.files_before == 0  # scans of a hundred rows lose nothing that anybody notices
+    assert report.files_before == 0  # what is lost is too little to matter
     monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 0.0)
     report = compact_mirror(config, "shop.products")
     assert report is not None
@@ -649,7 +660,10 @@ def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(tmp_path: Path, version: int) -> None:
+def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_SECONDS", 1 / 28e6)  # a file of 0.4 MB counts as one of 4 MB
     catalog = catalog_in(tmp_path)
     new_table(catalog, COLUMNS)
     if version == 3:
@@ -667,6 +681,37 @@ def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(tmp_
     assert not [path for path in deletes if "eq-deletes" in path]
     assert "30 delete files converted" in "".join(report.lines)
     assert not compacted(catalog, CompactSettings(is_automatic=True)).has_changed
+
+
+def test_unasked_a_large_file_is_not_rewritten_with_every_few_small_ones() -> None:
+    """Eight files of 40 MB are a full tier, but merging them saves too little; a bin with the last of them and small files seemed to pay."""
+    files = [_sized(40_000_000, number) for number in range(8)] + [_sized(30_000, 8 + number) for number in range(150)]
+    groups = choose_groups(files, PartitionSpec(0, ()), Costs(), CompactSettings(is_automatic=True))
+    assert [sorted(debt.size for debt in group) for group in groups] == [[30_000] * 150]
+
+
+def test_unasked_only_as_many_tiers_are_merged_as_are_needed() -> None:
+    """Seven small files and seven medium ones, no full tier, beside one file: the small ones are enough."""
+    sizes = [60_000_000] + [2_000_000] * 7 + [20_000] * 7
+    files = [_sized(size, number) for number, size in enumerate(sizes)]
+    groups = choose_groups(files, PartitionSpec(0, ()), Costs(0.006), CompactSettings(is_automatic=True))
+    assert [sorted(debt.size for debt in group) for group in groups] == [[20_000] * 7]
+
+
+def test_unasked_deletes_that_a_conversion_removes_are_no_reason_to_rewrite_files() -> None:
+    by_key = [replace(_sized(300_000, number), delete_seconds=1.0, equality_seconds=1.0) for number in range(3)]
+    settings = CompactSettings(is_automatic=True)
+    assert choose_groups(by_key, PartitionSpec(0, ()), Costs(), settings) == []
+    assert choose_groups(by_key, PartitionSpec(0, ()), Costs(), CompactSettings()) != []
+
+
+def _sized(size: int, number: int) -> FileDebt:
+    """A data file without deletes of so many bytes, by its number."""
+    file = DataFile(
+        path=str(number), format=FileFormat.PARQUET, spec_id=0, partition=(), record_count=100, file_size_bytes=size,
+        data_sequence_number=number,
+    )  # fmt: skip
+    return FileDebt(FileScanTask(file, 0, size), 0, 0.0)
 
 
 @pytest.mark.parametrize("shape", year.UPDATED)

@@ -99,7 +99,7 @@ def test_growth_is_charted_and_goes_back_when_the_table_is_compacted(
     assert growth.per_day is not None
     assert growth.days_left is not None
     left = growth.days_left * growth.per_day
-    assert left == pytest.approx(max(0.0, compaction.MIN_AUTO_SECONDS - growth.lost_seconds[-1]), abs=0.001)
+    assert left == pytest.approx(max(0.0, compaction.MIN_NOTICED_SECONDS - growth.lost_seconds[-1]), abs=0.001)
     assert any("s more with each day" in line for line in growth.lines)
     compact(table_of(config), CompactSettings())
     after = debt_of(table_of(config), config).growth
@@ -158,7 +158,7 @@ def test_the_check_warns_above_the_threshold_of_the_config(
     max_debt: float, passes: object, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (compaction, module):
-        monkeypatch.setattr(place, "MIN_AUTO_SECONDS", 0.0)
+        monkeypatch.setattr(place, "MIN_NOTICED_SECONDS", 0.0)
     config = config_of(project, max_debt=max_debt)
     assert next(debt_of(table_of(config), config).lines).endswith("more than max_debt (1%)") != passes
     check = mirror_asset_checks(NAME, mirror_key(NAME), config)
