@@ -20,7 +20,14 @@ from pipelines import own_version
 from pipelines.errors import CommitConflictError, CommitUnknownError
 from pipelines.iceberg import storage
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
+from pipelines.iceberg.loaded_table import (
+    current_schema,
+    data_location,
+    metadata_location,
+    refresh,
+    specs_of,
+    storage_of,
+)
 from pipelines.iceberg.manifests import (
     Arrangement,
     ManifestEntry,
@@ -303,8 +310,8 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
 class RowDelta:
     """A commit under construction: schema and specs first, then files, then `commit`, once.
 
-    It is bound to the snapshot that was current at its start; if the table has changed since, `commit` fails, and the caller
-    decides whether to start again.
+    It is bound to the snapshot that was current at its start; if rows of the table have changed since, `commit` fails, and the
+    caller decides whether to start again.
     """
 
     def __init__(self, table: "Table", options: WriterOptions | None = None) -> None:
@@ -373,6 +380,7 @@ class RowDelta:
         remove: Selection | None = None,
         operation: Operation | None = None,
         forgets: bool = False,
+        outlasts_rewrites: bool = False,
     ) -> Committed:
         """Write manifests and swap the table's metadata.
 
@@ -382,16 +390,51 @@ class RowDelta:
             remove: selects the live data and delete files to remove from the table.
             operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
             forgets: with `remove`: the manifests name no removed file any more, whose bounds are values of its rows.
+            outlasts_rewrites: the added files depend on the rows of the table, but on none of its files. They are kept if
+                compaction or conversion was faster: a large batch would otherwise be written again after each of them, and
+                might never be committed.
 
         Raises:
             CommitConflictError: the table has changed since this commit was started, or a file that `remove` names is not
                 live; nothing of it is visible.
             CommitUnknownError: it is unknown whether the commit happened.
         """
-        snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
-        self._swap(snapshot)
-        storage.reached("after-commit")
+        for attempts_left in reversed(range(CONFLICT_ATTEMPTS)):
+            snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
+            try:
+                self._swap(snapshot)
+            except CommitConflictError:
+                if not (outlasts_rewrites and attempts_left and self._follow_rewrites()):
+                    raise
+                self._written.clear()  # removed already; they built upon the older snapshot
+            else:
+                storage.reached("after-commit")
+                break
         return committed
+
+    def _follow_rewrites(self) -> bool:
+        """Build upon the table's current snapshot, if all that came since the base only replaced files.
+
+        A replacement under another spec could move rows out of reach of deletes that were written for the partitions of the
+        old one (rule 27), so tables with several specs are left to the caller.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        before = _foundations(self.table.metadata)
+        try:
+            refresh(self.table)
+        except NoSuchTableError:
+            return False
+        metadata = self.table.metadata
+        if _foundations(metadata) != before or len(metadata.partition_specs) > 1:
+            return False
+        for snapshot in ancestors(self.table):
+            if snapshot.snapshot_id == self.base_snapshot_id:
+                self.base_snapshot_id = metadata.current_snapshot_id
+                return True
+            if snapshot.summary is None or snapshot.summary.operation.value != "replace":
+                break
+        return False
 
     def arrangement(self, target_bytes: int, pays: Pays, limit_bytes: int, file: IO[bytes]) -> Arrangement:
         """The manifests of the table sorted by partition, where that pays, for `arrange`; nothing is written to the table."""
@@ -559,19 +602,26 @@ def _is_same_base(before: "TableMetadata", now: "TableMetadata") -> bool:
     """Whether a snapshot that was made for a table can be added to it now: nothing that it builds upon has changed."""
     numbers = [
         (
-            metadata.table_uuid,
-            metadata.format_version,
-            metadata.location,
+            *_foundations(metadata),
             metadata.current_snapshot_id,
             getattr(metadata, "last_sequence_number", 0),
             getattr(metadata, "next_row_id", None),
-            metadata.current_schema_id,
-            metadata.default_spec_id,
-            metadata.default_sort_order_id,
         )
         for metadata in (before, now)
     ]
     return numbers[0] == numbers[1]
+
+
+def _foundations(metadata: "TableMetadata") -> tuple[object, ...]:
+    """What the files of a commit build upon, apart from the rows of the table."""
+    return (
+        metadata.table_uuid,
+        metadata.format_version,
+        metadata.location,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.default_sort_order_id,
+    )
 
 
 def request_commit(

@@ -494,7 +494,9 @@ class Mirror:
             if self.config.deletes == "vectors" and not work.replaces_all:
                 options = ScanOptions(memory_limit_bytes=self.config.memory_limit_bytes)
                 files, removed = as_vectors(delta, work.files, options)
-            committed = delta.commit(files, properties, remove=removed)
+            # vectors name files and rows in them
+            outlasts = all(file.content is not FileContent.POSITION_DELETES for file in files)
+            committed = delta.commit(files, properties, remove=removed, outlasts_rewrites=outlasts)
         except (PipelineError, ScanError):
             delta.discard(files)
             raise

@@ -236,6 +236,86 @@ def test_rule_29_second_writer_conflicts_and_leaves_nothing_behind(tmp_path: Pat
     assert len(list((tmp_path / "warehouse/shop/t/data").glob("*.parquet"))) == 1
 
 
+def rewritten(table: Any) -> None:
+    """What compaction does: the same rows in another file, with the sequence number of the snapshot that it read."""
+    old = {(path, None) for path in table.inspect.data_files()["file_path"].to_pylist()}
+    delta = RowDelta(table)
+    written = write_rows(scan_core.open_table(table).scan().to_table(), delta.target, delta.default_spec)
+    files = [replace(file, data_sequence_number=table.current_snapshot().sequence_number) for file in written]
+    delta.commit(files, carried_positions(table), remove=NamedFiles(frozenset(old)), operation="replace")
+
+
+def appended(table: Any) -> None:
+    delta = RowDelta(table)
+    rows = pa.table({"id": [9], "name": ["z"], "part": pa.array([0], pa.int32())})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+
+
+def emptied(table: Any) -> None:
+    RowDelta(table).commit([], {}, remove=everything)
+
+
+def partitioned(table: Any) -> None:
+    with table.update_spec() as change:
+        change.add_identity("part")
+
+
+def widened(table: Any) -> None:
+    with table.update_schema() as change:
+        change.rename_column("name", "title")
+
+
+@pytest.mark.parametrize(
+    ("between", "outlasts"),
+    [
+        ([rewritten], True),
+        ([rewritten, rewritten], True),
+        ([appended], False),
+        ([rewritten, appended], False),
+        ([appended, rewritten], False),
+        ([emptied], False),
+        ([rewritten, partitioned], False),
+        ([rewritten, widened], False),
+    ],
+)
+@pytest.mark.parametrize("evolves", [False, True])
+def test_rule_29_files_outlast_rewrites_but_no_change_of_rows(
+    tmp_path: Path, between: list[Any], *, outlasts: bool, evolves: bool
+) -> None:
+    catalog, table = table_with(tmp_path)
+    delta = RowDelta(table)
+    if evolves:
+        more = iceberg_fields(pa.schema({"more": pa.int64()}))
+        delta.evolve(evolve(delta.schema, more, table.metadata.last_column_id).schema)
+    rows = pa.table({"id": [2, 4], "name": ["new", "d"], "part": pa.array([1, 1], pa.int32())})
+    files = write_rows(rows, delta.target, delta.default_spec)
+    files += write_deletes(pa.table({"id": [2, 4]}), delta.target, delta.default_spec, (1,))
+    for change in between:
+        change(reloaded(catalog))
+    before = rows_of(reloaded(catalog))
+    if outlasts:
+        delta.commit(files, {"position": "2"}, outlasts_rewrites=True)
+        table = reloaded(catalog)
+        found = [(row["id"], row["name"]) for row in rows_of(table)]
+        assert found == [(1, "a"), (2, "new"), (3, "c"), (4, "d")]
+        assert scan_core.open_table(table).scan().count() == 4
+        assert table.current_snapshot().summary["position"] == "2"
+        lists = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+        assert {f"file://{path}" for path in tmp_path.rglob("snap-*.avro")} == lists
+    else:
+        with pytest.raises(CommitConflictError, match="another writer changed"):
+            delta.commit(files, {"position": "2"}, outlasts_rewrites=True)
+        assert rows_of(reloaded(catalog)) == before
+
+
+def test_rule_29_without_leave_a_rewrite_is_a_conflict(tmp_path: Path) -> None:
+    catalog, table = table_with(tmp_path)
+    delta = RowDelta(table)
+    rewritten(reloaded(catalog))
+    with pytest.raises(CommitConflictError, match="another writer changed"):
+        delta.commit([], {"position": "2"})
+
+
 def test_rule_29_position_is_found_in_an_ancestor_behind_foreign_commits(tmp_path: Path) -> None:
     catalog, table = table_with(tmp_path)
     table.append(pa.table({"id": pa.array([8], pa.int64())}))
