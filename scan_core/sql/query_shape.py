@@ -260,7 +260,7 @@ def computes_by_queries(query: exp.Query) -> bool:
     """Whether columns of a query are computed by sub-queries, which Spark may fail to plan over the result of a union.
 
     Of `select (select ... where b.k = a.k) from a` Spark computes the column in each part of a union of which `a` consists,
-    and fails with "key not found" on `b.k` (`PushProjectionThroughUnion.pushToRight` of 4.1). Groups and orders of windows become
+    and fails with "key not found" on `b.k` (`PushProjectionThroughUnion.pushToRight` of 4.3). Groups and orders of windows become
     columns first; conditions do not.
     """
     return any(
