@@ -90,7 +90,7 @@ QUERIES = {
     "three-valued logic": "select id, qty > 2 and amount > 30 as a, qty > 2 or amount > 30 as b, not (qty > 2) as c from shop.orders where not (qty > 2 and amount > 30)",
     "NaN and zero": "select id, score, score = 0 as zero, score > 1 as more from shop.customers where score >= 0 or score is null",
     "text": "select id, concat_ws('-', City, id) as label, length(CITY) as n, City like '%s%' as s, coalesce(nullif(city, ''), 'none') as town from shop.customers where lower(city) like 'o%' or City = ''",
-    "names in any case": "select C.ID, c.CiTy, Place.ROAD as road from SHOP.Customers C where C.Place.Zip > 20 and PLACE.road is not null",
+    "names in any case": "select C.ID, c.CiTy, Place.ROAD as road from shop.customers C where C.Place.Zip > 20 and PLACE.road is not null",
     "nested members": "select id, place.road, place.zip + 1 as next, place is null as nowhere from shop.customers where place.road = 'Road 1' or place is null",
     "exploded": "select o.id, l.pos, l.col.sku as sku, l.col.n as n from shop.orders o lateral view posexplode(o.lines) l as pos, col where l.col.sku in ('p1', 'p2')",
     "exploded outer": "select o.id, l.sku, l.n from shop.orders o lateral view outer inline(o.lines) l as sku, n where o.qty > 1",
