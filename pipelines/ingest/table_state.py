@@ -90,7 +90,8 @@ class TableState:
         applied = applied_ordinal(self.name, mirror)
         self._state.check_reached(self.name, applied)
         is_converted = self.config.deletes != "converted" or mirror is None or waiting_since(mirror) is None
-        if self.position is None or applied != self._state.ready_ordinal or not is_converted:
+        is_applied = applied == self._state.ready_ordinal and not self.is_reloading
+        if self.position is None or not is_applied or not is_converted:
             return False
         self.report.log_snapshot_id = self._state.snapshot_id
         self.report.position = self.position

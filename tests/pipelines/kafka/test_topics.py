@@ -15,11 +15,13 @@ from confluent_kafka import Producer, TopicPartition
 from pipelines.changes.change_log import ChangeLog
 from pipelines.cli.main import main
 from pipelines.config.project import load
-from pipelines.errors import ConfigError, PipelineError
+from pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.at_rest import found_nothing_new
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.report import IngestReport
+from pipelines.ingest.table_ingest import TableIngest
+from pipelines.maintain.replay import resync_from_source
 from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.kafka_broker import KafkaBroker, running_broker
@@ -261,6 +263,40 @@ def test_a_topic_that_was_created_again_is_an_error_with_a_way_out(
     assert [row["id"] for row in project.rows()] == [100 + i for i in range(messages)]
     broker.produce(topic, [sent("d", 100)])
     assert the(project.run()).events == {"d": 1}
+
+
+@pytest.mark.parametrize("step", ["add", "end_reload"])
+def test_topics_that_are_read_again_leave_the_rows_until_all_is_read(
+    step: str, broker: KafkaBroker, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (step, engine) == ("add", "spark"):
+        pytest.skip("tasks add what they have read in another way")
+    topic = f"kept_{step}_{engine}"
+    broker.create_topic(topic)
+    project = KafkaProject(tmp_path, broker, topic)
+    broker.produce(topic, [sent("c", i) for i in range(5)])
+    project.run()
+    before = project.rows()
+    broker.produce(topic, [sent("u", i, "new") for i in range(5)])
+    config = load(tmp_path / "nevermore.yaml")
+
+    whole = getattr(TableIngest, step)
+
+    def stopped(table: TableIngest, *given: Any) -> None:
+        if given and set(given[0].counts) == {"t"}:  # the removal of all rows, with which the load begins
+            whole(table, *given)
+        else:
+            raise CommitUnknownError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableIngest, step, stopped)
+        with pytest.raises(SourceError, match="stopped"):
+            resync_from_source(open_catalog(config), config, "shop.products")
+    assert project.rows() == before
+    assert found_nothing_new(config) is None
+    assert project.run().exit_code == 0
+    assert [row["name"] for row in project.rows()] == ["new"] * 5
+    assert found_nothing_new(config) is not None
 
 
 def test_a_key_that_moved_to_a_new_partition_keeps_its_order(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from typing import Any, get_args
 import pytest
 
 from pipelines.config.project import Config, load
-from pipelines.errors import SourceError
+from pipelines.errors import CommitUnknownError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.loaded_table import open_current
+from pipelines.ingest.at_rest import found_nothing_new
 from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.table_ingest import TableIngest
 from pipelines.maintain.replay import resync, resync_from_source
 from pipelines.sources.live import LoadOutdatedError
 from scan_core import open_table
@@ -147,6 +149,24 @@ def test_a_load_that_begins_again_leaves_the_rows(shop: Shop, monkeypatch: pytes
     shop.ingest(config)
     assert rows(config) == in_source(shop)
     assert all(len(found) == len(ROWS) for found in snapshots(config))
+
+
+def test_a_load_whose_end_was_not_recorded_is_something_to_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = shop.config("items")
+    shop.ingest(config)
+    shop.sql("UPDATE items SET a = 'new'")
+
+    def killed(_: TableIngest) -> None:
+        raise CommitUnknownError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableIngest, "end_reload", killed)
+        with pytest.raises(SourceError, match="killed"):
+            resync_from_source(open_catalog(config), config, "shop.items")
+    assert rows(config) == ROWS
+    assert found_nothing_new(config) is None
+    shop.ingest(config)
+    assert rows(config) == in_source(shop)
 
 
 def end(config: str, how: str, point: str, kind: str) -> None:
