@@ -3,6 +3,7 @@
 The rules are those of `verdicts.py`; here is how columns of bounds compare themselves with constants.
 """
 
+import decimal
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,10 +106,12 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _number_of(value: Any, type_: PrimitiveType) -> int | float:
+    # a constant may be wider than the column, such as a float compared with a decimal of 38 digits
+    is_float, is_decimal = isinstance(value, float), isinstance(value, decimal.Decimal)
+    if is_float != (type_.name in FLOATING) or is_decimal != (type_.name == "decimal"):
+        raise NoColumnError(f"{value!r:.60} is no {type_}")
     if type_.name == "decimal":
         return unscaled_value(value, type_.parameters[1])
-    if type_.name in FLOATING and not isinstance(value, float):
-        raise NoColumnError(f"{value!r:.60} is no {type_}")
     return value if type_.name in FLOATING else int(value)
 
 

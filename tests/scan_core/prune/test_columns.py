@@ -21,7 +21,7 @@ from scan_core.model.transforms import normalise_value, parse_transform
 from scan_core.native import compiled
 from scan_core.plan.file_pruner import FilePruner, PlanTrace
 from scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
-from scan_core.prune.facts import _decoded, match_columns
+from scan_core.prune.facts import NoColumnError, _decoded, array_of, match_columns
 from scan_core.split.tasks import ScanContext
 from tests.support.bound_bytes import encode_bound
 from tests.support.entry_columns import Entry, entry_columns
@@ -202,3 +202,15 @@ def test_a_bound_that_is_a_signalling_nan_is_unknown_without_a_warning() -> None
     spans = Spans(np.array([0, 4]), np.array([4, 4]))
     for name in ("float", "double"):
         assert _decoded(stored, spans, PrimitiveType(name), pa.float64()).values.to_pylist() == [None, 1.5]
+
+
+@pytest.mark.parametrize("value", [1.5, 1, Decimal("1.5"), float("nan")])
+@pytest.mark.parametrize("name", ["int", "long", "date", "float", "double", "decimal"])
+def test_a_constant_of_another_kind_than_the_column_has_no_place_in_it(name: str, value: Any) -> None:
+    type_ = PrimitiveType(name, (38, 2)) if name == "decimal" else PrimitiveType(name)
+    own = {"float": float, "double": float, "decimal": Decimal}.get(name, int)
+    if isinstance(value, own):
+        assert array_of([value, None], type_).to_pylist()[1] is None
+    else:
+        with pytest.raises(NoColumnError):
+            array_of([value], type_)
