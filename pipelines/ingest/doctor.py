@@ -15,7 +15,7 @@ from pipelines.config.project import Config, change_log_name
 from pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
 from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
-from pipelines.errors import PipelineError
+from pipelines.errors import PipelineError, in_plain_words
 from pipelines.formats.registry import scan
 from pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
 from pipelines.iceberg.warehouse import local_warehouse, write_probe
@@ -65,10 +65,18 @@ def examine(config: Config) -> Iterator[Examined]:
                 feed.check()
                 for name in feed.tables:
                     positions[name] = None if catalog is None else ChangeLog(catalog, change_log_name(name)).position
-            except (PipelineError, ScanError) as error:
-                yield Examined(feed.source.title, Finding("tables", "failed", str(error)))
+            except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
+                yield Examined(feed.source.title, Finding("tables", "failed", _said(error)))
                 continue
             yield from (Examined(feed.source.title, finding) for finding in _source(feed, positions))
+
+
+def _said(error: Exception) -> str:
+    """What an error of a catalog or store says; any other one is raised again."""
+    said = str(error) if isinstance(error, PipelineError | ScanError) else in_plain_words(error)
+    if said is None:
+        raise error
+    return said
 
 
 def _warehouse(config: Config, catalog: "Catalog | LightCatalog | None") -> Finding:
@@ -105,8 +113,8 @@ def _places_of_tables(config: Config, catalog: "Catalog | LightCatalog | None") 
             )
         place = f"{table.location()}/data"
         write_probe(place, table.io.properties)
-    except (PipelineError, ScanError) as error:
-        return Finding("warehouse", "failed", str(error))
+    except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
+        return Finding("warehouse", "failed", _said(error))
     return Finding("warehouse", "ok", f"{place}: a file was written, read and deleted with the rights of that table")
 
 
