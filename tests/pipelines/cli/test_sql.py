@@ -48,6 +48,19 @@ def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config
     assert reads["shop.customers"]["where"] == "`city` = 'Oslo' and `id` > 1"
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_sub_query_as_a_column_below_a_union_is_planned(run: Run, config: Path) -> None:
+    computed = "select id, (select max(b.id) from shop.customers b where b.id = a.id) as v from shop.customers a"
+    text = f"""
+        with u as (select * from ({computed} union all select id, id from shop.customers) w)
+        select w.* from u w left join shop.customers o on o.id = w.id where o.id > 7 order by w.id
+    """
+    code, output, errors = run("sql", text, "--config", config, "--format", "csv")
+    assert (code, errors) == (0, "")
+    assert output.split() == ["id,v", "8,8", "8,8", "9,9", "9,9"]
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
