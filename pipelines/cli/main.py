@@ -111,9 +111,7 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
     except Exception as error:  # unexpected errors are raised again, with their traceback
-        if (
-            isinstance(error, BrokenPipeError) and output.lost_its_reader()
-        ):  # `nevermore scan ... | head` is not an error
+        if isinstance(error, BrokenPipeError) and output.lost_its_reader():  # `nevermore scan | head` is not an error
             sys.exit(0)
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
@@ -124,6 +122,8 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
             raise
         _print_error(message, as_json="--json" in words)
         sys.exit(code)
+    finally:
+        output.close()
 
 
 def _call(words: Sequence[str]) -> int:
@@ -154,8 +154,15 @@ class _Output:
             streams.register(given, select.POLLERR)
         lost = [self._given[given] for given, _ in streams.poll(0)]
         for stream in lost:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
         return bool(lost)
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        for given in self._given:
+            os.close(given)
 
 
 _EXTRAS = {

@@ -179,3 +179,12 @@ def test_another_broken_pipe_is_an_error(
     monkeypatch.setattr("pipelines.config.project.load", broken)
     code, _, errors = run("status", "--config", config(project))
     assert (code, errors) == (1, "error: [Errno 32] Broken pipe\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status"], ["scan"], ["nope"]])
+def test_a_command_leaves_no_descriptor_open(run: Callable[..., tuple[int, str, str]], words: list[str]) -> None:
+    run(*words)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        run(*words)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
