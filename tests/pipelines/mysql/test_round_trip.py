@@ -12,6 +12,7 @@ from pipelines.config.project import load
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.replay import resync_from_source
 from pipelines.sources.mysql import load as mysql_load
 from tests.pipelines.mysql.conftest import BOTH, Shop
 from tests.support.mysql_servers import mysql_server
@@ -349,3 +350,38 @@ def test_log_goes_on_after_the_server_was_killed(tmp_path: Path, kind: str) -> N
         shop.ingest(config)
         assert shop.values(config, "t") == [(1,), (2,), (3,)]
         shop.close()
+
+
+REFUSED = {
+    "binlog_row_value_options = 'PARTIAL_JSON'": "parts of JSON values",
+    "binlog_transaction_compression = ON": "a compressed transaction",
+    "binlog_format = 'STATEMENT'": "a statement",
+}
+"""What a session may set for itself, and what its changes are called then."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", REFUSED)
+def test_what_only_a_session_has_set_is_refused_and_a_load_goes_on(shop: Shop, setting: str) -> None:
+    if shop.is_mariadb and "format" not in setting:
+        pytest.skip("MariaDB has no such setting")
+    name = setting.partition(" ")[0]
+    if not shop.sql(f"SHOW VARIABLES LIKE '{name}'"):
+        pytest.skip("this version has no such setting yet")
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, j json)", 'INSERT INTO t VALUES (1, \'{"a": 1, "b": 2}\')')
+    config = shop.config("t")
+    shop.ingest(config)
+    before = shop.values(config, "t")
+    shop.sql(f"SET SESSION {setting}", "UPDATE t SET j = json_set(j, '$.a', 5) WHERE id = 1")
+    shop.sql(f"SET SESSION {name} = DEFAULT", "INSERT INTO t VALUES (2, '{}')")
+    for _ in range(2):
+        error = shop.error(config)
+        assert REFUSED[setting] in error
+        assert "nevermore resync" in error
+        assert shop.values(config, "t") == before
+    resync_from_source(open_catalog(config), config, "shop.t")
+    assert [row[0] for row in shop.values(config, "t")] == [1, 2]
+    assert '"a": 5' in str(shop.values(config, "t")[0][1])
+    shop.sql("DELETE FROM t WHERE id = 1")
+    shop.ingest(config)
+    assert [row[0] for row in shop.values(config, "t")] == [2]
