@@ -37,7 +37,7 @@ def test_what_is_no_database_is_refused_by_its_name(tmp_path: Path, kind: str) -
             opener(config)
         assert str(file) in str(refused.value)
         assert "http" not in str(refused.value)
-        assert ("is not a regular file" if kind != "text" else "file is not a database") in str(refused.value)
+        assert ("is not a regular file" if kind != "text" else "is no SQLite database") in str(refused.value)
 
 
 def test_new_catalog_and_table_are_made_once_by_several_at_the_same_time(tmp_path: Path) -> None:
