@@ -159,8 +159,7 @@ def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
         outcome = "passed" if result.compared else "nothing"
     else:
         outcome = "FAILED" if result.blocks else "WARNING"
-    compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
-    typer.echo(f"{outcome}  {name}  {result.name}  {compared}")
+    typer.echo(f"{outcome}  {name}  {result.name}  {result.counts()}")
     for line in [
         *result.details,
         *(f"key {key}" for key in result.offending_keys),

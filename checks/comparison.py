@@ -1,5 +1,6 @@
 """Results of checks, and rows compared with rows: what is missing, unexpected, or different."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,6 +45,14 @@ class CheckResult:
     def blocks(self) -> bool:
         """Whether nothing may be published because of this result."""
         return not self.passed and self.severity == "block"
+
+    def counts(self) -> str:
+        """What was compared: `1 row in table, 2,000 changes in log`."""
+        plural = re.compile(r"s\b")
+        return ", ".join(
+            f"{count:,} {plural.sub('', what, count=1) if count == 1 else what}"
+            for what, count in self.compared.items()
+        )
 
     def summary(self) -> str:
         """One line for people: the counts, then what is wrong."""

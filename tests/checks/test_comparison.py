@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks.comparison import compare
+from checks.comparison import CheckResult, compare
 
 NAN = float("nan")
 NESTED = pa.list_(pa.struct([("x", pa.float64()), ("m", pa.map_(pa.string(), pa.float32()))]))
@@ -81,3 +81,9 @@ def test_nested_differences_are_shown_as_values() -> None:
 
 def test_empty_tables_are_equal() -> None:
     assert compare(table([], NESTED), table([], NESTED)).equal
+
+
+def test_counts_of_one_are_singular() -> None:
+    compared = {"rows in table": 1, "data files": 1, "keys deleted in log": 2000, "last change applied": 1}
+    shown = "1 row in table, 1 data file, 2,000 keys deleted in log, 1 last change applied"
+    assert CheckResult("some_check", passed=True, compared=compared).counts() == shown
