@@ -105,7 +105,7 @@ def test_a_run_ends_well_as_soon_as_it_handles_signals(project: Project) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_ends_well_at_any_moment(project: Project) -> None:
-    project.land("1.jsonl", event("c", product(1)))
+    project.land("1.jsonl", [event("c", product(1))])
     for step in range(60):
         _end_after(project, step * 0.03)
     assert project.run().exit_code == 0
@@ -113,7 +113,7 @@ def test_a_run_ends_well_at_any_moment(project: Project) -> None:
 
 
 def test_a_run_ends_when_nobody_reads_its_lines(project: Project) -> None:
-    project.land("1.jsonl", event("c", product(1)))
+    project.land("1.jsonl", [event("c", product(1))])
     command = [COMMAND, "run", "--config", config(project), "--json", "--heartbeat", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
