@@ -19,7 +19,7 @@ from tests.differential.table_histories import draw_table
 from tests.differential.test_scan_against_reference import assert_equal, draw_predicate, filtered
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns, indexable_columns
 from tests.support.iceberg_json import Column
-from tests.support.random_predicates import SCHEMA, predicates, tables
+from tests.support.random_predicates import AS_WRITTEN, SCHEMA, predicates, tables
 from tests.support.table_builder import TableBuilder
 
 quick = settings(
@@ -74,6 +74,7 @@ def check_predicate(draw: Callable[..., Any]) -> None:
             scan = scan_core.open_table(location).scan().where(condition.spark).select("_pos")
             found = [p.as_py() for p in scan.to_table()["_pos"]]
             with duckdb.connect() as connection:
+                connection.execute(AS_WRITTEN)
                 connection.register("t", alive)
                 wanted = connection.execute(f"select pos from t where ({condition.duck}) order by pos").fetchall()
             assert found == [p for (p,) in wanted], condition.spark

@@ -23,7 +23,7 @@ from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions, Switches
 from scan_core.model.errors import EvaluationError
 from tests.differential.filtered_tables import FilteredTable, draw_filtered_table
-from tests.support.random_predicates import Sql, predicates, risky_predicates
+from tests.support.random_predicates import AS_WRITTEN, Sql, predicates, risky_predicates
 from tests.support.spark_session import SPARK_TEST
 
 FILTERS = 10
@@ -59,6 +59,7 @@ def draw_options(draw: Callable[..., Any]) -> list[ScanOptions]:
 def by_duckdb(rows: pa.Table, conditions: Sequence[Sql]) -> list[list[int]]:
     """Ids of the rows for which each condition is true."""
     with open_connection() as connection:
+        connection.execute(AS_WRITTEN)
         connection.register("rows", rows)
         return [
             [k for (k,) in connection.execute(f"select id from rows where {c.duck} order by id").fetchall()]

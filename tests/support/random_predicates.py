@@ -130,6 +130,10 @@ def tables(draw: st.DrawFn, max_rows: int = 30, *, nullable: bool = True) -> pa.
     return pa.table(columns, schema=SCHEMA.arrow_schema())
 
 
+AS_WRITTEN = "pragma disable_optimizer"
+"""Makes DuckDB evaluate a condition as written: its optimizer makes of `-d >= 'nan'` the condition `d <= -'nan'` (2.0.0)."""
+
+
 @dataclass(frozen=True)
 class Sql:
     """The same expression in both dialects."""

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from scan_core.expr.bind import bind
 from scan_core.expr.nodes import BoundPredicate
 from tests.support.evaluation import evaluate
-from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
+from tests.support.random_predicates import AS_WRITTEN, SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
 def connection() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect()
+    connection = duckdb.connect()
+    connection.execute(AS_WRITTEN)
+    return connection
 
 
 def in_duckdb(connection: duckdb.DuckDBPyConnection, table: pa.Table, condition: str) -> list[bool]:
