@@ -321,6 +321,7 @@ class RowDelta:
         self.specs: dict[int, PartitionSpec] = specs_of(table)
         self.default_spec: PartitionSpec = self.specs[table.spec().spec_id]
         self.base_snapshot_id: int | None = table.metadata.current_snapshot_id
+        self._foundations = _foundations(table.metadata)
         self._options = options or WriterOptions()
         self._updates: list[dict[str, Any]] = []
         self._requirements: list[dict[str, Any]] = []
@@ -420,13 +421,12 @@ class RowDelta:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
-        before = _foundations(self.table.metadata)
         try:
             refresh(self.table)
         except NoSuchTableError:
             return False
         metadata = self.table.metadata
-        if _foundations(metadata) != before or len(metadata.partition_specs) > 1:
+        if _foundations(metadata) != self._foundations or len(metadata.partition_specs) > 1:
             return False
         for snapshot in ancestors(self.table):
             if snapshot.snapshot_id == self.base_snapshot_id:

@@ -265,6 +265,10 @@ def widened(table: Any) -> None:
         change.rename_column("name", "title")
 
 
+def upgraded(table: Any) -> None:
+    upgrade(table, 3)
+
+
 @pytest.mark.parametrize(
     ("between", "outlasts"),
     [
@@ -276,6 +280,7 @@ def widened(table: Any) -> None:
         ([emptied], False),
         ([rewritten, partitioned], False),
         ([rewritten, widened], False),
+        ([rewritten, upgraded], False),
     ],
 )
 @pytest.mark.parametrize("evolves", [False, True])
