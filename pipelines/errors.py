@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from scan_core import hide_in_error, hide_secrets
+from scan_core import ScanError, hide_in_error, hide_secrets
 
 
 class PipelineError(Exception):
@@ -87,12 +87,17 @@ class PublishError(PipelineError):
 
 def in_short(error: BaseException) -> str:
     """What a client of an object store says, in one line: some repeat it, and add identifiers of requests."""
-    told = [_OF_REQUEST.sub("", line).strip() for line in str(error).splitlines()]
-    lines = [line for line in told if "Request" not in line] if len(told) > 1 else told
-    return hide_secrets(" ".join(dict.fromkeys(filter(None, lines or told)))[:MAX_SAID])
+    every = [_OF_REQUEST.sub("", line).strip() for line in str(error).splitlines()]
+    lines = [line for line in every if "Request" not in line] if len(every) > 1 else every
+    return hide_secrets(" ".join(dict.fromkeys(filter(None, lines or every)))[:MAX_SAID])
 
 
 _OF_REQUEST = re.compile(r"\(?(x-amz-)?Request ?Id: ?[^)\s]*\)?", re.IGNORECASE)
+
+
+def explained(error: BaseException) -> str | None:
+    """The message of an error of ours, or of a catalog or store that cannot be used; None for other errors."""
+    return str(error) if isinstance(error, PipelineError | ScanError) else in_plain_words(error)
 
 
 def in_plain_words(error: BaseException) -> str | None:
@@ -123,86 +128,87 @@ _LIBRARIES = frozenset(
     {"sqlalchemy", "psycopg2", "sqlite3", "pyiceberg", "requests", "urllib3", "pydantic_core", "botocore", "s3fs"}
 )
 _NOISE = re.compile(r"\((?:sqlite3|psycopg2)(?:\.\w+)+\)\s*")
-_REASONS = tuple(
-    (re.compile(pattern, re.IGNORECASE), words, do)
-    for pattern, words, do in (
-        (
-            r"database (table )?is locked",
-            "another process holds a lock on the SQLite database",
-            "wait until it ends; for several writers at a time use a catalog in PostgreSQL",
-        ),
-        (r"readonly database", "the SQLite database cannot be written", "change the rights of the file and its folder"),
-        (
-            r"file is not a database|disk image is malformed",
-            "the file is damaged, or is no SQLite database",
-            "restore it; or move it away, and nevermore recover makes a new one of what the warehouse has",
-        ),
-        (
-            r"unable to open database file",
-            "the SQLite database cannot be opened",
-            "change the rights of the file and its folder, or catalog.uri",
-        ),
-        (
-            r"password authentication failed|role .* does not exist|no password supplied|no pg_hba.conf entry",
-            "",
-            "correct the user and the password in catalog.uri, or the rights on the server (pg_hba.conf)",
-        ),
-        (r"database .* does not exist", "", "create the database, or correct catalog.uri"),
-        (r"permission denied", "", "grant the user of catalog.uri the right to do this"),
-        (
-            r"NoSuchModuleError|Can't load plugin",
-            "",
-            "there is no such driver: correct the beginning of catalog.uri, such as postgresql+psycopg2://, or install its package",
-        ),
-        (
-            r"Could not parse (SQLAlchemy )?URL|MissingSchema|InvalidSchema|No connection adapters",
-            "catalog.uri is not an address",
-            "write it as postgresql+psycopg2://USER@HOST/DATABASE or sqlite:///FILE, for a REST catalog as https://HOST",
-        ),
-        (
-            r"ConfigResponse|JSONDecodeError|json_invalid",
-            "it answers, but not as an Iceberg REST catalog",
-            "correct catalog.uri; a proxy or a login page may stand before the catalog",
-        ),
-        (r"ACCESS_DENIED", "", "the keys of the object store lack this right: grant it, or use others"),
-        (r"NO_SUCH_BUCKET", "", "create the bucket, or correct its name"),
-        (
-            r"INVALID_ACCESS_KEY_ID|SIGNATURE|EXPIRED|INVALID_CLIENT_TOKEN",
-            "",
-            "the keys of the object store are wrong or have expired: set valid ones",
-        ),
-    )
+_Reasons = tuple[tuple[re.Pattern[str], str, str], ...]
+
+
+def _reasons(*rules: tuple[str, str, str]) -> _Reasons:
+    return tuple((re.compile(pattern, re.IGNORECASE), words, do) for pattern, words, do in rules)
+
+
+_REASONS = _reasons(
+    (
+        r"database (table )?is locked",
+        "another process holds a lock on the SQLite database",
+        "wait until it ends; for several writers at a time use a catalog in PostgreSQL",
+    ),
+    (r"readonly database", "the SQLite database cannot be written", "change the rights of the file and its folder"),
+    (
+        r"file is not a database|disk image is malformed",
+        "the file is damaged, or is no SQLite database",
+        "restore it; or move it away, and nevermore recover makes a new one of what the warehouse has",
+    ),
+    (
+        r"unable to open database file",
+        "the SQLite database cannot be opened",
+        "change the rights of the file and its folder, or catalog.uri",
+    ),
+    (
+        r"password authentication failed|role .* does not exist|no password supplied|no pg_hba.conf entry",
+        "",
+        "correct the user and the password in catalog.uri, or the rights on the server (pg_hba.conf)",
+    ),
+    (r"database .* does not exist", "", "create the database, or correct catalog.uri"),
+    (r"permission denied", "", "grant the user of catalog.uri the right to do this"),
+    (
+        r"NoSuchModuleError|Can't load plugin",
+        "",
+        "there is no such driver: correct the beginning of catalog.uri, such as postgresql+psycopg2://, or install its package",
+    ),
+    (
+        r"Could not parse (SQLAlchemy )?URL|MissingSchema|InvalidSchema|No connection adapters",
+        "catalog.uri is not an address",
+        "write it as postgresql+psycopg2://USER@HOST/DATABASE or sqlite:///FILE, for a REST catalog as https://HOST",
+    ),
+    (
+        r"ConfigResponse|JSONDecodeError|json_invalid",
+        "it answers, but not as an Iceberg REST catalog",
+        "correct catalog.uri; a proxy or a login page may stand before the catalog",
+    ),
+    (r"ACCESS_DENIED", "", "the keys of the object store lack this right: grant it, or use others"),
+    (r"NO_SUCH_BUCKET", "", "create the bucket, or correct its name"),
+    (
+        r"INVALID_ACCESS_KEY_ID|SIGNATURE|EXPIRED|INVALID_CLIENT_TOKEN",
+        "",
+        "the keys of the object store are wrong or have expired: set valid ones",
+    ),
 )
 """(what a library says, the same in plain words unless its own say it best, what to do)."""
-_UNREACHABLE = tuple(
-    (re.compile(pattern, re.IGNORECASE), words, do)
-    for pattern, words, do in (
-        (
-            r"could not translate host name|NameResolutionError|Failed to resolve|curlCode: 6,",
-            "the name of the host is not known",
-            "correct it in the config, or the name service of this machine",
-        ),
-        (
-            r"SSLError|does not support SSL|certificate|SSL connection|curlCode: (35|60),",
-            "it speaks no TLS, or its certificate is not accepted",
-            "compare http:// or https:// (for PostgreSQL sslmode) and the certificates with what the server has",
-        ),
-        (
-            r"timeout expired|timed out|ReadTimeout|ConnectTimeout|curlCode: 28,",
-            "the server does not answer in time",
-            "see that it runs, that host and port are right, and that no firewall is between",
-        ),
-        (
-            r"Connection refused|Failed to establish a new connection|curlCode: 7,",
-            "nothing answers there",
-            "start the server, or correct host and port in the config",
-        ),
-        (
-            r"closed the connection unexpectedly|RemoteDisconnected|Connection aborted|Connection reset",
-            "the server ended the connection",
-            "see that it runs, then run the command again",
-        ),
-    )
+_UNREACHABLE = _reasons(
+    (
+        r"could not translate host name|NameResolutionError|Failed to resolve|curlCode: 6,",
+        "the name of the host is not known",
+        "correct it in the config, or the name service of this machine",
+    ),
+    (
+        r"SSLError|does not support SSL|certificate|SSL connection|curlCode: (35|60),",
+        "it speaks no TLS, or its certificate is not accepted",
+        "compare http:// or https:// (for PostgreSQL sslmode) and the certificates with what the server has",
+    ),
+    (
+        r"timeout expired|timed out|ReadTimeout|ConnectTimeout|curlCode: 28,",
+        "the server does not answer in time",
+        "see that it runs, that host and port are right, and that no firewall is between",
+    ),
+    (
+        r"Connection refused|Failed to establish a new connection|curlCode: 7,",
+        "nothing answers there",
+        "start the server, or correct host and port in the config",
+    ),
+    (
+        r"closed the connection unexpectedly|RemoteDisconnected|Connection aborted|Connection reset",
+        "the server ended the connection",
+        "see that it runs, then run the command again",
+    ),
 )
 """The same of servers that cannot be reached; without an address, the library's own words tell it."""
 _ANSWERS = {
@@ -234,9 +240,9 @@ def _answer(error: BaseException) -> str | None:
         return None
     said = ""
     with suppress(ValueError, AttributeError, KeyError, TypeError):
-        told = response.json()
-        told = told["error"] if isinstance(told.get("error"), dict) else told
-        said = str(told.get("message") or told.get("error_description") or told.get("error") or "")[:MAX_SAID]
+        body = response.json()
+        body = body["error"] if isinstance(body.get("error"), dict) else body
+        said = str(body.get("message") or body.get("error_description") or body.get("error") or "")[:MAX_SAID]
     at_fault = "it is overloaded, restarting or broken: run the command again later, or look into its log"
     do = _ANSWERS.get(status, at_fault if status >= 500 else "see what the server says of it")
     return f"{_without_query(response.url)} answered {status}{f' ({said})' if said else ''}: {do}"

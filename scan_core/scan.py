@@ -662,7 +662,7 @@ class Scan(ScanRequest):
                 results.close()
                 running.stop()  # deletes that are loaded ahead, and that nobody asks for any more, need not be completed
                 ahead.close(wait=not running.is_cancelled)
-                metrics.add(ahead.in_vain)
+                metrics.add(ahead.unasked)
                 self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
 
     def _with(self, **changes: Any) -> Self:

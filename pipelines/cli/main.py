@@ -116,10 +116,11 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
             sys.exit(2)
-        code, message = _exit_code(error), _message(error)
-        if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
+        found = _correctable(error)
+        if found is None or os.environ.get("NEVERMORE_TRACEBACK"):
             hide_in_error(error)
             raise
+        code, message = found
         _print_error(message, as_json="--json" in words)
         sys.exit(code)
     finally:
@@ -293,22 +294,15 @@ def _load(point: "EntryPoint") -> Callable[..., Any]:
         ) from error
 
 
-def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error that the user can correct; None for unexpected errors."""
-    from pipelines.errors import PipelineError, in_plain_words
+def _correctable(error: Exception) -> tuple[int, str] | None:
+    """(exit code, message) of an error that the user can correct; None for unexpected errors."""
+    from pipelines.errors import PipelineError, explained
     from scan_core import ScanError
 
-    if isinstance(error, PipelineError | ScanError):
-        return error.exit_code
-    return 1 if isinstance(error, OSError) or in_plain_words(error) is not None else None
-
-
-def _message(error: Exception) -> str:
-    from pipelines.errors import PipelineError, in_plain_words
-    from scan_core import ScanError
-
-    known = isinstance(error, PipelineError | ScanError)
-    return str(error) if known else in_plain_words(error) or str(error)
+    message = explained(error)
+    if message is None:
+        return (1, str(error)) if isinstance(error, OSError) else None
+    return (error.exit_code if isinstance(error, PipelineError | ScanError) else 1), message
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

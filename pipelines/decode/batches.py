@@ -90,7 +90,9 @@ class ChangeBatch:
     sent: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if not self.table.schema.equals(self._schema(self.row_type)):
+        if not self.table.schema.equals(
+            change_schema(self.row_type, self.key, is_ordered=ORDER in self.table.column_names)
+        ):
             raise TypeError(f"not the change schema of {self.row_type}: {self.table.schema}")
 
     @property
@@ -109,14 +111,7 @@ class ChangeBatch:
 
     def in_row_type(self, row_type: pa.StructType) -> "ChangeBatch":
         """The same changes in a row type that has all their columns, in the same or wider types."""
-        return (
-            self
-            if row_type == self.row_type
-            else ChangeBatch(in_row_type(self.table, row_type, self.key), row_type, self.key)
-        )
-
-    def _schema(self, row_type: pa.StructType) -> pa.Schema:
-        return change_schema(row_type, self.key, is_ordered=ORDER in self.table.column_names)
+        return ChangeBatch(in_row_type(self.table, row_type, self.key), row_type, self.key)
 
     @classmethod
     def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":

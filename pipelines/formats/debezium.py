@@ -66,9 +66,9 @@ MESSAGE = ord("m")
 DELETE, UPDATE = ord("d"), ord("u")
 
 PARTS = ("db", "schema", "table")
+"""Parts of a table's name in the origin of an event."""
 SERVER = "name"
 """Member of `source`: the `topic.prefix` of the connector, which is another one for each server."""
-"""Parts of a table's name in the origin of an event."""
 FLAGS = ("__deleted", "__op")
 """Members that occur only in rows of ExtractNewRecordState."""
 ENVELOPE_MEMBERS = frozenset(

@@ -15,7 +15,7 @@ from pipelines.config.project import Config, change_log_name
 from pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
 from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
-from pipelines.errors import PipelineError, in_plain_words
+from pipelines.errors import PipelineError, explained
 from pipelines.formats.registry import scan
 from pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
 from pipelines.iceberg.warehouse import local_warehouse, write_probe
@@ -73,8 +73,7 @@ def examine(config: Config) -> Iterator[Examined]:
 
 def _said(error: Exception) -> str:
     """What an error of a catalog or store says; any other one is raised again."""
-    said = str(error) if isinstance(error, PipelineError | ScanError) else in_plain_words(error)
-    if said is None:
+    if (said := explained(error)) is None:
         raise error
     return said
 

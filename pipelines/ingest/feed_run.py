@@ -23,7 +23,7 @@ from pipelines.config.project import Config, SparkConfig, change_log_name
 from pipelines.config.tables import TableConfig
 from pipelines.decode.batches import BatchEnd, Rejected
 from pipelines.decode.feed import Decided, FeedConfig
-from pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError, in_plain_words
+from pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError, explained
 from pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
 from pipelines.iceberg.checked_catalog import open_for_writing
 from pipelines.iceberg.commit import is_transient
@@ -532,8 +532,7 @@ def _say_what_is_kept(table: TableIngest) -> None:
 
 
 def _fail(report: TableReport, error: Exception) -> None:
-    known = isinstance(error, PipelineError | ScanError)
-    report.error = str(error) if known else in_plain_words(error) or f"{type(error).__name__}: {error}"
+    report.error = explained(error) or f"{type(error).__name__}: {error}"
     report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
     _log.warning("table %s stopped", report.table, exc_info=error, extra={"table": report.table})

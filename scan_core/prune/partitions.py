@@ -99,7 +99,7 @@ class PartitionVerdicts:
             try:
                 columns[field_id] = _array_of(values, source)
             except (pa.ArrowException, ValueError, TypeError, ArithmeticError):
-                return None  # it is told, with the file, where the column is read
+                return None  # reported with the file, where the column is read
         outcome = judge(conjunct, columns, len(partitions))
         return ~outcome.passed if outcome.failed is None else ~(outcome.passed | outcome.failed)
 

@@ -50,7 +50,7 @@ class FilesAhead:
         self._opened: dict[_Key, Future[FileReader]] = {}
         self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
         self._deletes: dict[_Key, _Loading] = {}
-        self.in_vain = ScanMetrics()  # what was read of deletes that nobody asked for
+        self.unasked = ScanMetrics()  # what was read of deletes that nobody asked for
         self._readers: WeakSet[ReadsAhead] = WeakSet()
         self._fetched = self._in_vain = 0
         self._pool: ThreadPoolExecutor | None = None
@@ -147,7 +147,7 @@ class FilesAhead:
         for future in waiting:
             future.add_done_callback(_close_unused)
         for loading in unasked:
-            self.in_vain.add(loading.counted)
+            self.unasked.add(loading.counted)
 
     def __enter__(self) -> Self:
         return self
