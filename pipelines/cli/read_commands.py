@@ -133,11 +133,11 @@ def sql(
 
     settings = load(config).with_scan(parse_scan_options(scan_option))
     named = named_tables(settings)
-    parsed = parse_sql(query)
+    parsed = parse_sql(query, known=named, case_sensitive=settings.spark.compares_case)
     for name in parsed.tables:
-        if name.lower() not in named:
+        if name not in named:
             known = ", ".join(sorted(set(named.values()))) or "no tables"
-            raise ConfigError(f"no table {name}; {did_you_mean(name.lower(), named, f'the config has {known}')}")
+            raise ConfigError(f"no table {name}; {did_you_mean(name, named, f'the config has {known}')}")
     if not as_json:
         log_progress()
     try:

@@ -143,6 +143,11 @@ class SparkConfig(Section):
             raise ValueError("master and remote are mutually exclusive; remove one of them")
         return self
 
+    @property
+    def compares_case(self) -> bool:
+        """Whether names in SQL that differ in case are different names."""
+        return self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
+
     def at(self, master: str | None = None, remote: str | None = None) -> "SparkConfig":
         """These settings with another master or Connect server, if one is given.
 

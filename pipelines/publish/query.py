@@ -19,7 +19,16 @@ from pipelines.config.published import NULL_KEY, PublishedConfig, PublishedParti
 from pipelines.errors import ConfigError
 from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
 from scan_core import OptionError, Schema
-from scan_core.spark import DIALECT, PARTITION, PARTITION_END, PARTITION_START, SqlQuery, parse_sql, takes_all_columns
+from scan_core.spark import (
+    DIALECT,
+    PARTITION,
+    PARTITION_END,
+    PARTITION_START,
+    SqlQuery,
+    find_name,
+    parse_sql,
+    takes_all_columns,
+)
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters of every partitioned table."""
@@ -146,27 +155,32 @@ def parse_query(
     parameters: Mapping[str, Any] | None = None,
     *,
     published: Collection[str] = (),
+    case_sensitive: bool = False,
 ) -> PublishedQuery:
     """Parse the query of the published table `name` and check it against the tables of the config.
 
-    `published` are tables that SQL cannot read, because they are published themselves.
+    `published` are tables that SQL cannot read, because they are published themselves. The text may write names in any
+    letter case, unless it is `case_sensitive`.
 
     Raises:
         ConfigError: not a single SELECT, a syntax error, or a table or parameter that the config does not have.
     """
     given = parameters or {}
     try:
-        parsed = parse_sql(sql, tuple(value for value in given.values() if isinstance(value, str)))
+        texts = tuple(value for value in given.values() if isinstance(value, str))
+        parsed = parse_sql(sql, texts, tables, case_sensitive=case_sensitive)
     except OptionError as error:
         template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
         raise ConfigError(f"published {name}: {error}{template}") from error
     for table in parsed.tables:
         if table not in tables:
             hint = did_you_mean(table, tables, f"the config has {', '.join(sorted(tables))}")
-            if table in published:
+            if find_name(table, published, case_sensitive=case_sensitive) is not None:
                 hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {table}; {hint}")
-    query = PublishedQuery(sql, parsed.tree, parsed.tables, parsed.texts, name=name, partition=partition)
+    query = PublishedQuery(
+        sql, parsed.tree, parsed.tables, parsed.texts, case_sensitive, name=name, partition=partition
+    )
     _check_parameters(query, given)
     return query
 
@@ -187,8 +201,9 @@ def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.4, shown: str = "{}") -> str:
     """Suggest the nearest of the known names, formatted with `shown`, or `otherwise` if none is near."""
-    near = get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
-    return f"did you mean {shown.format(near[0])}?" if near else otherwise
+    by_lower = {each.lower(): each for each in sorted(known)}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return f"did you mean {shown.format(by_lower[near[0]])}?" if near else otherwise
 
 
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
@@ -208,7 +223,15 @@ def published_query(config: Config, name: str) -> PublishedQuery:
     """
     entry = published_entry(config, name)
     column = None if entry.partitioning is None else entry.partitioning.column
-    return parse_query(name, entry.sql, column, config.tables, entry.parameters, published=config.published)
+    return parse_query(
+        name,
+        entry.sql,
+        column,
+        config.tables,
+        entry.parameters,
+        published=config.published,
+        case_sensitive=config.spark.compares_case,
+    )
 
 
 def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from scan_core.spark import (
     Reader,
     ReaderChoice,
     choice_of,
+    compares_case,
     parse_sql,
     partitioned_dataframe,
     require_session,
@@ -203,7 +204,8 @@ def query_tables(
     Args:
         spark: a session, classic or Connect.
         config: the project.
-        text: a query that uses the names of tables in the config, or of their views.
+        text: a query that uses the names of tables in the config, or of their views, in any letter case unless
+            `spark.sql.caseSensitive` is set.
         args: values of its parameters.
         reader: see `dataframe`.
 
@@ -214,8 +216,8 @@ def query_tables(
     catalog = open_catalog(config)
     named = named_tables(config)
     tables: dict[str, Table] = {}
-    for name in parse_sql(text).tables:
-        if (table := named.get(name.lower())) is not None:
+    for name in parse_sql(text, known=named, case_sensitive=compares_case(spark)).tables:
+        if (table := named.get(name)) is not None:
             found = find_table(catalog, table)
             if found is None:
                 made = "ingest" if table in config.tables else "publish"
@@ -225,9 +227,9 @@ def query_tables(
 
 
 def named_tables(config: Config) -> dict[str, str]:
-    """Tables of a config by the names that queries may use, in lower case: full names, and those of views."""
-    views = {view.lower(): table for table, view in view_names(config.tables).items()}
-    return views | {table.lower(): table for table in (*config.published, *config.tables)}
+    """Tables of a config by the names that queries may use: full names, and those of views."""
+    views = {view: table for table, view in view_names(config.tables).items()}
+    return views | {table: table for table in (*config.published, *config.tables)}
 
 
 def view_names(tables: Collection[str]) -> dict[str, str]:

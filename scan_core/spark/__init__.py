@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
     from scan_core.spark.frames import Sieve as Sieve
     from scan_core.spark.frames import choice_of as choice_of
+    from scan_core.spark.frames import compares_case as compares_case
     from scan_core.spark.frames import dataframe as dataframe
     from scan_core.spark.frames import expected_choice as expected_choice
     from scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from scan_core.spark.types import spark_schema as spark_schema
     from scan_core.sql.query import DIALECT as DIALECT
     from scan_core.sql.query import SqlQuery as SqlQuery
+    from scan_core.sql.query import find_name as find_name
     from scan_core.sql.query import parse_sql as parse_sql
     from scan_core.sql.query import require_names_apart as require_names_apart
     from scan_core.sql.query import takes_all_columns as takes_all_columns
@@ -73,7 +75,7 @@ else:
         __name__,
         {
             "scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
-            "scan_core.spark.frames": "Sieve choice_of dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
+            "scan_core.spark.frames": "Sieve choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
@@ -82,7 +84,7 @@ else:
             "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",
-            "scan_core.sql.query": "DIALECT SqlQuery parse_sql require_names_apart takes_all_columns",
+            "scan_core.sql.query": "DIALECT SqlQuery find_name parse_sql require_names_apart takes_all_columns",
             "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
             "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
         },

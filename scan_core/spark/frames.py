@@ -364,9 +364,18 @@ def _native(
 
 
 def means_what_scans_mean(spark: SparkSession) -> bool:
-    """Whether casts, overflows and times mean in the session what they mean in filters of scans: ANSI mode, and UTC."""
+    """Whether names, casts, overflows and times mean in the session what they mean in filters of scans.
+
+    That is without case, in ANSI mode and in UTC.
+    """
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    return zone in _UTC and str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    is_ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    return zone in _UTC and is_ansi and not compares_case(spark)
+
+
+def compares_case(spark: SparkSession) -> bool:
+    """Whether names that differ in case are different names in the session."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def parallelism_of(spark: SparkSession) -> int:

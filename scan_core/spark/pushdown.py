@@ -25,7 +25,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 from scan_core.plan.planner import ScanPlan
 from scan_core.scan import Scan
-from scan_core.spark.frames import choice_of, dataframe, means_what_scans_mean, push_filters, reports_of
+from scan_core.spark.frames import choice_of, compares_case, dataframe, means_what_scans_mean, push_filters, reports_of
 from scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
 from scan_core.spark.native import NativeLimits
 from scan_core.spark.reader_choice import Reader, require_session
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 _OTHER_SESSION = (
-    "conditions have another meaning in this session: set spark.sql.ansi.enabled=true and the time zone UTC"
+    "conditions have another meaning in this session: set spark.sql.ansi.enabled=true, spark.sql.caseSensitive=false "
+    "and the time zone UTC"
 )
 _LIMITED = "the scan has a limit, and a condition would let other rows through"
 _KINDS: dict[type[st.DataType], str] = {
@@ -425,8 +426,8 @@ def sql(
     Args:
         spark: a session, classic or Connect.
         text: one query in Spark's SQL.
-        tables: tables by the names that the query uses, such as `shop.orders`: scans, tables, or paths. Other names are
-            views and tables of the session.
+        tables: tables by the names that the query uses, such as `shop.orders`, in any letter case unless
+            `spark.sql.caseSensitive` is set: scans, tables, or paths. Other names are views and tables of the session.
         args: values of its parameters, such as `:day`.
         reader: see `dataframe`.
         limits: see `dataframe`.
@@ -446,10 +447,9 @@ def sql(
             "tables maps the names of the query to scans, tables or paths: {'orders': 'warehouse/orders'}"
         )
     given = dict(args or {})
-    query = parse_sql(text, tuple(value for value in given.values() if isinstance(value, str)))
-    named = {name.lower(): name for name in tables} | {name: name for name in tables}
-    used = {name: named.get(name, named.get(name.lower())) for name in query.tables}  # Spark ignores the case of names
-    scans = {name: _scan_of(known, tables[known]) for name, known in used.items() if known is not None}
+    texts = tuple(value for value in given.values() if isinstance(value, str))
+    query = parse_sql(text, texts, tables, case_sensitive=compares_case(spark))
+    scans = {name: _scan_of(name, tables[name]) for name in query.tables if name in tables}
     found = _narrowed(spark, query, scans, given)
     frames = {
         name: dataframe(
@@ -475,7 +475,7 @@ def sql(
 
 
 def reads_of_sql(frame: DataFrame) -> dict[str, TableRead]:
-    """How the tables of a query are read, by name: before it runs as planned, later with what its tasks have read.
+    """How the tables of a query are read, by the names given to `sql`: before it runs as planned, later with what its tasks have read.
 
     Raises:
         OptionError: `frame` was not returned by `sql` (one derived from it does not count).

@@ -4,7 +4,7 @@ Also its syntax tree with qualified columns, known types and inlined CTEs, on wh
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,24 +49,27 @@ class SqlQuery:
     Attributes:
         sql: the query as written.
         tree: the parsed query.
-        tables: names of the tables it reads, sorted.
+        tables: names of the tables it reads, sorted: known ones as they are known, whatever their letter case in the text.
         texts: values of its parameters that are text.
+        case_sensitive: whether names that differ in case are different names, as `spark.sql.caseSensitive` makes them.
     """
 
     sql: str
     tree: exp.Query
     tables: tuple[str, ...]
     texts: tuple[str, ...] = ()
+    case_sensitive: bool = False
 
     def over_views(self, views: Mapping[str, str]) -> str:
         """Replace every table that has a view, named in `views`; the rest of the text does not change."""
         edits: list[tuple[int, int, str]] = []
-        for table in (node for node in _table_nodes(self.tree) if _full_name(node) in views):
-            alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
-            edits.append((*_span(table.parts), views[_full_name(table)] + alias))
+        for table in _table_nodes(self.tree):
+            if (view := views.get(self._named(table.parts))) is not None:
+                alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
+                edits.append((*_span(table.parts), view + alias))
         for column in self.tree.find_all(exp.Column):
             qualifier = [part for part in column.parts if part is not column.this]
-            if ".".join(part.name for part in qualifier) in views:
+            if self._named(qualifier) in views:
                 edits.append((*_span(qualifier), qualifier[-1].sql(dialect=DIALECT)))
         text = self.sql
         for start, end, replacement in sorted(edits, reverse=True):
@@ -75,8 +78,13 @@ class SqlQuery:
 
     def spelled(self, table: str) -> str:
         """The name of a table as SQL, quoted."""
-        node = next(node for node in _table_nodes(self.tree) if _full_name(node) == table)
+        node = next(node for node in _table_nodes(self.tree) if self._named(node.parts) == table)
         return ".".join(exp.to_identifier(part.name, quoted=True).sql(dialect=DIALECT) for part in node.parts)
+
+    def _named(self, parts: Sequence[exp.Expression]) -> str:
+        """The table that the text names by these parts, as in `tables`; the name as written if it is none of them."""
+        name = _joined(parts)
+        return find_name(name, self.tables, case_sensitive=self.case_sensitive) or name
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt.
@@ -129,12 +137,15 @@ class SqlQuery:
 
     def traceable(self, schemas: Mapping[str, Schema]) -> exp.Query | str:
         """The tree of `in_full`, prepared for tracing, or the reason why it cannot be traced."""
+        if self.case_sensitive:
+            return "spark.sql.caseSensitive is set, and names in the SQL are understood without case only"
         flat = _traceable(*self._over_schemas(schemas))
         return flat if isinstance(flat, str) else flat.copy()
 
     def _shared_tree(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
         """The tree of `in_full`, for those who only look at it."""
-        return _qualified(*self._over_schemas(schemas))
+        # names are qualified as Spark does by default
+        return None if self.case_sensitive else _qualified(*self._over_schemas(schemas))
 
     def _over_schemas(self, schemas: Mapping[str, Schema]) -> tuple[str, tuple[tuple[str, Schema], ...]]:
         """The text over `view_names`, and the schemas of these."""
@@ -157,11 +168,19 @@ def _traceable(sql: str, schemas: tuple[tuple[str, Schema], ...]) -> exp.Query |
     return "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
 
 
-def parse_sql(sql: str, texts: Sequence[str] = ()) -> SqlQuery:
-    """Parse one query; `texts` are the values of its parameters that are text.
+def parse_sql(
+    sql: str, texts: Sequence[str] = (), known: Collection[str] = (), *, case_sensitive: bool = False
+) -> SqlQuery:
+    """Parse one query.
+
+    Args:
+        sql: the query.
+        texts: the values of its parameters that are text.
+        known: names of tables, which the text may write in any letter case.
+        case_sensitive: whether case matters nevertheless, as with `spark.sql.caseSensitive`.
 
     Raises:
-        OptionError: a syntax error, or not a single SELECT.
+        OptionError: a syntax error, not a single SELECT, or a table's name that means several known ones.
     """
     try:
         require_bounded(sqlglot.tokenize(sql, dialect=DIALECT))
@@ -174,8 +193,25 @@ def parse_sql(sql: str, texts: Sequence[str] = ()) -> SqlQuery:
         raise OptionError("the SQL nests too deeply") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise OptionError("sql must be one query (select ...)")
-    found = {_full_name(table) for table in _table_nodes(trees[0])}
-    return SqlQuery(sql, trees[0], tuple(sorted(found)), tuple(texts))
+    written = {_joined(table.parts) for table in _table_nodes(trees[0])}
+    found = {find_name(name, known, case_sensitive=case_sensitive) or name for name in written}
+    return SqlQuery(sql, trees[0], tuple(sorted(found)), tuple(texts), case_sensitive)
+
+
+def find_name(name: str, known: Collection[str], *, case_sensitive: bool = False) -> str | None:
+    """The table that a name means: the one of exactly this name, else the one that differs from it only in case.
+
+    Raises:
+        OptionError: there are several of the latter.
+    """
+    if name in known or case_sensitive:
+        return name if name in known else None
+    alike = sorted(other for other in known if other.lower() == name.lower())
+    if len(alike) > 1:
+        raise OptionError(
+            f"{name} may mean {' or '.join(alike)}, which differ only in case: write the one that is meant exactly so"
+        )
+    return alike[0] if alike else None
 
 
 def _in_words(error: Exception) -> str:
@@ -209,8 +245,8 @@ def _common_names(table: exp.Table) -> Iterator[str]:
         node = above
 
 
-def _full_name(table: exp.Table) -> str:
-    return ".".join(part.name for part in table.parts)
+def _joined(parts: Sequence[exp.Expression]) -> str:
+    return ".".join(part.name for part in parts)
 
 
 def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:

@@ -42,6 +42,7 @@ def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config
     assert len(run("sql", text, "--config", config, "--json", "--limit", "2")[1].splitlines()) == 2
     short = "select count(*) as n from Customers"
     assert run("sql", short, "--config", config, "--format", "csv")[1].split() == ["n", "9"]
+    assert run("sql", short.replace("Customers", "SHOP.`Customers`"), "--config", config, "--format", "csv")[0] == 0
     explained = run("sql", text, "--config", config, "--explain")[1]
     assert "where: `city` = 'Oslo' and `id` > 1" in explained
     reads = json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["reads"]
@@ -65,6 +66,7 @@ def test_a_sub_query_as_a_column_below_a_union_is_planned(run: Run, config: Path
     ("query", "message"),
     [
         ("select * from shop.custmers", "no table shop.custmers; did you mean shop.customers?"),
+        ("select * from SHOP.Custmers", "no table SHOP.Custmers; did you mean shop.customers?"),
         ("drop table shop.customers", "sql must be one query"),
         ("select 1; select 2", "sql must be one query"),
         ("select id from shop.customers where id =", "something is missing here. Line 1, Col: "),

@@ -59,6 +59,55 @@ def test_tables_are_found_in_subqueries_unions_and_ctes_but_ctes_are_no_tables()
     assert query.tables == ("shop.customers", "shop.orders")
 
 
+SPELLINGS = {
+    "table": ("select id from shop.CUSTOMERS", "select id from v AS `CUSTOMERS`"),
+    "schema": ("select id from SHOP.customers", "select id from v AS `customers`"),
+    "backquoted": ("select id from `Shop`.`Customers`", "select id from v AS `Customers`"),
+    "alias": ("select C.id from Shop.Customers c where c.ID > 1", "select C.id from v c where c.ID > 1"),
+    "column": ("select SHOP.customers.ID from shop.Customers", "select customers.ID from v AS `Customers`"),
+    "common table expression": (
+        "with A as (select * from Shop.customers) select a.id from a join shop.customers B on b.ID = A.Id",
+        "with A as (select * from v AS `customers`) select a.id from a join v B on b.ID = A.Id",
+    ),
+    "sub-query": (
+        "select 1 as n where exists (select Shop.customers.id from shop.CUSTOMERS)",
+        "select 1 as n where exists (select customers.id from v AS `CUSTOMERS`)",
+    ),
+}
+"""Queries over `shop.customers`, and their text over the view `v`."""
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_tables_are_found_in_any_letter_case(case: str) -> None:
+    sql, over_view = SPELLINGS[case]
+    query = _query(sql)
+    assert query.tables == ("shop.customers",)
+    assert query.over_views({"shop.customers": "v"}) == over_view
+    assert query.columns(_SCHEMAS)["shop.customers"][0] == "id"
+    assert query.in_full(_SCHEMAS) is not None
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_names_are_compared_with_case_where_spark_is_told_so(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"no table (?i:shop\.customers); did you mean shop\.customers\?"):
+        parse_query("shop.daily", SPELLINGS[case][0], None, _SCHEMAS, case_sensitive=True)
+    exact = parse_query("shop.daily", "select ID from shop.customers", None, _SCHEMAS, case_sensitive=True)
+    assert exact.columns(_SCHEMAS) == {"shop.customers": ("id", "city")}
+    assert exact.in_full(_SCHEMAS) is None
+
+
+def test_a_name_that_means_several_tables_is_refused_and_an_exact_one_is_not() -> None:
+    known = ["shop.t", "shop.T", "Shop.u"]
+    assert parse_query("shop.daily", "select * from shop.T, SHOP.U", None, known).tables == ("Shop.u", "shop.T")
+    with pytest.raises(ConfigError, match=r"published shop\.daily: SHOP\.t may mean shop\.T or shop\.t, which differ"):
+        parse_query("shop.daily", "select * from SHOP.t", None, known)
+
+
+def test_a_published_table_is_named_as_such_in_any_letter_case() -> None:
+    with pytest.raises(ConfigError, match=r"no table SHOP\.daily; it is published itself"):
+        parse_query("shop.daily", "select * from SHOP.daily", None, _SCHEMAS, published=["shop.Daily"])
+
+
 @pytest.mark.parametrize(
     ("sql", "tables"),
     [

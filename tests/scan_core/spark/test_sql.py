@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import scan_core
@@ -74,6 +75,44 @@ def test_conditions_reach_the_scan(
     assert planned(reads_of_sql(frame)["shop.orders"]) == (files, FILES - files)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select ID from SHOP.customers where City = 'c2'",
+        "select shop.Customers.id from `Shop`.`CUSTOMERS` where customers.city = 'c2'",
+        "select C.id from shop.customers c where c.city = 'c2' and exists (select 1 from Shop.Orders d where D.customer = c.id)",
+        "with A as (select * from shop.CUSTOMERS where city = 'c2') select a.id from a",
+    ],
+)
+def test_names_are_read_in_any_letter_case(ansi_spark: SparkSession, scans: Mapping[str, Scan], query: str) -> None:
+    frame = sql(ansi_spark, query, scans)
+    assert reads_of_sql(frame)["shop.customers"].where in {"`city` = 'c2'", "`city` = 'c2' and `id` BETWEEN 0 AND 15"}
+    assert sorted(row[0] for row in frame.collect()) == [4, 5]
+
+
+def test_names_that_mean_several_tables_are_refused(ansi_spark: SparkSession, scans: Mapping[str, Scan]) -> None:
+    both = {"t": scans["shop.customers"], "T": scans["shop.orders"]}
+    assert sql(ansi_spark, "select max(id) from t", both).collect()[0][0] == 15
+    with pytest.raises(OptionError, match="Xt may mean xT or xt, which differ only in case"):
+        sql(ansi_spark, "select max(id) from Xt", {f"x{name}": scan for name, scan in both.items()})
+
+
+def test_a_session_that_compares_case_is_given_no_conditions(
+    ansi_spark: SparkSession, scans: Mapping[str, Scan]
+) -> None:
+    ansi_spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = sql(ansi_spark, "select id from shop.customers where id > 14", scans)
+        assert "caseSensitive" in str(reads_of_sql(frame)["shop.customers"].left)
+        assert [row[0] for row in frame.collect()] == [15]
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            sql(ansi_spark, "select id from Shop.customers where id > 14", scans)
+        with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+            sql(ansi_spark, "select ID from shop.customers", scans)
+    finally:
+        ansi_spark.conf.unset("spark.sql.caseSensitive")
+
+
 def planned(read: TableRead) -> tuple[int, int]:
     return read.metrics.data_files_planned, read.metrics.data_files_pruned
 
@@ -111,7 +150,7 @@ def test_views_of_the_session_and_parameters_may_be_used(ansi_spark: SparkSessio
     text = "select '{x}' as x, count(*) as n from SHOP.Orders o join wanted w on w.id = o.id where w.id > :least"
     frame = sql(ansi_spark, text, scans, args={"least": 39})
     assert [(row.x, row.n) for row in frame.collect()] == [("{x}", 2)]
-    assert reads_of_sql(frame)["SHOP.Orders"].where == "`id` > 39"
+    assert reads_of_sql(frame)["shop.orders"].where == "`id` > 39"
     assert [tuple(row) for row in sql(ansi_spark, "select * from range(2)", scans).collect()] == [(0,), (1,)]
     both = sql(ansi_spark, "select count(*) as n from shop.orders o, range(3) r where o.id = r.id", scans)
     assert both.collect()[0].n == 2
