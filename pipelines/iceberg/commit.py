@@ -381,7 +381,7 @@ class RowDelta:
         remove: Selection | None = None,
         operation: Operation | None = None,
         forgets: bool = False,
-        outlasts_rewrites: bool = False,
+        after_rewrites: Callable[[], tuple[Sequence[WrittenFile], Selection | None]] | None = None,
     ) -> Committed:
         """Write manifests and swap the table's metadata.
 
@@ -391,8 +391,8 @@ class RowDelta:
             remove: selects the live data and delete files to remove from the table.
             operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
             forgets: with `remove`: the manifests name no removed file any more, whose bounds are values of its rows.
-            outlasts_rewrites: the added files depend on the rows of the table, but on none of its files. They are kept if
-                compaction or conversion was faster: a large batch would otherwise be written again after each of them, and
+            after_rewrites: what to add and to remove instead, now that compaction or conversion has replaced files of the table,
+                but changed no row. Without it that is a conflict: a large batch would be written again after each of them, and
                 might never be committed.
 
         Raises:
@@ -405,20 +405,17 @@ class RowDelta:
             try:
                 self._swap(snapshot)
             except CommitConflictError:
-                if not (outlasts_rewrites and attempts_left and self._follow_rewrites()):
+                if after_rewrites is None or not attempts_left or not self._follow_rewrites():
                     raise
                 self._written.clear()  # removed already; they built upon the older snapshot
+                added, remove = after_rewrites()
             else:
                 storage.reached("after-commit")
                 break
         return committed
 
     def _follow_rewrites(self) -> bool:
-        """Build upon the table's current snapshot, if all that came since the base only replaced files.
-
-        A replacement under another spec could move rows out of reach of deletes that were written for the partitions of the
-        old one (rule 27), so tables with several specs are left to the caller.
-        """
+        """Build upon the table's current snapshot, if all that came since the base only replaced files."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -426,7 +423,7 @@ class RowDelta:
         except NoSuchTableError:
             return False
         metadata = self.table.metadata
-        if _foundations(metadata) != self._foundations or len(metadata.partition_specs) > 1:
+        if _foundations(metadata) != self._foundations:
             return False
         for snapshot in ancestors(self.table):
             if snapshot.snapshot_id == self.base_snapshot_id:
@@ -620,6 +617,7 @@ def _foundations(metadata: "TableMetadata") -> tuple[object, ...]:
         metadata.location,
         metadata.current_schema_id,
         metadata.default_spec_id,
+        len(metadata.partition_specs),
         metadata.default_sort_order_id,
     )
 

@@ -510,32 +510,62 @@ def _place(file: DataFile, context: ScanContext) -> tuple[PartitionSpec, tuple[o
     return spec, tuple(physical(partition_value(value, kind)) for value, kind in values)
 
 
-def as_vectors(
-    delta: RowDelta, files: Sequence[WrittenFile], options: ScanOptions
-) -> tuple[list[WrittenFile], NamedFiles]:
-    """Resolve the equality deletes of a commit before it happens, so that the table never has one.
+class ResolvedKeys:
+    """The keys that a commit deletes, resolved to deletion vectors before it happens: the table never has an equality delete.
 
-    Returns what the commit adds instead, and the older vectors that leave with it. The files of the equality deletes are
-    removed. If this fails, all files of the commit still have to be discarded.
-
-    Args:
-        delta: the commit, to a table of format version 3.
-        files: what it was to add.
-        options: limits for reading key columns.
+    They can be resolved again when other commits have replaced files of the table, but changed no row.
     """
-    keys = [file for file in files if file.content is FileContent.EQUALITY_DELETES]
-    others = [file for file in files if file.content is not FileContent.EQUALITY_DELETES]
-    table = _with_changes(open_table(delta.table), delta)
-    uncommitted = [_uncommitted(file, table.metadata) for file in keys]
-    plan = table.scan().with_options(options).select().plan(uncommitted)
-    new = {_name(file) for file in uncommitted}
-    touched = [task for task in plan.tasks if any(_name(file) in new for file in deletes_of(task))]
-    if touched:
-        check_listed_once(".".join(delta.table.name()), plan)
-        touched = list(_with_equality_deletes(touched, new))
-    vectors = _written(touched, plan.context, delta, has_vectors=True)
-    delta.storage.remove(file.path for file in keys)
-    return [*others, *vectors.values()], NamedFiles(frozenset(_superseded(touched, vectors)))
+
+    def __init__(self, delta: RowDelta, keys: Sequence[WrittenFile], options: ScanOptions) -> None:
+        """Resolve nothing yet.
+
+        Args:
+            delta: the commit, to a table of format version 3.
+            keys: equality-delete files, which are not added to the table; `close` removes them.
+            options: limits for reading key columns.
+        """
+        self._delta = delta
+        self._keys = keys
+        self._options = options
+        self._plan: ScanPlan | None = None
+        self._vectors: Mapping[str, WrittenFile] = {}
+        self._written: list[WrittenFile] = []
+
+    def resolve(self) -> tuple[list[WrittenFile], NamedFiles]:
+        """The vectors that the commit adds, and the older ones that leave with it."""
+        delta, before = self._delta, self._plan
+        table = _with_changes(open_table(delta.table), delta)
+        uncommitted = [_uncommitted(file, table.metadata) for file in self._keys]
+        if (
+            before is not None
+        ):  # rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27)
+            uncommitted = [replace(file, spec_id=_everywhere(delta).spec_id, partition=()) for file in uncommitted]
+        plan = table.scan().with_options(self._options).select().plan(uncommitted)
+        known = frozenset() if before is None else frozenset(map(_position_state, before.tasks))
+        tasks = list(plan.tasks)
+        kept = [task for task in tasks if task.data_file.path in self._vectors and _position_state(task) in known]
+        new = {_name(file) for file in uncommitted}
+        touched = [task for task in tasks if any(_name(file) in new for file in deletes_of(task))]
+        if touched:
+            check_listed_once(".".join(delta.table.name()), plan)
+            unknown = [task for task in touched if not known or _position_state(task) not in known]
+            touched = list(_with_equality_deletes(unknown, new))
+        found = _written(touched, plan.context, delta, has_vectors=True)
+        self._written += found.values()
+        self._plan = plan
+        self._vectors = {**{task.data_file.path: self._vectors[task.data_file.path] for task in kept}, **found}
+        return [*self._vectors.values()], NamedFiles(frozenset(_superseded([*kept, *touched], self._vectors)))
+
+    def close(self) -> None:
+        """Remove the keys, and the vectors that were resolved again."""
+        used = {file.path for file in self._vectors.values()}
+        left = {file.path for file in self._written} - used
+        self._delta.storage.remove([*(file.path for file in self._keys), *left])
+
+
+def _position_state(task: FileScanTask) -> tuple[str, int, frozenset[FileName]]:
+    """A data file and the positions that are deleted in it: while these stay, so do the rows with a key."""
+    return *_identity(task.data_file), _positions_of(task)
 
 
 def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[FileName]) -> Iterator[FileScanTask]:
@@ -551,14 +581,20 @@ def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[File
         yield task.with_deletes(equality, task.position_deletes, task.deletion_vector)
 
 
+def _everywhere(delta: RowDelta) -> PartitionSpec:
+    """A spec for deletes that apply to all partitions and are never committed."""
+    return PartitionSpec(max(delta.specs) + 1, ())
+
+
 def _with_changes(table: Table, delta: RowDelta) -> Table:
     """The table with the schema and the specs of a commit, which deletes may have, too."""
+    everywhere = _everywhere(delta)
     known = table.metadata
     changed = replace(
         known,
         schemas={**known.schemas, delta.schema.schema_id: delta.schema},
         current_schema_id=delta.schema.schema_id,
-        specs={**known.specs, **delta.specs},
+        specs={**known.specs, **delta.specs, everywhere.spec_id: everywhere},
         _paths={},
         _partition_types={},
     )

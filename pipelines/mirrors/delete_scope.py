@@ -4,22 +4,25 @@ A delete must reach every copy of its key. It is omitted only if manifests prove
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipelines.errors import GlobalDeleteError
 from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.positions import current_snapshot, summary_properties
-from pipelines.iceberg.row_shape import distinct_rows
+from pipelines.iceberg.row_shape import conform, distinct_rows
+from pipelines.iceberg.table_writer import write_deletes
 from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
-from scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound
+from scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound, open_table
 from scan_core.io import BoundedCache
 from scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
 
@@ -184,6 +187,86 @@ def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> P
     if _is_of_key(delta, key, live):
         return delta.default_spec
     return None if _is_affordable(delta.table, 0) else delta.unpartitioned_spec()
+
+
+def scope_again(
+    delta: RowDelta,
+    files: Sequence[WrittenFile],
+    since: int | None,
+    policy: Literal["allow", "refuse"],
+    limit_bytes: int,
+) -> list[WrittenFile]:
+    """The files of a commit that is to follow commits which replaced files of the table, but changed no row.
+
+    If these moved rows to another partition spec, deletes that are limited to a partition may not reach them any more.
+    Such deletes are written again, from the keys in their files.
+
+    Args:
+        delta: the commit, with the table as it is now.
+        files: what the commit was to add.
+        since: the snapshot that `files` were written for.
+        policy: whether deletes may be global.
+        limit_bytes: Arrow bytes of the keys that are looked up at a time.
+
+    Raises:
+        GlobalDeleteError: a delete must be global and `policy` refuses it.
+    """
+    limited = [
+        file
+        for file in files
+        if file.content is FileContent.EQUALITY_DELETES and not delta.specs[file.spec_id].is_unpartitioned
+    ]
+    if not limited or since is None or not _rows_moved(delta, since):
+        return list(files)
+    replaced = {file.path for file in limited}
+    found = [file for file in files if file.path not in replaced]
+    key_ids = limited[0].equality_ids
+    key_schema = delta.schema.select(key_ids)
+    live = live_keys(delta.table, delta.schema, key_schema.names)
+    try:
+        for keys in _stored_keys(limited, delta, key_schema, limit_bytes):
+            for scoped in scope_deletes(delta, keys, live, policy).deletes:
+                found += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+    except BaseException:
+        delta.discard([*found, *limited])
+        raise
+    delta.discard(limited)
+    return found
+
+
+def _rows_moved(delta: RowDelta, since: int) -> bool:
+    """Whether data files came or went since a snapshot that have more than one partition spec."""
+    opened = open_table(delta.table)
+    metadata, io = opened.metadata, opened.io
+    now = metadata.current_snapshot
+    listed = [
+        {m.path: m for m in snapshot_manifests(snapshot, io) if m.content == DATA_MANIFEST}
+        for snapshot in (metadata.snapshots[since], now)
+        if snapshot is not None
+    ]
+    common = listed[0].keys() & listed[-1].keys()
+    files = [
+        {
+            (file.path, file.spec_id)
+            for part in read_data_manifests([m for m in manifests.values() if m.path not in common], metadata, io)
+            for file in part
+        }
+        for manifests in listed
+    ]
+    return len({spec_id for _, spec_id in files[0] ^ files[-1]}) > 1
+
+
+def _stored_keys(
+    files: Sequence[WrittenFile], delta: RowDelta, key_schema: Schema, limit_bytes: int
+) -> Iterator[pa.Table]:
+    """The distinct keys in delete files, as many at a time as fit into a limit."""
+    read: list[pa.Table] = []
+    for file in files:
+        with delta.storage.open_input(file.path) as source:
+            read.append(conform(pq.read_table(source, partitioning=None), key_schema))
+        if sum(keys.nbytes for keys in read) > limit_bytes or file is files[-1]:
+            yield distinct_rows(pa.concat_tables(read))
+            read = []
 
 
 def _is_of_key(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> bool:

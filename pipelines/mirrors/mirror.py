@@ -34,14 +34,20 @@ from pipelines.errors import CommitConflictError, PipelineError, PositionLostErr
 from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import create_table, find_table
 from pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
-from pipelines.iceberg.conversion import as_vectors
+from pipelines.iceberg.conversion import ResolvedKeys
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import check_writable, refresh, upgrade
 from pipelines.iceberg.manifests import Selection
 from pipelines.iceberg.row_shape import conform, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes, scope_without_look
+from pipelines.mirrors.delete_scope import (
+    LiveKeys,
+    live_keys,
+    scope_again,
+    scope_deletes,
+    scope_without_look,
+)
 from pipelines.mirrors.fold import (
     DELETED,
     FoldResult,
@@ -482,8 +488,7 @@ class Mirror:
         else:
             work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
-        files: Sequence[WrittenFile] = work.files
-        removed: Selection | None = everything if work.replaces_all else None
+        content = _Content(delta, work, self.config)
         try:
             if work.rejected.num_rows:
                 limit = self.config.max_quarantine_ratio
@@ -491,16 +496,48 @@ class Mirror:
                 reject(work.rejected)
             if changed := dict(self.config.properties.items() - table.metadata.properties.items()):
                 delta.set_properties(changed)
-            if self.config.deletes == "vectors" and not work.replaces_all:
-                options = ScanOptions(memory_limit_bytes=self.config.memory_limit_bytes)
-                files, removed = as_vectors(delta, work.files, options)
-            # vectors name files and rows in them
-            outlasts = all(file.content is not FileContent.POSITION_DELETES for file in files)
-            committed = delta.commit(files, properties, remove=removed, outlasts_rewrites=outlasts)
+            added, removed = content.of_base()
+            committed = delta.commit(added, properties, remove=removed, after_rewrites=content.of_base)
         except (PipelineError, ScanError):
-            delta.discard(files)
+            delta.discard(content.files)
             raise
-        return Applied(committed, tuple(files), work.rejected, changes.num_rows, reached, work.num_missed)
+        finally:
+            content.close()
+        return Applied(committed, content.files, work.rejected, changes.num_rows, reached, work.num_missed)
+
+
+class _Content:
+    """What a commit adds and removes: as prepared, or as it has to be after other commits have replaced files."""
+
+    def __init__(self, delta: RowDelta, work: BatchFiles, config: TableConfig) -> None:
+        self._delta = delta
+        self._work = work
+        self._config = config
+        self._since = delta.base_snapshot_id
+        self._keys: ResolvedKeys | None = None
+        self.files = work.files
+        if config.deletes == "vectors" and not work.replaces_all:
+            options = ScanOptions(memory_limit_bytes=config.memory_limit_bytes)
+            keys = [file for file in work.files if file.content is FileContent.EQUALITY_DELETES]
+            self._keys = ResolvedKeys(delta, keys, options)
+
+    def of_base(self) -> tuple[Sequence[WrittenFile], Selection | None]:
+        """The files to add to the snapshot that the commit builds upon, and those to remove."""
+        if self._keys is not None:
+            vectors, replaced = self._keys.resolve()
+            rows = (file for file in self._work.files if file.content is FileContent.DATA)
+            self.files = (*rows, *vectors)
+            return self.files, replaced
+        if self._since != self._delta.base_snapshot_id:
+            config, limit = self._config, self._config.memory_limit_bytes // BATCH_SHARE
+            self.files = tuple(scope_again(self._delta, self.files, self._since, config.global_deletes, limit))
+            self._since = self._delta.base_snapshot_id
+        return self.files, everything if self._work.replaces_all else None
+
+    def close(self) -> None:
+        """Remove the files that are no part of the commit, whatever became of it."""
+        if self._keys is not None:
+            self._keys.close()
 
 
 def makes_rows(changes: Changes | RemoteChanges, config: TableConfig) -> bool:

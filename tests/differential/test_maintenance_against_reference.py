@@ -66,6 +66,7 @@ class Lake:
         self.seen = {number: _read(self.path, snapshot_id=number) for number in opened.metadata.snapshots}
         self.rows = _read(self.path)
         self.lineage = self._lineage()
+        self.orphan_age = 0.001
 
     @property
     def table(self) -> Any:
@@ -94,7 +95,12 @@ class Lake:
                 return
             if other == "interrupt":
                 raise Interrupted
-            with patch.object(storage, "reached", lambda _: None), suppress(SourceError, CommitConflictError):
+            # files of a running commit are no orphans, which only their age shows
+            with (
+                patch.object(storage, "reached", lambda _: None),
+                patch.object(self, "orphan_age", 3600.0),
+                suppress(SourceError, CommitConflictError),
+            ):
                 other(self)
 
         with suppress(Interrupted), patch.object(storage, "reached", reached):
@@ -117,7 +123,8 @@ class Lake:
         index_dead_rows(CatalogTarget(self.table))
 
     def expire(self) -> None:
-        kept = RetentionConfig(keep_snapshots=self.draw(st.integers(1, 3)), keep_for=0.001, orphan_age=0.001)
+        number = self.draw(st.integers(1, 3))
+        kept = RetentionConfig(keep_snapshots=number, keep_for=0.001, orphan_age=self.orphan_age)
         for done in (
             *expire_all(self.catalog, self.config, [NAME], overrides=kept),
             *orphans_of_all(self.catalog, self.config, [NAME], overrides=kept, delete=True),

@@ -299,7 +299,7 @@ def test_rule_29_files_outlast_rewrites_but_no_change_of_rows(
         change(reloaded(catalog))
     before = rows_of(reloaded(catalog))
     if outlasts:
-        delta.commit(files, {"position": "2"}, outlasts_rewrites=True)
+        delta.commit(files, {"position": "2"}, after_rewrites=lambda: (files, None))
         table = reloaded(catalog)
         found = [(row["id"], row["name"]) for row in rows_of(table)]
         assert found == [(1, "a"), (2, "new"), (3, "c"), (4, "d")]
@@ -309,7 +309,7 @@ def test_rule_29_files_outlast_rewrites_but_no_change_of_rows(
         assert {f"file://{path}" for path in tmp_path.rglob("snap-*.avro")} == lists
     else:
         with pytest.raises(CommitConflictError, match="another writer changed"):
-            delta.commit(files, {"position": "2"}, outlasts_rewrites=True)
+            delta.commit(files, {"position": "2"}, after_rewrites=lambda: (files, None))
         assert rows_of(reloaded(catalog)) == before
 
 

@@ -16,7 +16,7 @@ from pipelines.errors import SourceError
 from pipelines.iceberg import conversion
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.conversion import as_vectors, convert
+from pipelines.iceberg.conversion import ResolvedKeys, convert
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.loaded_table import upgrade
 from pipelines.iceberg.table_writer import write_deletes, write_rows
@@ -284,7 +284,7 @@ def test_a_commit_with_vectors_makes_only_its_own_deletes_permanent(tmp_path: Pa
     assert ids_of(catalog) == []
     delta = RowDelta(reloaded(catalog))
     keys = write_deletes(pa.table({"id": [2]}), delta.target, delta.default_spec, [1])
-    added, replaced = as_vectors(delta, keys, ScanOptions())
+    added, replaced = ResolvedKeys(delta, keys, ScanOptions()).resolve()
     delta.commit(added, {}, remove=replaced)
     assert [file.record_count for file in added] == [1]
     assert sorted(Path(path).suffix for path in files_of(catalog)[1]) == [".parquet", ".puffin"]
@@ -319,7 +319,7 @@ def resolved_by_a_commit(table: Any) -> None:
     """A commit of ingest with `deletes: vectors`."""
     delta = RowDelta(table)
     keys = write_deletes(pa.table({"id": [1]}), delta.target, delta.default_spec, [1])
-    as_vectors(delta, keys, ScanOptions())
+    ResolvedKeys(delta, keys, ScanOptions()).resolve()
 
 
 @pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING), resolved_by_a_commit])
