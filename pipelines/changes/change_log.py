@@ -327,7 +327,8 @@ class ChangeLog(LogState):
         if key and self.key and not key_may_grow and set(key) != set(self.key):
             raise SchemaConflictError(
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
-                "a changed key needs a new table (`nevermore resync`)"
+                "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore "
+                "ingest builds both again"
             )
         # The position that this run started from: another process may create and fill the table in the meantime.
         before = self.position

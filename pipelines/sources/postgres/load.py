@@ -138,16 +138,18 @@ class TableLoad:
         return Load(key=tuple(KeyColumn(names[name], kind, collation) for name, kind, collation in key))
 
     def _by_key(self, description: SourceTable, done: Load) -> Iterator[_Range]:
-        relation = f"{_quoted(self.published.schema)}.{_quoted(self.published.table)}"
         names = [_quoted(name) for name, _, _ in self.server.ordered_key(description.oid)]
         key = ", ".join(names)
         ends = key if done.column is not None else ", ".join(f"{name}::text" for name in names)
-        size, rows = self.server.query(
-            "SELECT sum(pg_relation_size(oid)), sum(greatest(reltuples, 0)) FROM pg_class "
+        size, rows, is_partitioned = self.server.query(
+            "SELECT sum(pg_relation_size(oid)), sum(greatest(reltuples, 0)), bool_or(relkind = 'p') FROM pg_class "
             "WHERE oid = %s OR oid IN (SELECT relid FROM pg_partition_tree(%s))",
             description.oid,
             description.oid,
         )[0]
+        # rows of tables that inherit from this one are sent as theirs
+        only = "" if is_partitioned else "ONLY "
+        relation = f"{only}{_quoted(self.published.schema)}.{_quoted(self.published.table)}"
         width = float(size) / float(rows) if rows else 100.0
         step = int(min(max(self.server.source.chunk_bytes / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
         begin = done.chunks[-1].end if done.chunks else None

@@ -140,22 +140,28 @@ class Load:
 
 
 class UnsentError(Exception):
-    """Rows of a table changed without being sent; `is_another_type` if the mirror may not hold what they are now."""
+    """Rows of a table changed without being sent.
 
-    def __init__(self, message: str, *, is_another_type: bool = False) -> None:
+    Attributes:
+        is_another_type: whether the mirror may not hold what they are now.
+        is_another_key: whether the mirror identifies rows by other columns.
+    """
+
+    def __init__(self, message: str, *, is_another_type: bool = False, is_another_key: bool = False) -> None:
         super().__init__(message)
         self.is_another_type = is_another_type
+        self.is_another_key = is_another_key
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column; of one that is dropped or not sent, only the name is known, if it was sent before.
+    """A column; of one that is dropped or not sent, only the name and the type are known, if it was sent before.
 
     Attributes:
         name: what identifies its name.
         has_values: whether it may have been added with values for existing rows.
         type: number of its type, and modifier.
-        described_by: transaction that described it.
+        described_by: transaction that described it; empty if it is not sent.
     """
 
     name: str
@@ -166,17 +172,18 @@ class _Column:
     @classmethod
     def parse(cls, text: str) -> "_Column":
         if text.startswith("-"):
-            return cls(text[1:])
+            name, _, kind = text[1:].partition(":")
+            return cls(name, type=kind)
         kind, _, described_by = text[7:].partition(":")
         return cls(text[:6], text[6] == "+", kind, described_by)
 
     @property
     def is_sent(self) -> bool:
-        return self.type != ""
+        return self.described_by != ""
 
     def __str__(self) -> str:
         if not self.is_sent:
-            return f"-{self.name}"
+            return f"-{self.name}:{self.type}" if self.type else f"-{self.name}"
         return f"{self.name}{'+' if self.has_values else '='}{self.type}:{self.described_by}"
 
 
@@ -187,28 +194,41 @@ class Shape:
     Attributes:
         file: number of the file of the rows; another one after a command that rewrote all of them.
         columns: columns by their number, dropped ones included.
-        parts: partitions, each with the number of its file, and whether it was a table of its own before.
+        parts: partitions by the number of each and that of its file: the transaction that attached it, with an `a` if it was a
+            table of its own before; empty if that is not known.
+        key: numbers of the columns that identify rows, in their order; empty if there are none.
+        publication: transaction that wrote the settings of the publication; empty if it is not known.
+        may_be_unlogged: whether the table can be made unlogged for some time: one that a publication names cannot.
     """
 
     file: str
     columns: tuple[_Column, ...]
-    parts: Mapping[str, bool]
+    parts: Mapping[str, str]
+    key: str = ""
+    publication: str = ""
+    may_be_unlogged: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Parse `file;columns;parts`."""
-        file, columns, parts = text.split(";")
-        attached = {part.rstrip("a"): part.endswith("a") for part in parts.split()}
-        return cls(file, tuple(map(_Column.parse, columns.split())), attached)
+        """Parse `file;columns;parts;key;publication;unlogged`; older positions have the first three."""
+        file, columns, parts, *more = text.split(";")
+        key, publication, unlogged = more or ("", "", "")
+        numbered = (part.split("@") for part in parts.split())
+        attached = {part.rstrip("a"): by[0] if by else "" for part, *by in numbered}
+        return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication, unlogged == "u")
 
     def __str__(self) -> str:
-        parts = " ".join(f"{part}{'a' if was_table else ''}" for part, was_table in self.parts.items())
-        return f"{self.file};{' '.join(map(str, self.columns))};{parts}"
+        parts = " ".join(f"{part}@{by}" for part, by in self.parts.items())
+        unlogged = "u" if self.may_be_unlogged else ""
+        return f"{self.file};{' '.join(map(str, self.columns))};{parts};{self.key};{self.publication};{unlogged}"
 
     def after(self, before: "Shape") -> "Shape":
-        """This shape, with the names that dropped columns had."""
+        """This shape, with the names and types that dropped columns had."""
         old = (*before.columns, *self.columns[len(before.columns) :])
-        columns = (now if now.is_sent else _Column(was.name) for was, now in zip(old, self.columns, strict=False))
+        columns = (
+            now if now.is_sent else _Column(was.name, type=was.type)
+            for was, now in zip(old, self.columns, strict=False)
+        )
         return replace(self, columns=tuple(columns))
 
     def check(self, now: "Shape") -> None:
@@ -217,23 +237,38 @@ class Shape:
         Raises:
             UnsentError: rows may have changed from one to the other without being sent.
         """
+        if self.key and self.key != now.key:
+            raise UnsentError("other columns identify its rows", is_another_key=True)
         both = [(a, b) for a, b in zip(self.columns, now.columns, strict=False) if a.is_sent and b.is_sent]
         added = [column for column in now.columns[len(self.columns) :] if column.is_sent]
-        gone = {column.name for column in now.after(self).columns if not column.is_sent and column.name}
+        gone = {column.name: column.type for column in now.after(self).columns if not column.is_sent and column.name}
         is_rewritten = self.file != now.file
         is_lost = not self.parts.keys() <= now.parts.keys()
-        if (is_rewritten or is_lost) and not all(_is_widened(a.type, b.type) for a, b in both):
+        numbers = [int(number) - 1 for number in self.key.split(",") if number]
+        if any(self.columns[n].name != now.columns[n].name for n in numbers):
+            raise UnsentError("columns of other names identify its rows", is_another_key=True)
+        again = [(gone[column.name], column.type) for column in added if gone.get(column.name)]
+        changed = [*again, *((a.type, b.type) for a, b in both if is_rewritten or is_lost)]
+        if not all(_is_widened(before, after) for before, after in changed):
             raise UnsentError("a column has another type", is_another_type=True)
         if any(a.name != b.name for a, b in both) or any(column.name in gone for column in added):
             raise UnsentError("a column has another name, or that of a dropped one")
         if any(column.has_values for column in added):
             raise UnsentError("a column was added with a value for existing rows")
+        if any(not a.is_sent and b.is_sent for a, b in zip(self.columns, now.columns, strict=False)):
+            raise UnsentError("a column is sent that was not sent before")
         if is_rewritten and (added or any(a != b for a, b in both)):
             raise UnsentError("a change of its columns rewrote all rows")
+        if is_rewritten and self.may_be_unlogged:
+            raise UnsentError("all rows were rewritten, perhaps because the table was unlogged for some time")
         if is_lost:
             raise UnsentError("a partition was dropped, detached, truncated or rewritten")
-        if any(was_table and part not in self.parts for part, was_table in now.parts.items()):
+        if any(by.endswith("a") and part not in self.parts for part, by in now.parts.items()):
             raise UnsentError("a partition was attached")
+        if any(self.parts.get(part, "") not in {"", by} for part, by in now.parts.items()):
+            raise UnsentError("a partition was detached and attached again")
+        if self.publication not in {"", now.publication}:  # older positions do not tell
+            raise UnsentError("the settings of the publication were changed, perhaps for some time only")
 
 
 _WIDER = {"21": {"23", "20"}, "23": {"20"}, "700": {"701"}}

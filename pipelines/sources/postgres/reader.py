@@ -419,6 +419,12 @@ class PostgresReader:
         try:
             Shape.parse(known.shape).check(Shape.parse(published.shape))
         except UnsentError as unsent:
+            if unsent.is_another_key:
+                text = (
+                    f"{source_table}: {unsent} than when it was read last, so its mirror could mix up rows. Load the table again: "
+                    "nevermore resync TABLE --from-source"
+                )
+                raise SourceError(text) from None
             why = f"{source_table}: {unsent}, and PostgreSQL does not send what becomes of existing rows"
             if unsent.is_another_type:
                 text = f"{why}. Load the table again: nevermore resync TABLE --from-source"

@@ -37,9 +37,12 @@ _SHAPE = (
     "CASE WHEN a.atthasmissing OR a.atthasdef OR a.attidentity <> '' THEN '+' ELSE '=' END, a.atttypid, '.', a.atttypmod, ':', a.xmin) "
     "END, ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ';', "
     # The descriptions of its own columns, such as ctid, stay as they are when a table becomes a partition.
-    "(SELECT string_agg(concat(r.oid, '.', r.relfilenode, CASE WHEN i.xmin <> a.xmin THEN 'a' END), ' ' ORDER BY r.oid) "
+    "(SELECT string_agg(concat(r.oid, '.', r.relfilenode, '@', i.xmin, CASE WHEN i.xmin <> a.xmin THEN 'a' END), ' ' ORDER BY r.oid) "
     "FROM pg_partition_tree(c.oid) m JOIN pg_class r ON r.oid = m.relid JOIN pg_inherits i ON i.inhrelid = r.oid "
-    "JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = -1 WHERE m.level > 0))"
+    "JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = -1 WHERE m.level > 0), ';', "
+    "(SELECT string_agg(k.attnum::text, ',' ORDER BY k.attnum) FROM (SELECT * FROM pg_index x WHERE x.indrelid = c.oid AND x.indimmediate "
+    "AND (x.indisprimary OR x.indisreplident) ORDER BY x.indisreplident DESC LIMIT 1) i, unnest(i.indkey[0:i.indnkeyatts - 1]) k(attnum)), "
+    "';', p.xmin, ';', CASE WHEN ({named}) IS NULL THEN 'u' END)"
 )
 """The text of a `Shape` in SQL."""
 
@@ -398,8 +401,9 @@ class Server:
         )
         of_table = "SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid"
         entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
+        shape = _SHAPE.format(sent=sent, named=of_table)
         rows = self.query(
-            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {_SHAPE.format(sent=sent)} "
+            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
             "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "
             "JOIN pg_namespace n ON n.nspname = t.schemaname "
             "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "

@@ -223,3 +223,126 @@ def test_rows_that_a_policy_hides_are_an_error(shop: Shop) -> None:
         assert f"ALTER ROLE {reader} BYPASSRLS" in found.found
     finally:
         shop.sql(f"DROP OWNED BY {reader}", f"DROP ROLE {reader}")
+
+
+UNSEEN = {
+    "a partition that was a table for some time": [
+        "ALTER TABLE items DETACH PARTITION low",
+        "UPDATE low SET a = 'unseen' WHERE id = 5",
+        "ALTER TABLE items ATTACH PARTITION low FOR VALUES FROM (0) TO (10)",
+    ],
+    "operations that were not sent": [
+        "ALTER PUBLICATION pub SET (publish = 'insert')",
+        "UPDATE items SET a = 'unseen' WHERE id = 5",
+        "DELETE FROM items WHERE id = 6",
+        "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')",
+    ],
+    "partitions that were sent by their own names": [
+        "ALTER PUBLICATION pub SET (publish_via_partition_root = false)",
+        "UPDATE items SET a = 'unseen' WHERE id = 5",
+        "ALTER PUBLICATION pub SET (publish_via_partition_root = true)",
+    ],
+}
+
+
+@pytest.mark.parametrize("what", UNSEEN)
+def test_a_table_is_loaded_again_after_what_was_not_sent_for_some_time(shop: Shop, what: str) -> None:
+    config = loaded(shop, *PARTITIONED)
+    shop.sql(*UNSEEN[what])
+    shop.ingest(config)
+    same(shop, config)
+    assert shop.ingest(config).tables[0].events["r"] == 0
+
+
+def test_a_table_is_loaded_again_after_it_was_unlogged_for_some_time(shop: Shop) -> None:
+    shop.sql(
+        TABLE, "INSERT INTO items VALUES (1, 'a', 'b', 1), (2, 'a', 'b', 1)", "CREATE PUBLICATION pub FOR ALL TABLES"
+    )
+    config = shop.config("items")
+    shop.ingest(config)
+    shop.sql("ALTER TABLE items SET UNLOGGED", "UPDATE items SET a = 'x' WHERE id = 1", "ALTER TABLE items SET LOGGED")
+    shop.ingest(config)
+    same(shop, config)
+
+
+def test_a_column_that_is_no_longer_generated_is_loaded(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE items (id int PRIMARY KEY, n int, g int GENERATED ALWAYS AS (n * 2) STORED)",
+        "INSERT INTO items (id, n) SELECT i, i FROM generate_series(1, 5) i",
+        "CREATE PUBLICATION pub FOR TABLE items",
+    )
+    config = shop.config("items")
+    shop.ingest(config)
+    shop.sql("ALTER TABLE items ALTER g DROP EXPRESSION", "UPDATE items SET g = 99 WHERE id = 2")
+    shop.ingest(config)
+    same(shop, config)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_column_that_comes_back_with_another_type_says_what_to_do(shop: Shop, rounds: int) -> None:
+    config = loaded(shop, TABLE)
+    shop.sql("ALTER TABLE items DROP n", "UPDATE items SET a = 'x' WHERE id = 2")
+    if rounds == 2:
+        shop.ingest(config)
+    shop.sql("ALTER TABLE items ADD n text", "UPDATE items SET n = 'q' WHERE id = 3")
+    for _ in range(2):
+        (table,) = run_once(config).tables
+        assert "public.items: a column has another type" in str(table.error)
+    assert shop.reasons(config, "items") == []
+    resync_from_source(open_catalog(config), config, "shop.items")
+    assert shop.rows(config, "items") == shop.sql("SELECT id, a, b, n FROM items ORDER BY id")
+
+
+KEYS = {
+    "none": ["ALTER TABLE items DROP CONSTRAINT items_pkey", "INSERT INTO items VALUES (3, 'twice')"],
+    "none, whole rows": [
+        "ALTER TABLE items DROP CONSTRAINT items_pkey",
+        "ALTER TABLE items REPLICA IDENTITY FULL",
+        "INSERT INTO items VALUES (3, 'twice')",
+        "DELETE FROM items WHERE a = 'a3'",
+    ],
+    "one more column": [
+        "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id, a)",
+        "INSERT INTO items VALUES (3, 'twice')",
+    ],
+    "another column": [
+        "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (a)",
+        "UPDATE items SET id = 3 WHERE id = 4",
+    ],
+    "another index": [
+        "ALTER TABLE items ALTER a SET NOT NULL",
+        "CREATE UNIQUE INDEX u ON items (a)",
+        "ALTER TABLE items REPLICA IDENTITY USING INDEX u",
+        "UPDATE items SET id = 300 WHERE id = 4",
+    ],
+    "another name": ["ALTER TABLE items RENAME id TO k", "UPDATE items SET a = 'x' WHERE k = 3"],
+}
+
+
+@pytest.mark.parametrize("declared", [[], ["id"]])
+@pytest.mark.parametrize("key", KEYS)
+def test_rows_that_are_identified_in_another_way_are_not_mixed_up(shop: Shop, key: str, declared: list[str]) -> None:
+    config = loaded(shop, TABLE, **({"key": declared} if declared else {}))
+    before = shop.rows(config, "items")
+    shop.sql(*KEYS[key])
+    for _ in range(2):
+        (table,) = run_once(config).tables
+        assert "identify its rows" in str(table.error)
+        assert "nevermore resync" in str(table.error)
+        assert shop.rows(config, "items") == before
+
+
+def test_rows_of_tables_that_inherit_are_those_of_other_tables(shop: Shop) -> None:
+    shop.sql(
+        TABLE,
+        "CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (items)",
+        "INSERT INTO items VALUES (1, 'own', 'b', 1)",
+        "INSERT INTO child VALUES (50, 'k', 'k', 1, 2)",
+        "CREATE PUBLICATION pub FOR TABLE items",
+    )
+    config = shop.config("items", "child")
+    shop.ingest(config)
+    shop.sql("UPDATE items SET a = 'x' WHERE id = 50", "INSERT INTO child VALUES (51, 'l', 'l', 1, 2)")
+    shop.ingest(config)
+    assert shop.rows(config, "items") == [(1, "own", "b", 1)]
+    assert shop.rows(config, "child") == [(50, "x", "k", 1, 2), (51, "l", "l", 1, 2)]
