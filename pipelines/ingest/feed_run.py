@@ -318,7 +318,8 @@ class LiveRound:
         self._live = live
         self._started: list[TableIngest] = []
         self._decided = Decided()
-        self._is_at_end = False
+        self._commit: str | None = None
+        """The commit with which the last batch ends: the tables that are read have all changes up to there."""
 
     def run(self) -> None:
         """Bring the wanted tables up to date. A table that fails does not stop the others."""
@@ -326,12 +327,14 @@ class LiveRound:
         reading = Reading(self._feed, None, [], self._decided)
         try:
             reading.running = self._begin(reading)
+            self._read_loaded(reading)
             for _ in range(MAX_LOADS):
                 reading.running = [table for table in reading.running if self._loads(reading, table)]
                 if not self._read(reading):
                     break
         except Exception as error:  # noqa: BLE001 - this source stops, others go on
             stopped = error
+        stopped = self._end(reading, stopped)
         self._run.finish(reading.feed, reading.running, stopped)
         for table in self._started:
             if stopped is not None and table.report.error is None:
@@ -340,7 +343,6 @@ class LiveRound:
         has_failed = any(table.report.error is not None for table in self._started)
         try:
             if stopped is None:
-                self._record_moment(reading)
                 self._acknowledge(reading.feed)
                 self._run.warnings += self._live.warnings()
         except Exception as error:  # noqa: BLE001 - what is committed is safe; the next round does it again
@@ -352,6 +354,14 @@ class LiveRound:
             if has_failed or self._run.stopping():
                 # What failed must be read again, from the positions of the change logs.
                 self._live.interrupt()
+
+    def _end(self, reading: "Reading", stopped: Exception | None) -> Exception | None:
+        """Leave all tables at the end of the last batch, also if the stream broke; returns why the source stopped."""
+        try:
+            self._flush(reading)
+        except Exception as error:  # noqa: BLE001 - what is committed is safe
+            return stopped or error
+        return stopped
 
     def _begin(self, reading: "Reading") -> list[TableIngest]:
         """Start all tables, those of patterns included, and decide which table of the source each of them takes."""
@@ -425,21 +435,41 @@ class LiveRound:
                 raise SourceError(f"{table.name}: the load was stopped; the next run continues it")
             return
 
+    def _read_loaded(self, reading: "Reading") -> None:
+        """Bring the tables that are loaded up to date before any load, so that they do not wait for loads, however often these end."""
+        loaded = [table for table in reading.running if self._live.is_loaded(table.position)]
+        if not loaded or len(loaded) == len(reading.running):
+            return
+        try:
+            self._read(reading)
+        except PipelineError as error:  # read again after the loads, which must not wait for a stream that fails
+            _log.warning("%s", error)
+            reading.running = self._run.survivors(reading.running, TableIngest.flush)
+            self._live.interrupt()
+
     def _read(self, reading: "Reading") -> bool:
-        """Read the stream until now; whether a table must be loaded again."""
-        self._is_at_end = False
-        for batch in self._live.stream({t.name: t.position for t in reading.running}, reading.feed.read_bytes):
+        """Read the stream until now into the tables that are loaded; whether a table must be loaded again."""
+        loaded = {t.name: t.position for t in reading.running if self._live.is_loaded(t.position)}
+        for batch in self._live.stream(loaded, reading.feed.read_bytes):
             decoded = self._decoded(reading, batch)
             tables = [table for table in reading.running if self._live.is_loaded(table.position)]
+            before = [table.position for table in tables]
             alive = self._run.survivors(tables, lambda t, d=decoded, b=batch: self._add(reading, t, d, b))  # type: ignore[misc]
             alive = within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
             reading.running = [t for t in reading.running if t in alive or t not in tables]
+            if batch.end is not BatchEnd.WITHIN_TRANSACTION:
+                self._commit = batch.at_text
+                # One that has enough changes for a commit takes the others along, to the same commit of the source.
+                if before != [table.position for table in tables]:
+                    self._flush(reading)
             if self._run.stopping():
                 break
-        else:
-            self._is_at_end = True
-        reading.running = self._run.survivors(reading.running, TableIngest.flush)
+        self._flush(reading)
         return not all(self._live.is_loaded(table.position) for table in reading.running)
+
+    def _flush(self, reading: "Reading") -> None:
+        reading.running = self._run.survivors(reading.running, TableIngest.flush)
+        self._record_moment(reading)
 
     def _decoded(self, reading: "Reading", batch: LiveBatch) -> DecodedFeed:
         return self._run.counted(reading, decode(batch.raw, reading.config), batch.raw.num_read)
@@ -461,15 +491,19 @@ class LiveRound:
         table.add(changes, rejected, batch.position_after(table.position, decoded.decided), batch.end)
 
     def _record_moment(self, reading: "Reading") -> None:
-        """Record the commit that the tables of this round have reached together, for readers of several mirrors."""
-        if not self._is_at_end:
+        """Record the commit that tables of this round have reached together, for readers of several mirrors.
+
+        Raises:
+            PipelineError: it cannot be committed.
+        """
+        commit = self._commit
+        if commit is None:
             return
-        reached = {t.name: t for t in reading.running if t.report.error is None and t.position is not None}
-        at = self._live.moment([table.position for table in reached.values() if table.position is not None])
-        if at is not None and len(reached) > 1:
+        alive = (t for t in reading.running if t.report.error is None and t.position is not None)
+        reached = {t.name: t.last_ordinal for t in alive if self._live.is_reached(commit, str(t.position))}
+        if len(reached) > 1:
             logs = [change_log_name(name) for name in reading.feed.tables]
-            moment = Moment(at, {name: table.last_ordinal for name, table in reached.items()})
-            record_moment(self._run.catalog, logs, moment)  # type: ignore[arg-type] # a run that writes has a whole catalog
+            record_moment(self._run.catalog, logs, Moment(commit, reached))  # type: ignore[arg-type] # a run that writes has a whole catalog
 
     def _acknowledge(self, feed: Feed) -> None:
         """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""

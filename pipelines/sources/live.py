@@ -121,6 +121,11 @@ class LiveBatch(Protocol):
         """Whether it continues the transaction of the previous batch."""
         ...
 
+    @property
+    def at_text(self) -> str:
+        """The commit of the source with which it ends."""
+        ...
+
     def position_after(self, before: str | None, decided: Decided) -> str:
         """The position of a table after this batch; `before` is the last one that its change log has."""
         ...
@@ -182,10 +187,10 @@ class LiveSource(Protocol):
         """Read what has changed until now, in batches of bounded size."""
         ...
 
-    def moment(self, positions: Sequence[str]) -> str | None:
-        """The commit up to which tables with these positions have everything, once the stream was read to its end.
+    def is_reached(self, commit: str, position: str) -> bool:
+        """Whether a table with this position, which has all changes up to a commit, is as it was then.
 
-        None if some rows of a load are newer.
+        Not if the table was read further before, or if rows of its load are newer. `commit` is the `at_text` of a batch.
         """
         ...
 

@@ -37,7 +37,7 @@ def parts_of(at: int) -> tuple[int, int]:
     return at >> _PLACE_BITS, at & ((1 << _PLACE_BITS) - 1)
 
 
-def _place_of(text: str) -> tuple[str, int]:
+def parse_place(text: str) -> tuple[str, int]:
     """(base of the file's name, place) of `binlog.000001:1234`.
 
     Raises:
@@ -150,7 +150,7 @@ class MysqlPosition:
         """
 
         def read(document: dict[str, Any]) -> "MysqlPosition":
-            base, at = _place_of(document["at"])
+            base, at = parse_place(document["at"])
             return cls(
                 base=base,
                 at=at,

@@ -31,6 +31,7 @@ from pipelines.sources.mysql.position import (
     MysqlPosition,
     file_name,
     log_number,
+    parse_place,
     parts_of,
 )
 from pipelines.sources.mysql.server import Server, lost
@@ -71,6 +72,12 @@ class MysqlBatch:
     unknown: frozenset[tuple[str, int]] = frozenset()
     load: Load | None = None
     server: str = ""
+
+    @property
+    def at_text(self) -> str:
+        """See `LiveBatch`."""
+        number, offset = parts_of(self.at)
+        return f"{file_name(self.base, number)}:{offset}"
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
@@ -308,15 +315,11 @@ class MysqlReader:
         self._reached = reading.done, reading.gtid
         self._verified.add(self._reached)
 
-    def moment(self, positions: Sequence[str]) -> str | None:
+    def is_reached(self, commit: str, position: str) -> bool:
         """See `LiveSource`."""
-        if self._reached is None:
-            return None
-        at = self._reached[0]
-        loads = [load for text in positions if (load := MysqlPosition.from_json(text).load) is not None]
-        is_reached = all(load.is_complete and load.until <= at for load in loads)
-        number, offset = parts_of(at)
-        return f"{file_name(self._base, number)}:{offset}" if is_reached else None
+        known, (_, at) = MysqlPosition.from_json(position), parse_place(commit)
+        is_whole = known.load is None or (known.load.is_complete and known.load.until <= at)
+        return known.at <= at and is_whole
 
     def acknowledge(self, positions: Sequence[str]) -> None:
         """See `LiveSource`. The server removes its log by age and size, whoever has read it."""

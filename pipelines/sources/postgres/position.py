@@ -237,38 +237,44 @@ class Shape:
         Raises:
             UnsentError: rows may have changed from one to the other without being sent.
         """
-        if self.key and self.key != now.key:
-            raise UnsentError("other columns identify its rows", is_another_key=True)
+        self._check_key(now)
         both = [(a, b) for a, b in zip(self.columns, now.columns, strict=False) if a.is_sent and b.is_sent]
         added = [column for column in now.columns[len(self.columns) :] if column.is_sent]
         gone = {column.name: column.type for column in now.after(self).columns if not column.is_sent and column.name}
         is_rewritten = self.file != now.file
         is_lost = not self.parts.keys() <= now.parts.keys()
-        numbers = [int(number) - 1 for number in self.key.split(",") if number]
-        if any(self.columns[n].name != now.columns[n].name for n in numbers):
-            raise UnsentError("columns of other names identify its rows", is_another_key=True)
         again = [(gone[column.name], column.type) for column in added if gone.get(column.name)]
         changed = [*again, *((a.type, b.type) for a, b in both if is_rewritten or is_lost)]
         if not all(_is_widened(before, after) for before, after in changed):
             raise UnsentError("a column has another type", is_another_type=True)
-        if any(a.name != b.name for a, b in both) or any(column.name in gone for column in added):
-            raise UnsentError("a column has another name, or that of a dropped one")
-        if any(column.has_values for column in added):
-            raise UnsentError("a column was added with a value for existing rows")
-        if any(not a.is_sent and b.is_sent for a, b in zip(self.columns, now.columns, strict=False)):
-            raise UnsentError("a column is sent that was not sent before")
-        if is_rewritten and (added or any(a != b for a, b in both)):
-            raise UnsentError("a change of its columns rewrote all rows")
-        if is_rewritten and self.may_be_unlogged:
-            raise UnsentError("all rows were rewritten, perhaps because the table was unlogged for some time")
-        if is_lost:
-            raise UnsentError("a partition was dropped, detached, truncated or rewritten")
-        if any(by.endswith("a") and part not in self.parts for part, by in now.parts.items()):
-            raise UnsentError("a partition was attached")
-        if any(self.parts.get(part, "") not in {"", by} for part, by in now.parts.items()):
-            raise UnsentError("a partition was detached and attached again")
-        if self.publication not in {"", now.publication}:  # older positions do not tell
-            raise UnsentError("the settings of the publication were changed, perhaps for some time only")
+        is_renamed = any(a.name != b.name for a, b in both) or any(column.name in gone for column in added)
+        is_sent_now = any(not a.is_sent and b.is_sent for a, b in zip(self.columns, now.columns, strict=False))
+        is_described = is_rewritten and (bool(added) or any(a != b for a, b in both))
+        reasons = {
+            "a column has another name, or that of a dropped one": is_renamed,
+            "a column was added with a value for existing rows": any(column.has_values for column in added),
+            "a column is sent that was not sent before": is_sent_now,
+            "a change of its columns rewrote all rows": is_described,
+            "all rows were rewritten, perhaps because it was unlogged for some time": is_rewritten
+            and self.may_be_unlogged,
+            "a partition was dropped, detached, truncated or rewritten": is_lost,
+            "a partition was attached": any(by.endswith("a") and p not in self.parts for p, by in now.parts.items()),
+            # older positions do not tell this, and what follows
+            "a partition was detached and attached again": any(
+                self.parts.get(p, "") not in {"", by} for p, by in now.parts.items()
+            ),
+            "the settings of the publication were changed, perhaps for some time only": self.publication
+            not in {"", now.publication},
+        }
+        if why := next((text for text, is_so in reasons.items() if is_so), None):
+            raise UnsentError(why)
+
+    def _check_key(self, now: "Shape") -> None:
+        if self.key and self.key != now.key:
+            raise UnsentError("other columns identify its rows", is_another_key=True)
+        numbers = [int(number) - 1 for number in self.key.split(",") if number]
+        if any(self.columns[n].name != now.columns[n].name for n in numbers):
+            raise UnsentError("columns of other names identify its rows", is_another_key=True)
 
 
 _WIDER = {"21": {"23", "20"}, "23": {"20"}, "700": {"701"}}

@@ -23,7 +23,7 @@ from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTab
 from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.live import LoadOutdatedError
 from pipelines.sources.postgres.load import TableLoad, without_loaded
-from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_text
+from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
 from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
 from scan_core.io import spill_folder, user_folder
 
@@ -90,6 +90,11 @@ class PostgresBatch:
     member: str | None = None
     server: Server | None = None
     shapes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def at_text(self) -> str:
+        """See `LiveBatch`."""
+        return lsn_text(self.lsn)
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
@@ -487,11 +492,11 @@ class PostgresReader:
         self._reached = max(pending.done, target)
         yield self._batch(pending.payloads, self._reached, BatchEnd.TRANSACTION, place)
 
-    def moment(self, positions: Sequence[str]) -> str | None:
+    def is_reached(self, commit: str, position: str) -> bool:
         """See `LiveSource`."""
-        loads = [load for text in positions if (load := PostgresPosition.from_json(text).load) is not None]
-        is_reached = all(load.is_complete and load.until <= self._reached for load in loads)
-        return lsn_text(self._reached) if self._reached and is_reached else None
+        known, at = PostgresPosition.from_json(position), lsn_of(commit)
+        is_whole = known.load is None or (known.load.is_complete and known.load.until <= at)
+        return known.lsn <= at and is_whole
 
     def acknowledge(self, positions: Sequence[str]) -> None:
         """See `LiveSource`. The server learns it at the end, or when it keeps much log: the stream must be closed for that."""

@@ -1,17 +1,20 @@
 """Readers of several mirrors of one database see a state that the database had."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from pipelines.config.project import Config, change_log_name
-from pipelines.errors import PublishError
+from pipelines.errors import PublishError, SourceError
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.moments import moments_of
+from pipelines.iceberg.moments import moments_of, snapshots_at
 from pipelines.ingest.feed_run import apply_logs, run_once
 from pipelines.maintain.compact import compact_mirror
 from pipelines.publish.mirror_reads import mirror_scans
 from pipelines.publish.query import published_query
+from pipelines.sources.postgres.reader import PostgresReader
+from scan_core import open_table
 
 ACCOUNTS = 20
 SQL = "select c.amount, s.amount as other from shop.checking c cross join shop.savings s"
@@ -134,3 +137,76 @@ def test_mirrors_that_follow_their_logs_later_are_published_at_a_moment_of_both(
     apply_logs(config, tables=["shop.savings"])
     assert total(config) == 2 * ACCOUNTS * 100
     assert total(config, "shop.loose") != 2 * ACCOUNTS * 100
+
+
+def test_a_load_does_not_keep_the_other_mirrors_from_a_moment(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = bank.config("checking", "savings", "notes")
+    bank.ingest(config)
+    bank.sql("ALTER TABLE notes ADD COLUMN n int DEFAULT 5")
+    for number in range(1, 4):
+        transfer(bank, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresReader, "load", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_once(config)
+        assert changes_since(bank, config) == 0
+        assert total(config) == 2 * ACCOUNTS * 100
+    bank.ingest(config)
+    assert len(moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])[-1].reached) == 3
+
+
+def killed(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def changes_since(bank: Any, config: Config) -> int:
+    """How many amounts of the tables a publication does not read yet."""
+    scans = mirror_scans(open_catalog(config), config, published_query(config, "shop.money"))
+    missing = 0
+    for name, scan in scans.items():
+        amounts = Counter(amount for (amount,) in bank.sql(f"SELECT amount FROM {name.removeprefix('shop.')}"))
+        missing += (amounts - Counter(scan.to_table().column("amount").to_pylist())).total()
+    return missing
+
+
+def test_a_stream_that_breaks_leaves_the_mirrors_at_one_moment(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = bank.config("checking", "savings")
+    bank.ingest(config)
+    monkeypatch.setattr("pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
+    for number in range(1, 11):
+        transfer(bank, number)
+    receive = PostgresReader._messages
+
+    def broken(*arguments: Any) -> Any:
+        for count, message in enumerate(receive(*arguments)):
+            if count == 25:
+                raise SourceError("the connection broke")
+            yield message
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresReader, "_messages", broken)
+        assert all("broke" in str(table.error) for table in run_once(config).tables)
+    assert total(config) == 2 * ACCOUNTS * 100
+    assert 0 < changes_since(bank, config) < 20
+    moments = moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])
+    assert len({tuple(moment.reached.values()) for moment in moments}) == 2
+
+
+def test_a_table_that_is_committed_takes_the_others_along(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank.settings = {"commit_rows": 5}
+    config = bank.config("checking", "savings")
+    bank.ingest(config)
+    monkeypatch.setattr("pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
+    for number in range(1, 31):
+        transfer(bank, number)
+    bank.sql("UPDATE savings SET amount = amount WHERE id < 4")
+    run_once(config)
+    moments = moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])
+    assert len(moments) >= 4
+    catalog = open_catalog(config)
+    mirrors = {name: catalog.load_table(name) for name in config.tables}
+    for moment in moments:
+        pinned = snapshots_at(moment, mirrors)
+        assert pinned is not None
+        scans = [open_table(mirrors[n].metadata_location).scan().as_of_snapshot(s) for n, s in pinned.items()]
+        assert sum(sum(scan.to_table().column("amount").to_pylist()) for scan in scans) == 2 * ACCOUNTS * 100
