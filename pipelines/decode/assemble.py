@@ -124,6 +124,24 @@ def old_keys(
     return columns
 
 
+def _reject_nulls(
+    rejections: Rejections,
+    keys: Iterable[tuple[str, pa.Array]],
+    after: Image,
+    primary: Collection[str],
+    op: NDArray[np.uint8],
+) -> None:
+    """Reject changes without a value in a primary key, which has one in the source: several of its rows would become one."""
+    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    for name, old in keys:
+        if name in primary:
+            lacking = (op != TRUNCATE) & np.asarray(old.is_null())
+            if name in after.columns:
+                lacking |= written & np.asarray(after.columns[name].is_null())
+            reason = f"column {name} of the primary key has no value; dates of MySQL without a month or day (0000-00-00) have none"
+            rejections.add(lacking, reason)
+
+
 def _has_all(image: Image, key: Sequence[str]) -> Mask:
     mask = image.present
     for name in key:
@@ -518,6 +536,8 @@ def _assemble_part(
         partial = np.any([~before.has(name) for name in key], axis=0)
         rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
+    if not feed.identity_full:
+        _reject_nulls(rejections, zip(key, keys, strict=True), after, {*map(feed.target_name, declared.key)}, op)
     # A column that only rejected events have must not be added to the table. With `identity: full` it is a part of the key.
     if rejections.any() and not feed.identity_full:
         row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})

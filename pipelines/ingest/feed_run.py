@@ -444,7 +444,7 @@ class LiveRound:
             self._read(reading)
         except PipelineError as error:  # read again after the loads, which must not wait for a stream that fails
             _log.warning("%s", error)
-            reading.running = self._run.survivors(reading.running, TableIngest.flush)
+            self._flush(reading)
             self._live.interrupt()
 
     def _read(self, reading: "Reading") -> bool:

@@ -341,10 +341,22 @@ def place_of(server: Server, base: str, numbers: Sequence[int], wanted: MariaGti
 
 def rows_in(event: LogEvent) -> tuple[int, memoryview]:
     """(identifier of the table, bitmaps of columns and rows) of an event with rows."""
-    body = event.body
-    at = 8 + (int.from_bytes(body[8:10], "little") if event.kind in _SECOND_VERSION else 0)
-    _, at = _length(body, at)
-    return int.from_bytes(body[:6], "little"), body[at:]
+    return int.from_bytes(event.body[:6], "little"), event.body[_columns_of(event)[1] :]
+
+
+def has_all_columns(event: LogEvent) -> bool:
+    """Whether the rows of an event have all columns of their table, before a change and after it."""
+    count, at = _columns_of(event)
+    size = (count + 7) // 8
+    images = (event.body[at + n * size : at + (n + 1) * size] for n in range(2 if ROWS[event.kind] == b"u" else 1))
+    whole = (1 << count) - 1
+    return all(int.from_bytes(image, "little") & whole == whole for image in images)
+
+
+def _columns_of(event: LogEvent) -> tuple[int, int]:
+    """(number of columns, place of their bitmaps) of an event with rows."""
+    at = 8 + (int.from_bytes(event.body[8:10], "little") if event.kind in _SECOND_VERSION else 0)
+    return _length(event.body, at)
 
 
 def statement_in(event: LogEvent) -> tuple[str, str]:

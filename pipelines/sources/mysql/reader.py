@@ -484,6 +484,8 @@ class _Reading:
         if table is None:
             return
         if table.name in self._wanted:
+            if not log.has_all_columns(found):
+                raise self._unusable(found, f"rows of {table.name} without some of their columns (binlog_row_image)")
             self._add(table, found, what, body)
         for cascade in self._cascades.get(table.name, ()) if what != b"c" else ():
             is_changed = cascade.on_delete if what == b"d" else values_change(table, body, cascade.columns)

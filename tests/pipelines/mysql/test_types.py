@@ -151,6 +151,19 @@ def test_time_of_day_can_be_asked_for(shop: Shop) -> None:
     assert [str(row["v"]) for row in shop.rows(config, "t")] == ["12:30:00", "00:00:01"]
 
 
+def test_dates_of_a_key_without_a_day_are_not_one_row(shop: Shop) -> None:
+    shop.sql("SET sql_mode = ''", "CREATE TABLE t (id date PRIMARY KEY, n int)")
+    shop.sql("INSERT INTO t VALUES ('0000-00-00', 1), ('2024-01-01', 2), ('2024-01-02', 2), ('2024-01-03', 3)")
+    config = shop.config("t", max_quarantine_ratio=1)
+    report = shop.ingest(config)
+    assert (report.tables[0].rejected, len(shop.rows(config, "t"))) == (1, 3)
+    shop.sql("INSERT INTO t VALUES ('2024-00-10', 5)", "UPDATE t SET n = 9 WHERE id = '0000-00-00'")
+    shop.sql("UPDATE t SET n = 7 WHERE id = '2024-01-01'", "DELETE FROM t WHERE id = '2024-00-10'")
+    report = shop.ingest(config)
+    assert report.tables[0].rejected == 3
+    assert [row["n"] for row in shop.rows(config, "t")] == [7, 2, 3]
+
+
 @BOTH
 def test_signs_of_numbers_in_the_log_are_those_of_their_own_columns(shop: Shop) -> None:
     columns = "y year, a int unsigned, b int, c tinyint unsigned, f float, d decimal(5, 2) unsigned, e bigint, g double, h smallint unsigned"
