@@ -87,7 +87,7 @@ class DeleteSet(Restriction):
         stretches = self.statistics.stretches(group, self.types)
         if stretches is None:
             return unknown
-        found = stretches.match(self._match)
+        found = stretches.match_if_worthwhile(self._match)
         self.worth.record(Level.PAGES, group.num_rows, group.num_rows - selected_count(found.rows(Match.MAYBE)))
         return found
 

@@ -109,13 +109,13 @@ class Stretches:
         return PageMatches(self.edges, [match(known) for known in self.known])
 
     def match_if_worthwhile(self, match: Callable[[StatisticsOf], Match]) -> PageMatches:
-        """The same, but with many stretches only if a sample of evenly spaced ones excludes some.
+        """The same, but with many stretches only if some of a sample of evenly spaced ones are decided.
 
-        Data that lie in order or in clusters exclude some of them; of values scattered at random none are excluded.
+        Of data that lie in order or in clusters some are; of values scattered at random none are.
         """
         step = max(len(self.known) // SAMPLED_PARTS, 1)
         is_long = len(self.known) >= _MIN_SAMPLED_STRETCHES
-        if is_long and all(match(known) is not Match.NEVER for known in self.known[step // 2 :: step]):
+        if is_long and all(match(known) is Match.MAYBE for known in self.known[step // 2 :: step]):
             return PageMatches.unknown(self.edges[-1])
         return self.match(match)
 

@@ -24,6 +24,7 @@ from pipelines.errors import CommitConflictError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.bitmap_indexes import CatalogTarget
 from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import make_current
 from pipelines.iceberg.conversion import convert
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.loaded_table import upgrade
@@ -33,6 +34,7 @@ from pipelines.maintain.orphans import orphans_of_all
 from pipelines.maintain.retention import expire_all
 from tests.differential.table_histories import History, draw_table
 from tests.pipelines.project import Project
+from tests.support.fixture_tables import FixtureTable, copied, fixture_tables
 from tests.support.rendering import rendered
 
 quick = settings(
@@ -51,15 +53,13 @@ class Interrupted(BaseException):
 class Lake:
     """A random table in a catalog, and what it must stay like."""
 
-    def __init__(self, folder: Path, draw: Callable[..., Any]) -> None:
+    def __init__(self, folder: Path, draw: Callable[..., Any], metadata_path: str) -> None:
         self.draw = draw
-        history = draw_table(draw, folder / "t", most_steps=9)
-        _refer(history, draw)
         project = Project(folder, {NAME: {"key": ["a"], "source_table": "t"}})
         self.config = load(project.folder / "nevermore.yaml")
         self.catalog = open_catalog(self.config)
         self.catalog.create_namespace("lake")
-        self.catalog.register_table(NAME, str(history.table.metadata_path))
+        self.catalog.register_table(NAME, metadata_path)
         opened = scan_core.open_table(self.table)
         self.damage = {str(found) for found in verify_table(opened, all_snapshots=True).damage}
         self.refs = {name: _read(self.path, ref=name) for name in opened.metadata.refs if name != "main"}
@@ -135,6 +135,13 @@ class Lake:
         if self.table.format_version == 2:
             upgrade(self.table, 3)
 
+    def roll_back(self) -> None:
+        """Make an older snapshot, of whatever branch, the current one."""
+        if self.seen and (left := sorted(self.seen.keys() & {s.snapshot_id for s in self.table.metadata.snapshots})):
+            chosen = self.draw(st.sampled_from(left))
+            make_current(self.table, chosen)
+            self.rows, self.lineage = _read(self.path), self._lineage()
+
     def look(self) -> None:
         """Compare whatever can be reached with what it was."""
         opened, path = scan_core.open_table(self.table), self.path
@@ -173,6 +180,7 @@ ACTS = [
     Lake.index,
     Lake.expire,
     Lake.raise_version,
+    Lake.roll_back,
 ]
 
 
@@ -191,9 +199,17 @@ def _read(path: str, **where: Any) -> list[str]:
     return rendered(live_rows(path, **where))
 
 
-def check_lake(draw: Callable[..., Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(Path(folder), draw)
+def check_lake(draw: Callable[..., Any], fixture: FixtureTable | None = None) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if fixture is None:
+            history = draw_table(draw, folder / "t", most_steps=9)
+            _refer(history, draw)
+            path = str(history.table.metadata_path)
+        else:
+            copied(fixture.folder / fixture.name, folder / "t", fixture.facts["location"])
+            path = str(folder / "t" / fixture.facts["metadata"])
+        lake = Lake(folder, draw, path)
         for _ in range(draw(st.integers(2, 6))):
             lake.step()
 
@@ -210,3 +226,12 @@ def test_maintained_histories_equal_the_reference(data: st.DataObject) -> None:
 @given(st.data())
 def test_many_maintained_histories_equal_the_reference(data: st.DataObject) -> None:
     check_lake(data.draw)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [n for n, t in fixture_tables().items() if "://" not in t.facts["location"]])
+@settings(thorough, max_examples=20)
+@given(data=st.data())
+def test_maintained_tables_of_other_writers_equal_the_reference(data: st.DataObject, name: str) -> None:
+    check_lake(data.draw, fixture_tables()[name])
