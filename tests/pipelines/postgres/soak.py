@@ -260,6 +260,9 @@ class Soak:
         self.stop = threading.Event()
         self.gates = {table: threading.RLock() for table in TABLES}
         self.counts: Counter[str] = Counter()
+        self.loaded: set[str] = set()
+        self.moments: set[tuple[int | None, ...]] = set()
+        """Snapshots of the ledgers that were read together."""
         admin = server.connect("postgres")
         admin.cursor().execute("CREATE DATABASE soak")
         admin.close()
@@ -301,7 +304,7 @@ class Soak:
             "publication": "pub",
             "chunk_bytes": "1MiB",
         }
-        tables = {f"shop.{table}": {"source": source, "memory_limit_bytes": "64MiB"} for table in (*TABLES, *LEDGERS)}
+        tables = {f"shop.{table}": {"source": source, "memory_limit_bytes": "64MiB"} for table in (*LEDGERS, *TABLES)}
         sql = "select d.amount, c.amount as other from shop.debits d cross join shop.credits c"
         document = {
             "tables": tables,
@@ -343,7 +346,8 @@ class Soak:
     def look(self) -> None:
         """What a published table reads of several mirrors now is a state of the database."""
         catalog = open_catalog(self.config)
-        if not all(catalog.table_exists(f"shop.{table}") for table in LEDGERS):
+        if not all(self.is_loaded(catalog, table) for table in LEDGERS):
+            self.counts["looks before the first load"] += 1
             return
         try:
             scans = mirror_scans(catalog, self.config, published_query(self.config, "shop.money"))
@@ -356,6 +360,21 @@ class Soak:
         current = {name: catalog.load_table(name).metadata.current_snapshot_id for name in scans}
         pinned = {name: scan.snapshot and scan.snapshot.snapshot_id for name, scan in scans.items()}
         self.counts["of these at older snapshots"] += current != pinned
+        self.moments.add(tuple(pinned.values()))
+
+    def is_loaded(self, catalog: Any, table: str) -> bool:
+        """Whether the first load of a mirror was complete and followed by its changes at some time."""
+        if table not in self.loaded and catalog.table_exists(f"change_log.shop_{table}"):
+            log = catalog.load_table(f"change_log.shop_{table}")
+            snapshot = log.current_snapshot()
+            text = (
+                None
+                if snapshot is None
+                else positions.position_in(positions.summary_properties(snapshot), storage_of(log))
+            )
+            if text is not None and "load" not in json.loads(text):
+                self.loaded.add(table)
+        return table in self.loaded
 
     def compact(self) -> None:
         table = self.random.choice((*TABLES, *LEDGERS))
@@ -476,6 +495,9 @@ class Soak:
         transactions = sum(writers.values()) + self.mover.count
         assert checked, "no snapshot of a whole table was seen"
         streamed = self.sql("SELECT sum(stream_txns)::int FROM pg_stat_replication_slots")[0][0]
+        looks = self.counts["looks at several mirrors"]
+        assert looks >= self.counts["looks without a moment"], self.counts
+        self.counts["moments looked at"] = len(self.moments)
         return {**self.counts, "transactions": transactions, "snapshots checked": checked, "sent while open": streamed}
 
     def check_snapshots(self, catalog: Any, table: str, mirror: Any) -> int:
