@@ -79,8 +79,9 @@ fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing 
 
 MINUTES ?= 10
 
-soak: $(READY) ## Kill an ingester of a busy PostgreSQL database again and again, compare every snapshot; MINUTES=10
+soak: $(READY) java ## Kill an ingester of a busy database, then one of a busy topic, again and again, compare every snapshot; MINUTES=10
 	@$(BIN)/python -m tests.pipelines.postgres.soak --minutes $(MINUTES)
+	@$(BIN)/python -m tests.pipelines.kafka.soak --minutes $(MINUTES)
 
 PEERS := .venv-peers
 

@@ -6,11 +6,15 @@ then. Readers of several mirrors take the snapshots of such a moment.
 
 A moment names changes by their ordinals, not snapshots: maintenance that changes files only makes newer snapshots of the same
 moment. It is a table property of the change log of one table, so it costs a commit per round, however many tables there are.
+
+A run that was killed may not have recorded the moment that its tables reached. It shows in their change logs, as these are
+committed at the same positions: only for a table without changes up to there, a moment must be recorded.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import PositionLostError
@@ -18,6 +22,7 @@ from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import request_commit
 from pipelines.iceberg.interfaces import ReadableTable
+from pipelines.iceberg.loaded_table import storage_of
 
 if TYPE_CHECKING:
     from pipelines.iceberg.catalog import LightCatalog
@@ -29,6 +34,10 @@ RECENT = 4
 """The last moments are kept: a mirror that follows its log later may still be at one of them."""
 MAX_MOMENTS = 12
 """Older ones are kept if tables of the source are read at different times: the last ones that have these tables together."""
+
+
+LAST_COMMITS = 20
+"""Commits of a change log that are compared with those of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,48 @@ def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> No
     text = json.dumps([[m.at, dict(m.reached)] for m in kept], separators=(",", ":"))
     host: Any = next(table for name in sorted(logs) if (table := find_table(catalog, name)) is not None)
     request_commit(host, [], [{"action": "set-properties", "updates": {MOMENTS: text}}])
+
+
+def common_snapshots(
+    catalog: "Catalog | LightCatalog", logs: Sequence[str], mirrors: Mapping[str, tuple[str, ReadableTable]]
+) -> dict[str, int] | None:
+    """The newest snapshots of mirrors that show one commit position; None if there are none.
+
+    Args:
+        catalog: where the tables are.
+        logs: change logs of all tables of the source.
+        mirrors: (change log, mirror) by name.
+
+    Raises:
+        PositionLostError: a table property or a position cannot be read.
+    """
+    recorded = (moment for moment in moments_of(catalog, logs) if mirrors.keys() <= moment.reached.keys())
+    known = [*recorded, *_logged(catalog, {name: log for name, (log, _) in mirrors.items()})]
+    for moment in sorted(known, key=lambda m: -sum(m.reached[name] for name in mirrors)):
+        if (found := snapshots_at(moment, {name: mirror for name, (_, mirror) in mirrors.items()})) is not None:
+            return found
+    return None
+
+
+def _logged(catalog: "Catalog | LightCatalog", logs: Mapping[str, str]) -> list[Moment]:
+    """Positions among the last ones of all these change logs."""
+    reached = {name: _commits(find_table(catalog, log)) for name, log in logs.items()}
+    shared = set[str].intersection(*map(set, reached.values()))
+    return [Moment(at, {name: commits[at] for name, commits in reached.items()}) for at in shared]
+
+
+def _commits(log: ReadableTable | None) -> dict[str, int]:
+    """The last positions of a change log, each with its last change up to there; without those within a load."""
+    found: dict[str, int] = {}
+    for snapshot in islice(positions.ancestors(log), LAST_COMMITS) if log is not None else ():
+        summary = positions.summary_properties(snapshot)
+        text = positions.position_in(summary, storage_of(log)) if log is not None else None
+        if text is None or positions.LAST_ORDINAL not in summary:
+            continue
+        document = json.loads(text)
+        if "load" not in document and (at := document.get("lsn") or document.get("at")):  # PostgreSQL, MySQL
+            found.setdefault(str(at), int(summary[positions.LAST_ORDINAL]))
+    return found
 
 
 def snapshots_at(moment: Moment, mirrors: Mapping[str, ReadableTable]) -> dict[str, int] | None:

@@ -20,7 +20,7 @@ from pipelines.config.project import Config, change_log_name
 from pipelines.config.sources import MysqlSource, PostgresSource
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.moments import moments_of, snapshots_at
+from pipelines.iceberg.moments import common_snapshots
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import ReadChanges
 from scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table, run_splits
@@ -84,9 +84,7 @@ def _at_one_moment(
             continue
         source = config.tables[names[0]].source
         logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
-        together = {name: mirrors[name] for name in names}
-        moments = reversed(moments_of(catalog, logs))
-        pinned = next((s for m in moments if (s := snapshots_at(m, together)) is not None), None)
+        pinned = common_snapshots(catalog, logs, {name: (change_log_name(name), mirrors[name]) for name in names})
         if pinned is None:
             raise PublishError(
                 f"published {published} reads {' and '.join(names)} of one database, and there is no commit of which all "

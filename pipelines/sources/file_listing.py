@@ -236,12 +236,24 @@ def _list_local(pattern: str, base: str) -> list[ListedFile]:
     files = []
     prefix = os.path.join(base, "")
     for path in paths:
+        if not path.isprintable() and not _is_utf8(path):
+            raise SourceError(
+                f"the name of file {os.fsencode(path)!r} is not UTF-8, so no table can record it: rename it"
+            )
         if (status := _status(path)) is None:
             continue
         inner = path[len(prefix) :] if path.startswith(prefix) else os.path.relpath(path, base)
         name = inner if os.sep == "/" else inner.replace(os.sep, "/")
         files.append(ListedFile(name, path, status.st_size, max(status.st_ctime_ns, status.st_mtime_ns)))
     return files
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -130,6 +130,12 @@ class KafkaBroker:
             "super.users": "User:ANONYMOUS",
         }
 
+    def listen(self, port: int, *, advertised: int) -> None:
+        """Listen at one more port, of which clients are told that it is another one, such as that of a proxy."""
+        self._settings["listeners"] += f",BEHIND://127.0.0.1:{port}"
+        self._settings["advertised.listeners"] += f",BEHIND://127.0.0.1:{advertised}"
+        self._settings["listener.security.protocol.map"] += ",BEHIND:PLAINTEXT"
+
     def start(self) -> None:
         """Start, with the messages that were there before."""
         properties = self.folder / "server.properties"

@@ -9,6 +9,7 @@ from pipelines.config.project import Config, change_log_name
 from pipelines.errors import PublishError, SourceError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.iceberg.moments import moments_of, snapshots_at
+from pipelines.ingest import feed_run
 from pipelines.ingest.feed_run import apply_logs, run_once
 from pipelines.maintain.compact import compact_mirror
 from pipelines.publish.mirror_reads import mirror_scans
@@ -210,3 +211,24 @@ def test_a_table_that_is_committed_takes_the_others_along(bank: Any, monkeypatch
         assert pinned is not None
         scans = [open_table(mirrors[n].metadata_location).scan().as_of_snapshot(s) for n, s in pinned.items()]
         assert sum(sum(scan.to_table().column("amount").to_pylist()) for scan in scans) == 2 * ACCOUNTS * 100
+
+
+def test_a_moment_that_a_killed_run_has_not_recorded_is_seen_in_the_logs(
+    bank: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = bank.config("checking", "savings")
+    bank.ingest(config)
+    transfer(bank, 3)
+    bank.ingest(config)
+    for number in range(1, 4):
+        transfer(bank, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(feed_run, "record_moment", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_once(config)
+        assert changes_since(bank, config) == 0
+        assert total(config) == 2 * ACCOUNTS * 100
+    transfer(bank, 9)
+    run_once(config, tables=["shop.checking"])
+    assert total(config) == 2 * ACCOUNTS * 100
+    assert changes_since(bank, config) == 2

@@ -11,14 +11,15 @@ from typing import Any, get_args
 import pytest
 
 from pipelines.config.project import Config, load
-from pipelines.errors import CommitUnknownError, SourceError
+from pipelines.errors import CommitConflictError, CommitUnknownError, SourceError
 from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.ingest.at_rest import found_nothing_new
 from pipelines.ingest.feed_run import run_once
 from pipelines.ingest.table_ingest import TableIngest
-from pipelines.maintain.replay import resync, resync_from_source
+from pipelines.maintain import replay
+from pipelines.maintain.replay import resync, resync_from, resync_from_source
 from pipelines.sources.live import LoadOutdatedError
 from scan_core import open_table
 from tests.pipelines.mysql.conftest import Shop as MysqlShop
@@ -91,6 +92,52 @@ def test_a_load_that_is_refused_leaves_the_rows_until_one_succeeds(shop: Shop) -
     shop.ingest(config)
     assert rows(config) == in_source(shop)
     assert all(len(found) >= 8 for found in snapshots(config))
+
+
+def test_a_full_load_from_files_is_refused_until_the_running_one_is_complete(shop: Shop) -> None:
+    config = shop.config("items", schema_changes="freeze")
+    shop.ingest(config)
+    dump = shop.folder / "dump.jsonl"
+    dump.write_text("".join(f'{{"id": {i}, "a": "dumped"}}\n' for i in range(3)))
+    shop.sql(ALTERED)
+    assert "keeps the rows that it had" in str(run_once(config).tables[0].error)
+    log = open_catalog(config).load_table("change_log.shop_items").metadata.current_snapshot_id
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"is being loaded again from its source.*nevermore ingest shop\.items"):
+            resync_from(open_catalog(config), config, "shop.items", (str(dump),), "rows-json")
+        assert rows(config) == ROWS
+        assert open_catalog(config).load_table("change_log.shop_items").metadata.current_snapshot_id == log
+    config = shop.config("items")
+    shop.ingest(config)
+    assert rows(config) == in_source(shop)
+    assert resync_from(open_catalog(config), config, "shop.items", (str(dump),), "rows-json").num_rows == 3
+    shop.sql("UPDATE items SET a = 'later' WHERE id = 7")
+    shop.ingest(config)
+    assert [row[:2] for row in rows(config)] == [*((i, "dumped") for i in range(3)), (7, "later")]
+
+
+def test_a_full_load_from_files_gives_way_to_a_load_that_begins_meanwhile(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = shop.config("items")
+    shop.ingest(config)
+    dump = shop.folder / "dump.jsonl"
+    dump.write_text('{"id": 1, "a": "dumped"}\n')
+    read = replay.snapshot_batches
+
+    def beginning(*arguments: Any) -> Any:
+        batches = list(read(*arguments))
+        shop.sql(ALTERED)
+        run_once(shop.config("items", schema_changes="freeze"))
+        return iter(batches)
+
+    monkeypatch.setattr(replay, "snapshot_batches", beginning)
+    with pytest.raises(CommitConflictError):
+        resync_from(open_catalog(config), config, "shop.items", (str(dump),), "rows-json")
+    assert rows(config) == ROWS
+    config = shop.config("items")
+    shop.ingest(config)
+    assert rows(config) == in_source(shop)
 
 
 @pytest.mark.parametrize("how", ["unsent", "resync"])

@@ -17,7 +17,7 @@ from pipelines.decode.schema_registry import SchemaFolder, SchemaKind
 from pipelines.errors import ConfigError, SourceError
 from pipelines.sources.file_listing import ListedFile, list_files, open_file
 from pipelines.sources.file_options import FileOptions
-from tests.pipelines.project import Project, event, product
+from tests.pipelines.project import Project, event, product, the
 from tests.pipelines.sources.folder_reader import Reader, lines
 from tests.support.bombs import write_avro
 
@@ -164,3 +164,10 @@ def test_a_project_in_a_folder_with_wildcards_in_its_name_reads_its_own_events(t
         project.land("1.jsonl", [event("c", product(number))])
         assert project.run().exit_code == 0
         assert [row["id"] for row in project.rows()] == [number]
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    (project.landing / os.fsdecode(b"\xff.jsonl")).write_text(event("c", product(1)))
+    for _ in range(2):
+        assert "\\xff.jsonl' is not UTF-8" in str(the(project.run()).error)
