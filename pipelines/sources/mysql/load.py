@@ -1,11 +1,11 @@
 """Loads what exists in a table: in chunks, each as a transaction of its own sees it, selected as text.
 
-Chunks are ranges of an integer key where there is one: such a load continues after an interruption, and the key of a change
+Chunks are ranges of a key where there is one: such a load continues after an interruption, and the key of a change
 tells which chunk it belongs to. Other tables are read in one transaction; their load begins again after an interruption.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,8 +22,19 @@ from pipelines.formats import mysql_kernels as stored
 from pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
 from pipelines.sources.live import LoadOutdatedError, split_updates
 from pipelines.sources.mysql.log import FULL_PACKET
-from pipelines.sources.mysql.position import Chunk, Load, MysqlPosition, log_number, place
-from pipelines.sources.mysql.server import INTEGER_BYTES, Server, connect, quoted, reported, rows_of
+from pipelines.sources.mysql.position import Chunk, KeyColumn, Load, MysqlPosition, log_number, place
+from pipelines.sources.mysql.server import (
+    INTEGER_BYTES,
+    Server,
+    before,
+    connect,
+    not_before,
+    quoted,
+    reported,
+    rows_of,
+    text_value,
+)
+from scan_core import Mask
 
 MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000
@@ -31,6 +42,10 @@ COM_QUERY = 3
 READ_BYTES = 1024**2
 MAX_PLACES = 65_536
 LOCK_SECONDS, LOCK_TRIES = 2, 30
+PLACED_KEYS = 1_000
+"""Keys whose chunks the server tells in one query."""
+End = int | tuple[str, ...] | None
+"""The end of a chunk: see `Chunk`."""
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_TIMEOUT = 1205
 """Error of the server: a lock was not given in time."""
@@ -74,15 +89,14 @@ class TableLoad:
         self.server.check_engine(self.name)
         description = self.server.describe(self.name)
         self._check(description)
-        column = self._range_column(description)
-        name = None if column is None else self.target.target_name(column)
-        load = Load(column=name)
+        columns, load = self._ranges(description)
         if start.load is not None and start.load.chunks:
-            load = start.load
-            if name is None or load.column != name:
+            if not columns or start.load.begun_again != load:
                 why = f"{self.target.name}: the load was interrupted and begins again"
                 raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
-        with closing(_Selection(self.server, self.name, column, self.limit_bytes)) as selection:
+            load = start.load
+        values = tuple(column.value for column in load.key) or ("{}",)
+        with closing(_Selection(self.server, self.name, columns, values, self.limit_bytes)) as selection:
             yield from self._chunks(selection, description, load, start)
 
     def _chunks(
@@ -138,15 +152,20 @@ class TableLoad:
                     "utf8mb4 for other character sets)"
                 )
 
-    def _range_column(self, description: MysqlTable) -> str | None:
-        """The only column of the key, if it is an integer by which the mirror identifies rows, too."""
-        if len(description.key) != 1 or self.target.identity_full:
-            return None
-        (name,) = description.key
-        kind = next(column.type for column in description.columns if column.name == name)
-        is_integer = kind in INTEGER_BYTES or kind in {f"{k} unsigned" for k in INTEGER_BYTES if k != "bigint"}
-        is_key = self.target.key in ((), (self.target.target_name(name),))
-        return name if is_integer and is_key and name not in {*self.target.cast, *self.target.types} else None
+    def _ranges(self, description: MysqlTable) -> tuple[tuple[str, ...], Load]:
+        """(columns of the key, the load before its first chunk) by ranges of the key, if the mirror identifies rows by the same columns."""
+        names = {name: self.target.target_name(name) for name in description.key}
+        is_key = not self.target.key or set(self.target.key) == set(names.values())
+        is_given = {*names, *names.values()} & {*self.target.cast, *self.target.types, *self.target.exclude}
+        if not names or self.target.identity_full or not is_key or is_given:
+            return (), Load()
+        if len(names) == 1:
+            (name,) = names
+            kind = next(column.type for column in description.columns if column.name == name)
+            if kind in INTEGER_BYTES or kind in {f"{k} unsigned" for k in INTEGER_BYTES if k != "bigint"}:
+                return (name,), Load(column=names[name])
+        key = self.server.ordered_key(self.name)
+        return tuple(name for name, _ in key), Load(key=tuple(KeyColumn(names[name], value) for name, value in key))
 
 
 def refused(table: MysqlTable) -> dict[str, str]:
@@ -182,12 +201,23 @@ def _selected(column: MysqlColumn) -> str:
     return name
 
 
+def _text_of(column: str, value: str) -> str:
+    """An expression for the text of a key's column, from which `value` makes the same value again."""
+    if value == "UNHEX({})":
+        return f"HEX({column})"
+    return column if value == "{}" else f"CAST({column} AS CHAR CHARACTER SET utf8mb4)"
+
+
 class _Selection:
     """A connection that selects chunks of a table. Mutable: each chunk has a transaction, and the table's description in it."""
 
-    def __init__(self, server: Server, name: str, column: str | None, limit_bytes: int) -> None:
+    def __init__(
+        self, server: Server, name: str, columns: Sequence[str], values: Sequence[str], limit_bytes: int
+    ) -> None:
+        """`columns` are those of the key, if any, and `values` their expressions for a text; one for numbers."""
         self.description = MysqlTable(name, ())
-        self._server, self._name, self._column, self._limit_bytes = server, name, column, limit_bytes
+        self._server, self._name, self._limit_bytes = server, name, limit_bytes
+        self._key, self._values = tuple(map(quoted, columns)), values
         self._table = ".".join(map(quoted, name.split(".", 1)))
         self._connection: Any = connect(server.source)
 
@@ -196,7 +226,7 @@ class _Selection:
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - the server may have more to send
 
-    def begin(self, after: int | None, step: int) -> tuple[int, int | None]:
+    def begin(self, after: End, step: int) -> tuple[int, End]:
         """Begin the chunk after a key: (its place in the log, its end, None if it has all other rows).
 
         Raises:
@@ -205,14 +235,23 @@ class _Selection:
         with reported(f"{self._name} could not be loaded"):
             at = self._snapshot() if self._server.is_mariadb else self._locked_snapshot()
             self.description = self._server.describe(self._name, self._connection)
-            if self._column is None:
+            if not self._key:
                 return at, None
-            key = quoted(self._column)
-            where = "" if after is None else f"WHERE {key} >= {after} "
+            where = "" if after is None else f"WHERE {not_before(self._key, self._literals(after))} "
+            texts = ", ".join(map(_text_of, self._key, self._values))
+            order = ", ".join(self._key)
             found = rows_of(
-                self._connection, f"SELECT {key} FROM {self._table} {where}ORDER BY {key} LIMIT 1 OFFSET {step}"
+                self._connection, f"SELECT {texts} FROM {self._table} {where}ORDER BY {order} LIMIT 1 OFFSET {step}"
             )
-            return at, int(found[0][0]) if found else None
+            if not found:
+                return at, None
+            return at, int(found[0][0]) if self._values == ("{}",) else tuple(map(str, found[0]))
+
+    def _literals(self, end: int | tuple[str, ...]) -> list[str]:
+        """The values of a key in SQL."""
+        if isinstance(end, int):
+            return [str(end)]
+        return [text_value(value, text) for value, text in zip(self._values, end, strict=True)]
 
     def _snapshot(self) -> int:
         """Begin a transaction; return its place, which MariaDB tells."""
@@ -245,15 +284,14 @@ class _Selection:
             rows_of(self._connection, BEGIN)
             return self._server.written()[1]
 
-    def rows(self, after: int | None, end: int | None) -> Iterator[tuple[pa.BinaryArray, bool]]:
+    def rows(self, after: End, end: End) -> Iterator[tuple[pa.BinaryArray, bool]]:
         """(rows as the server sends them, whether they are the last) of the keys from `after` to before `end`.
 
         Raises:
             SourceError: the rows cannot be read.
         """
-        key = quoted(self._column or "")
-        conditions = [f"{key} >= {after}"] if after is not None else []
-        conditions += [f"{key} < {end}"] if end is not None else []
+        conditions = [f"({not_before(self._key, self._literals(after))})"] if after is not None else []
+        conditions += [f"({before(self._key, self._literals(end))})"] if end is not None else []
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         names = ", ".join(map(_selected, self.description.columns))
         with reported(f"{self._name} could not be loaded"):
@@ -334,35 +372,42 @@ class _Selection:
             raise SourceError(f"{self._name} could not be loaded: the server sent more than its rows")
 
 
-def without_loaded(changes: ChangeBatch, position: MysqlPosition, begins: NDArray[np.int64]) -> ChangeBatch:
+def without_loaded(
+    changes: ChangeBatch, position: MysqlPosition, begins: NDArray[np.int64], server: Server
+) -> ChangeBatch:
     """Changes without those that the load of their rows contains; of a changed key, the part that it does not.
 
     Args:
         changes: changes of the table.
         position: position of the table, with its load.
         begins: place where the transaction of each change begins.
+        server: knows the order of keys that are not integers.
 
     Raises:
         LoadOutdatedError: the table was truncated between chunks.
+        SourceError: the server cannot be asked.
     """
     load = position.load
     if load is None or not load.is_complete:
         return changes
-    seen_by = np.stack([begins < chunk.at for chunk in load.chunks])
     table = changes.table
-    count = table.num_rows
     ops = np.asarray(table.column("op").combine_chunks().cast(pa.binary()).to_numpy(zero_copy_only=False))
     is_truncate = ops == b"t"
-    if (is_truncate & seen_by.any(axis=0) & ~seen_by.all(axis=0)).any():
+    # Chunks were read in the order of their keys, so a change is part of the later ones, from this one on.
+    first = np.searchsorted(np.array([chunk.at for chunk in load.chunks], np.int64), begins, side="right")
+    by_all, by_none = first == 0, first == len(load.chunks)
+    if (is_truncate & ~by_all & ~by_none).any():
         why = "the table was truncated while it was loaded, so the load begins again"
-        raise LoadOutdatedError(why, replace(position, load=Load(column=load.column)).to_json())
-    old = seen_by[_chunk_of(table.column("key"), load), np.arange(count)]
+        raise LoadOutdatedError(why, replace(position, load=load.begun_again).to_json())
+    old = by_all | _is_behind(table.column("key"), load, first, ~by_all & ~by_none & ~is_truncate, server)
     new = old
     is_update = ops == b"u"
-    if load.column is not None and is_update.any():
-        new = np.where(is_update, seen_by[_chunk_of(table.column("after"), load), np.arange(count)], old)
-    old = np.where(is_truncate, seen_by.all(axis=0), old)
-    new = np.where(is_truncate, old, new)
+    if is_update.any():
+        new = np.where(
+            is_update,
+            by_all | _is_behind(table.column("after"), load, first, ~by_all & ~by_none & is_update, server),
+            old,
+        )
     dropped = old & new
     if not (old != new).any():
         return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
@@ -370,9 +415,30 @@ def without_loaded(changes: ChangeBatch, position: MysqlPosition, begins: NDArra
     return replace(changes, table=kept.filter(pa.array(~dropped)))
 
 
-def _chunk_of(rows: pa.ChunkedArray, load: Load) -> NDArray[np.int64]:
-    """The chunk that contains the key of each row; the first where there is none."""
-    if load.column is None or len(load.chunks) == 1:
-        return np.zeros(len(rows), np.int64)
-    keys = np.asarray(rows.combine_chunks().field(load.column).cast(pa.int64()).fill_null(0))
-    return np.searchsorted(np.array([chunk.end for chunk in load.chunks[:-1]], np.int64), keys, side="right")
+def _is_behind(rows: pa.ChunkedArray, load: Load, first: NDArray[np.int64], asked: Mask, server: Server) -> Mask:
+    """Of the rows that are asked for, those whose key is in chunk `first` or behind it."""
+    found = np.zeros(len(rows), np.bool_)
+    places = np.flatnonzero(asked)
+    if not len(places):
+        return found
+    chosen = rows.combine_chunks().take(pa.array(places))
+    ends = [load.chunks[number - 1].end for number in first[places]]
+    if load.column is not None:
+        keys = np.asarray(chosen.field(load.column).cast(pa.int64()).fill_null(0))
+        found[places] = keys >= np.array(ends, np.int64)
+        return found
+    texts = list(zip(*(_texts(chosen.field(column.name)) for column in load.key), strict=True))
+    borders = [end for end in ends if isinstance(end, tuple)]
+    values = [column.value for column in load.key]
+    for begin in range(0, len(texts), PLACED_KEYS):
+        part = slice(begin, begin + PLACED_KEYS)
+        found[places[part]] = server.are_at_or_behind(values, texts[part], borders[part])
+    return found
+
+
+def _texts(values: pa.Array) -> list[str]:
+    """Values of a key as the server reads them; keys without a value, which are rejected, as an empty text."""
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return [(value or b"").hex() for value in values.to_pylist()]
+    texts = values.cast(pa.string()).fill_null("").to_pylist()
+    return [text.removesuffix("Z") for text in texts] if pa.types.is_timestamp(values.type) else texts

@@ -51,10 +51,26 @@ def parse_place(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a table that was read: the keys below `end` that no earlier chunk has, None for all others; and at which place."""
+    """A part of a table that was read: the keys below `end` that no earlier chunk has, None for all others; and at which place.
 
-    end: int | None
+    Of a key that is not an integer, `end` is the text of its columns: only the server knows their order.
+    """
+
+    end: int | tuple[str, ...] | None
     at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a key by whose order a table is divided.
+
+    Attributes:
+        name: its name in the mirror.
+        value: an expression that makes a value of it from text, for which `{}` stands.
+    """
+
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +79,20 @@ class Load:
 
     Attributes:
         chunks: chunks that were read, in order of their keys.
-        column: column of the keys in the mirror, if chunks are ranges of keys.
+        column: column of the keys in the mirror, if chunks are ranges of an integer key.
         is_complete: whether all of the table is loaded.
+        key: columns of the key, if they are ranges of another one.
     """
 
     chunks: tuple[Chunk, ...] = ()
     column: str | None = None
     is_complete: bool = False
+    key: tuple[KeyColumn, ...] = ()
+
+    @property
+    def begun_again(self) -> "Load":
+        """The load before its first chunk."""
+        return Load(column=self.column, key=self.key)
 
     @property
     def until(self) -> int:
@@ -79,13 +102,18 @@ class Load:
     def to_json(self) -> dict[str, Any]:
         """The load as a JSON object."""
         chunks = [[c.end, *parts_of(c.at)] for c in self.chunks]
-        return {"chunks": chunks, "column": self.column, "complete": self.is_complete}
+        key = {"key": [[c.name, c.value] for c in self.key]} if self.key else {}
+        return {"chunks": chunks, "column": self.column, "complete": self.is_complete, **key}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Load":
         """The load of a JSON object."""
-        chunks = tuple(Chunk(end, place(number, offset)) for end, number, offset in document["chunks"])
-        return cls(chunks, document["column"], document["complete"])
+        chunks = tuple(
+            Chunk(tuple(end) if isinstance(end, list) else end, place(number, offset))
+            for end, number, offset in document["chunks"]
+        )
+        key = tuple(KeyColumn(*column) for column in document.get("key", ()))
+        return cls(chunks, document["column"], document["complete"], key)
 
 
 @dataclass(frozen=True, slots=True)

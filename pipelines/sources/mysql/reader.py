@@ -59,6 +59,7 @@ class MysqlBatch:
         unknown: transactions and numbers of the events after which a table has rows that the log does not have.
         load: state of the load after the batch, for rows of a load.
         server: UUID of a MySQL server.
+        asks: is asked about keys while a load is recent; None for rows of a load.
     """
 
     raw: RawEvents
@@ -72,6 +73,7 @@ class MysqlBatch:
     unknown: frozenset[tuple[str, int]] = frozenset()
     load: Load | None = None
     server: str = ""
+    asks: Server | None = None
 
     @property
     def at_text(self) -> str:
@@ -101,8 +103,8 @@ class MysqlBatch:
         if not is_new.all():
             changes = replace(changes, table=changes.table.filter(pa.array(is_new)))
             begins = begins[is_new]
-        if position.load is not None and changes.num_rows:
-            changes = without_loaded(changes, position, begins)
+        if position.load is not None and self.asks is not None and changes.num_rows:
+            changes = without_loaded(changes, position, begins, self.asks)
         if self.unknown and pc.any(pc.equal(changes.table.column("op"), "t")).as_py():
             emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
             places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
@@ -565,7 +567,16 @@ class _Reading:
         unknown = frozenset((names[at].as_py(), number) for at, number in pending.unknown)
         begins = np.array(pending.begins, np.int64)
         return MysqlBatch(
-            raw, end, continues, self._base, self.done, self.gtid, names.slice(0, len(begins)), begins, unknown
+            raw,
+            end,
+            continues,
+            self._base,
+            self.done,
+            self.gtid,
+            names.slice(0, len(begins)),
+            begins,
+            unknown,
+            asks=self._server,
         )
 
 

@@ -108,6 +108,27 @@ def connect(source: MysqlSource) -> "pymysql.connections.Connection[Any]":
     return connection
 
 
+def text_value(value: str, text: str) -> str:
+    """A value of a column in SQL; `value` is its expression for a text."""
+    return value.format(f"_utf8mb4 x'{text.encode().hex()}'" if text else "_utf8mb4 ''")
+
+
+def not_before(columns: Sequence[str], values: Sequence[str]) -> str:
+    """A condition for keys that are not before another one; servers find its rows by the index, unlike those of `(a, b) >= (c, d)`."""
+    condition = f"{columns[-1]} >= {values[-1]}"
+    for column, value in zip(columns[-2::-1], values[-2::-1], strict=True):
+        condition = f"{column} >= {value} AND ({column} > {value} OR ({condition}))"
+    return condition
+
+
+def before(columns: Sequence[str], values: Sequence[str]) -> str:
+    """A condition for keys that are before another one."""
+    condition = f"{columns[-1]} < {values[-1]}"
+    for column, value in zip(columns[-2::-1], values[-2::-1], strict=True):
+        condition = f"{column} <= {value} AND ({column} < {value} OR ({condition}))"
+    return condition
+
+
 def is_mariadb(connection: Any) -> bool:
     """Whether a connection is to MariaDB, not to MySQL."""
     return "mariadb" in connection.server_version.lower()
@@ -382,6 +403,61 @@ class Server:
             )
         )
         return MysqlTable(name, tuple(self._column(*row[:4]) for row in rows), key)
+
+    def ordered_key(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Columns of the primary key in its order, each with an expression that makes a value from text (`{}`).
+
+        None if the text of some value might not lead to the same place in the order, as that of floats, enums and bits, or if
+        only the beginning of a column is in the key.
+        """
+        rows = self.query(
+            "SELECT c.column_name, c.data_type, c.column_type, c.character_set_name, c.collation_name, c.numeric_precision, "
+            "c.numeric_scale, s.sub_part FROM information_schema.statistics s JOIN information_schema.columns c USING "
+            "(table_schema, table_name, column_name) WHERE s.table_schema = %s AND s.table_name = %s AND s.index_name = 'PRIMARY' "
+            "ORDER BY s.seq_in_index",
+            *name.split(".", 1),
+        )
+        found = []
+        for column, kind, whole, charset, collation, precision, scale, part in rows:
+            if part is not None:
+                return ()
+            if kind in {*INTEGER_BYTES, "year"}:
+                value = f"CAST({{}} AS {'UNSIGNED' if 'unsigned' in whole or kind == 'year' else 'SIGNED'})"
+            elif kind in {"char", "varchar"} and charset is not None:
+                value = f"CONVERT({{}} USING {charset}) COLLATE {collation}"
+            elif kind in {"binary", "varbinary"}:
+                value = "UNHEX({})"
+            elif kind == "decimal":
+                value = f"CAST({{}} AS DECIMAL({precision},{scale}))"
+            elif kind in {"date", "datetime", "timestamp"}:
+                value = "CAST({} AS DATE)" if kind == "date" else "CAST({} AS DATETIME(6))"
+            else:
+                return ()
+            found.append((str(column), value))
+        return tuple(found)
+
+    def are_at_or_behind(
+        self, values: Sequence[str], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
+    ) -> list[bool]:
+        """Whether each key is not before an end of its own, in the order that the server has.
+
+        Args:
+            values: expressions for the columns of the key, as `ordered_key` returns them.
+            keys: texts of the columns of each key.
+            ends: texts of the columns of the end for each key.
+        """
+        numbers = range(len(values))
+        rows = (
+            ", ".join(
+                [str(place), *(f"{text_value(values[n], key[n])}, {text_value(values[n], end[n])}" for n in numbers)]
+            )
+            for place, (key, end) in enumerate(zip(keys, ends, strict=True))
+        )
+        names = ["p", *(f"{side}{n}" for n in numbers for side in "ke")]
+        condition = not_before([f"v.k{n}" for n in numbers], [f"v.e{n}" for n in numbers])
+        selects = " UNION ALL ".join(f"SELECT {row}" for row in rows)
+        found = self.query(f"WITH v ({', '.join(names)}) AS ({selects}) SELECT p, {condition} FROM v")
+        return [bool(is_behind) for _, is_behind in sorted(found)]
 
     def cascades(self, wanted: Collection[str]) -> dict[str, tuple[Cascade, ...]]:
         """By table, what its deletes and changed keys do to rows of wanted tables without an event in the log."""

@@ -198,7 +198,6 @@ class Shape:
             table of its own before; empty if that is not known.
         key: numbers of the columns that identify rows, in their order; empty if there are none.
         publication: transaction that wrote the settings of the publication; empty if it is not known.
-        may_be_unlogged: whether the table can be made unlogged for some time: one that a publication names cannot.
     """
 
     file: str
@@ -206,21 +205,19 @@ class Shape:
     parts: Mapping[str, str]
     key: str = ""
     publication: str = ""
-    may_be_unlogged: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Parse `file;columns;parts;key;publication;unlogged`; older positions have the first three."""
+        """Parse `file;columns;parts;key;publication`; older positions have the first three."""
         file, columns, parts, *more = text.split(";")
-        key, publication, unlogged = more or ("", "", "")
+        key, publication = more[:2] or ("", "")
         numbered = (part.split("@") for part in parts.split())
         attached = {part.rstrip("a"): by[0] if by else "" for part, *by in numbered}
-        return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication, unlogged == "u")
+        return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication)
 
     def __str__(self) -> str:
         parts = " ".join(f"{part}@{by}" for part, by in self.parts.items())
-        unlogged = "u" if self.may_be_unlogged else ""
-        return f"{self.file};{' '.join(map(str, self.columns))};{parts};{self.key};{self.publication};{unlogged}"
+        return f"{self.file};{' '.join(map(str, self.columns))};{parts};{self.key};{self.publication}"
 
     def after(self, before: "Shape") -> "Shape":
         """This shape, with the names and types that dropped columns had."""
@@ -255,8 +252,6 @@ class Shape:
             "a column was added with a value for existing rows": any(column.has_values for column in added),
             "a column is sent that was not sent before": is_sent_now,
             "a change of its columns rewrote all rows": is_described,
-            "all rows were rewritten, perhaps because it was unlogged for some time": is_rewritten
-            and self.may_be_unlogged,
             "a partition was dropped, detached, truncated or rewritten": is_lost,
             "a partition was attached": any(by.endswith("a") and p not in self.parts for p, by in now.parts.items()),
             # older positions do not tell this, and what follows

@@ -42,7 +42,7 @@ _SHAPE = (
     "JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = -1 WHERE m.level > 0), ';', "
     "(SELECT string_agg(k.attnum::text, ',' ORDER BY k.attnum) FROM (SELECT * FROM pg_index x WHERE x.indrelid = c.oid AND x.indimmediate "
     "AND (x.indisprimary OR x.indisreplident) ORDER BY x.indisreplident DESC LIMIT 1) i, unnest(i.indkey[0:i.indnkeyatts - 1]) k(attnum)), "
-    "';', p.xmin, ';', CASE WHEN ({named}) IS NULL THEN 'u' END)"
+    "';', p.xmin)"
 )
 """The text of a `Shape` in SQL."""
 
@@ -401,7 +401,7 @@ class Server:
         )
         of_table = "SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid"
         entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
-        shape = _SHAPE.format(sent=sent, named=of_table)
+        shape = _SHAPE.format(sent=sent)
         rows = self.query(
             f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
             "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "

@@ -1,5 +1,6 @@
 """Tables of a MySQL or MariaDB server reach their mirrors: a load, then changes, statements, large transactions, interruptions."""
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -390,3 +391,90 @@ def test_what_only_a_session_has_set_is_refused_and_a_load_goes_on(shop: Shop, s
     shop.sql("DELETE FROM t WHERE id = 1")
     shop.ingest(config)
     assert [row[0] for row in shop.values(config, "t")] == [2]
+
+
+BY_KEY = {
+    "varchar": ("k varchar(20)", "CONCAT(ELT(1 + seq % 4, 'b', 'B', 'ä', 'a\\\\'''), seq)"),
+    "varchar of another character set": ("k varchar(20) CHARACTER SET latin1 COLLATE latin1_german2_ci", "CONCAT(ELT(1 + seq % 4, 'o', 'Ö', 'z', 'ß%'), seq)"),
+    "char by its bytes": ("k char(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "CONCAT(ELT(1 + seq % 4, 'b', 'B', 'ä', '🐦'), seq)"),
+    "varbinary": ("k varbinary(20)", "UNHEX(MD5(seq))"),
+    "binary": ("k binary(18)", "UNHEX(MD5(seq))"),
+    "decimal": ("k decimal(20, 3)", "(CAST(seq AS SIGNED) * 7919 % 100003 - 50000) / 8"),
+    "bigint unsigned": ("k bigint unsigned", "18446744073709551615 - seq * 7919 % 100003"),
+    "datetime": ("k datetime(3)", "TIMESTAMPADD(MICROSECOND, seq * 1500000, '2024-01-01')"),
+    "timestamp": ("k timestamp(6)", "TIMESTAMPADD(MICROSECOND, seq * 1500001, '2024-01-01')"),
+    "composite": ("a date, k varchar(9), b decimal(9, 2)", "DATE_ADD('2024-01-01', INTERVAL seq % 5 DAY), CONCAT(ELT(1 + seq % 2, 'c', 'D'), seq % 50), seq / 4"),
+    "composite with a number": ("a int unsigned, k binary(3)", "seq % 3, UNHEX(LPAD(HEX(seq), 6, '0'))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key", [k if k in {"varchar", "composite"} else pytest.param(k, marks=pytest.mark.slow) for k in BY_KEY]
+)
+def test_a_load_by_any_key_goes_on_after_each_chunk(shop: Shop, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setattr(mysql_load, "MAX_CHUNK_ROWS", 100)
+    columns, values = BY_KEY[key]
+    names = [part.split()[0] for part in split(columns)]
+    listed = ", ".join(names)
+    shop.sql(
+        f"CREATE TABLE t (n int UNIQUE, {columns}, v int, PRIMARY KEY ({', '.join(reversed(names))}))",
+        f"INSERT INTO t (n, {listed}, v) SELECT seq, {values}, 0 FROM seq_1_to_750",
+    )
+    config = shop.config("t")
+    begin = mysql_load._Selection.begin
+    begun: list[object] = []
+    dice = random.Random(key)
+
+    def disturb() -> None:
+        for _ in range(4):
+            new, old = 1000 + dice.randrange(10**5), dice.randrange(1, 750)
+            shop.sql(
+                f"UPDATE t SET v = v + 1 WHERE n IN ({dice.randrange(750)}, {dice.randrange(750)})",
+                f"DELETE FROM t WHERE n = {dice.randrange(750)}",
+                f"INSERT IGNORE INTO t (n, {listed}, v) SELECT seq, {values}, 7 FROM (SELECT {new} AS seq) s",
+            )
+            assignments = [f"{name} = {value}" for name, value in zip(names, split(values), strict=True)]
+            moved = ", ".join(a.replace("seq", str(new + 1)) for a in assignments)
+            shop.sql(f"UPDATE IGNORE t SET n = {new + 1}, {moved} WHERE n = {old}")
+
+    def killed(self: Any, after: object, step: int) -> Any:
+        begun.append(after)
+        if len(begun) % 2 == 0:
+            raise KeyboardInterrupt
+        return begin(self, after, step)
+
+    def in_source() -> list[str]:
+        return sorted(str(tuple(map(str, row))) for row in shop.sql(f"SELECT n, {listed}, v FROM t"))
+
+    def in_mirror() -> list[str]:
+        found = [tuple(row[name] for name in ("n", *names, "v")) for row in shop.rows(config, "t")]
+        return sorted(str(tuple(str(v).removesuffix("+00:00") for v in row)) for row in found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mysql_load._Selection, "begin", killed)
+        for _ in range(20):
+            try:
+                shop.ingest(config)
+                break
+            except KeyboardInterrupt:
+                disturb()
+    chunks = begun[::2]
+    assert len(chunks) >= 7
+    assert begun[1::2] == begun[2::2][: len(begun[1::2])]  # each run begins where the last one was killed
+    shop.ingest(config)
+    assert in_mirror() == in_source()
+    disturb()
+    shop.ingest(config)
+    assert in_mirror() == in_source()
+
+
+def split(values: str) -> list[str]:
+    """Expressions at the top level of a list of them."""
+    found, depth = [""], 0
+    for letter in values:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [part.strip() for part in found]
