@@ -66,11 +66,14 @@ def moved(value: Any, old: str, new: str) -> Any:
 def copied(fixture: Path, folder: Path, location: str) -> Path:
     """A copy of a table whose metadata, manifests and Parquet position deletes say where the copy is."""
     shutil.copytree(fixture, folder)
-    for path in (folder / "metadata").glob("*.avro"):
+    for path in sorted((folder / "metadata").glob("*.avro"), key=lambda path: path.name.startswith("snap-")):
         with path.open("rb") as file:
             reader = fastavro.reader(file)
             schema, facts = reader.writer_schema, dict(reader.metadata)
             rows = [moved(row, location, str(folder)) for row in reader]
+        for row in rows:
+            if "manifest_length" in row:
+                row["manifest_length"] = Path(row["manifest_path"]).stat().st_size
         facts = {k: v for k, v in facts.items() if not k.startswith("avro.")}
         with path.open("wb") as file:
             fastavro.writer(file, schema, rows, codec="deflate", metadata=facts)
