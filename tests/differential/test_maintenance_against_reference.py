@@ -64,6 +64,7 @@ class Lake:
         self.damage = {str(found) for found in verify_table(opened, all_snapshots=True).damage}
         self.refs = {name: _read(self.path, ref=name) for name in opened.metadata.refs if name != "main"}
         self.seen = {number: _read(self.path, snapshot_id=number) for number in opened.metadata.snapshots}
+        self.of_others = frozenset(self.seen)
         self.rows = _read(self.path)
         self.lineage = self._lineage()
         self.orphan_age = 0.001
@@ -150,7 +151,8 @@ class Lake:
             parent = snapshot.parent_id
             assert rendered(opened.scan().as_of_snapshot(number).to_table()) == now
             assert self.seen.setdefault(number, now) == now, f"snapshot {number} has other rows now"
-            if snapshot.operation == "replace" and parent in opened.metadata.snapshots:
+            is_rewrite = snapshot.operation == "replace" and number not in self.of_others
+            if is_rewrite and parent in opened.metadata.snapshots:
                 assert opened.scan().as_of_snapshot(number).changes(parent).count() == 0
         for name, rows in self.refs.items():
             assert _read(path, ref=name) == rows, f"branch or tag {name} has other rows now"
@@ -229,9 +231,10 @@ def test_many_maintained_histories_equal_the_reference(data: st.DataObject) -> N
 
 
 def is_whole(fixture: FixtureTable) -> bool:
-    """Whether a table is on a local disk, with all the snapshots that its metadata names."""
+    """Whether a copy has all the snapshots that the metadata names, and no position deletes that are not Parquet."""
     named = json.loads(Path(fixture.metadata).read_text())["snapshots"]
-    return "://" not in fixture.facts["location"] and len(named) == len(fixture.facts["rows_by_snapshot"])
+    is_local = "://" not in fixture.facts["location"] and fixture.name != "pos_and_eq"
+    return is_local and len(named) == len(fixture.facts["rows_by_snapshot"])
 
 
 @pytest.mark.slow

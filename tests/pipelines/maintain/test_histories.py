@@ -131,6 +131,18 @@ class MirrorHistory(RuleBasedStateMachine):
             run_once(self.config)
         self.is_behind = True
 
+    @precondition(lambda self: self.exists)
+    @rule(data=st.data(), count=st.integers(1, 6), time=st.integers(1, 8), act=st.sampled_from(["convert", "compact"]))
+    def land_and_overtake(self, data: st.DataObject, count: int, time: int, act: str) -> None:
+        """The same, overtaken at some point by what changes no row."""
+        self.land_only(data, count)
+        acts: dict[str, Callable[[], object]] = {
+            "convert": lambda: convert(self.table),
+            "compact": lambda: compact(self.table, CompactSettings(rewrite_all=True, key=("id",))),
+        }
+        with interrupted(data.draw(st.sampled_from(POINTS)), time, acts[act]):
+            self.ingest()
+
     def land_only(self, data: st.DataObject, count: int) -> None:
         time = f'"ts_ms": {self.files + 2}'  # a file with the bytes of another is taken for the same, and not read
         lines = [self.change(data).replace('"ts_ms": 1', time) for _ in range(count)]
