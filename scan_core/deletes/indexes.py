@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -42,7 +42,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.running import awaited, check_running, current
 from scan_core.model.schema import NestedField, StructType, arrow_type
-from scan_core.model.snapshot import DeleteFile
+from scan_core.model.snapshot import DeleteFile, FileFormat
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
 from scan_core.prune.verdicts import Match
@@ -146,6 +146,76 @@ def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
     return min(len(files), max(options.parallelism, min(fitting, _REQUESTS)))
 
 
+_MAX_JOINED_BYTES, _MAX_JOINED_FILES = 256 * 1024, 64
+"""Of a delete file, and how many: the keys of larger ones are decoded sooner than a decoder is opened."""
+
+
+def _may_join(file: DeleteFile, context: ScanContext) -> bool:
+    is_small = file.format is FileFormat.PARQUET and file.file_size_bytes <= _MAX_JOINED_BYTES
+    may_join = context.options.switches.join_small_files and is_small and not file.is_encrypted
+    return may_join and relocate(file.path, context.io).is_local
+
+
+def _expected_bytes(files: Sequence[DeleteFile]) -> int:
+    return build_bytes(sum(f.record_count for f in files), sum(f.file_size_bytes for f in files))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SmallKeys:
+    """A row group of an open delete file: its key columns that are read, and those that are known.
+
+    `shape` is equal where keys can be decoded together; None if they must be read alone.
+    """
+
+    file: DeleteFile
+    reader: FileReader
+    row_group: RowGroup
+    sources: Sequence[tuple[int, Convert]]
+    fixed: dict[int, pa.Array]
+    read: tuple[int, ...]
+    shape: Hashable
+
+
+def _open_small(
+    file: DeleteFile, columns: "_KeyColumns", context: ScanContext, files: ExitStack
+) -> Iterator[_SmallKeys]:
+    """The row groups of a small delete file, which `files` closes."""
+    from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
+
+    reader = files.enter_context(closing(_open_keys(file, context)))
+    sources = columns.of(reader, file.path)
+    for group in reader.row_groups:
+        fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
+        read = tuple(sorted({index for index, _ in sources} - fixed.keys()))
+        fits = reader.windows(group, read, range(group.num_rows), MemoryBudget(context.options).limits) is None
+        shape = shape_of(reader) if fits and group.num_rows else None
+        yield _SmallKeys(file, reader, group, sources, fixed, read, None if shape is None else (shape, read))
+
+
+def _decode_together(parts: Sequence[_SmallKeys], metrics: ScanMetrics) -> list[DeleteKeys]:
+    """The keys of row groups that have shapes."""
+    from scan_core.files.parquet.joined import JoinedFiles
+
+    places: dict[Hashable, list[int]] = {}
+    for place, part in enumerate(parts):
+        places.setdefault(part.shape, []).append(place)
+    found: dict[int, DeleteKeys] = {}
+    for together in places.values():
+        own = [parts[place] for place in together]
+        files = JoinedFiles([(part.reader, part.row_group) for part in own])
+        arrays = files.read(own[0].read)
+        for place, part, begin in zip(together, own, files.edges.tolist(), strict=False):
+            num_rows = part.row_group.num_rows
+            columns = dict(zip(part.read, [array.slice(begin, num_rows) for array in arrays], strict=True)) | part.fixed
+            values = tuple(get(columns[index]) for index, get in part.sources)
+            found[place] = DeleteKeys(part.file.data_sequence_number, values)
+            metrics.delete_rows_loaded += num_rows
+            if part.row_group.index == 0:
+                metrics.delete_files_opened += 1
+                metrics.delete_bytes_read += part.file.file_size_bytes
+    return [found[place] for place in range(len(parts))]
+
+
 def iterate_keys(
     group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
 ) -> Iterator[DeleteKeys]:
@@ -162,9 +232,33 @@ def _keys_of_files(
     narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
-    for file in files:
+    for run in _small_runs(files, context) if not narrowings else ([file] for file in files):
         check_running()
-        yield from _file_keys(file, columns, context, metrics, narrowings)
+        if len(run) > 1:
+            with ExitStack() as opened:
+                parts = [part for file in run for part in _open_small(file, columns, context, opened)]
+                if all(part.shape is not None for part in parts):
+                    yield from _decode_together(parts, metrics)
+                    continue
+        for file in run:
+            yield from _file_keys(file, columns, context, metrics, narrowings)
+
+
+def _small_runs(files: Sequence[DeleteFile], context: ScanContext) -> Iterator[list[DeleteFile]]:
+    """The files in order: small ones that are decoded together, and each other one alone."""
+    most = context.options.memory_limit_bytes // context.options.parallelism // _LOADING_SHARE
+    run: list[DeleteFile] = []
+    for file in files:
+        is_small = _may_join(file, context)
+        if run and (not is_small or len(run) == _MAX_JOINED_FILES or _expected_bytes([*run, file]) > most):
+            yield run
+            run = []
+        if is_small:
+            run.append(file)
+        else:
+            yield [file]
+    if run:
+        yield run
 
 
 def _file_keys(
@@ -177,9 +271,7 @@ def _file_keys(
     """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
-    whole = context.options.switches.read_small_files_whole
-    use_numba = may_use_numba(context.options)
-    reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole, use_numba=use_numba)
+    reader = _open_keys(file, context)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes
     try:
@@ -204,6 +296,12 @@ def _file_keys(
                 yield needed_keys(keys, narrowings, metrics)
     finally:
         reader.close()
+
+
+def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
+    whole = context.options.switches.read_small_files_whole
+    use_numba = may_use_numba(context.options)
+    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole, use_numba=use_numba)
 
 
 def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:

@@ -45,6 +45,7 @@ class Switches:
         reuse_results: evaluate sub-expressions that several conjuncts have once; evaluate numbers with few distinct values
             once per value, too, and keep what costly expressions give for distinct values for later row groups and scans.
         read_small_files_whole: read a local delete file of up to 256 kB in one operation, not footer and columns separately.
+        join_small_files: decode the keys of up to 64 small local delete files of one schema together.
         split_row_groups: let several Spark tasks share a row group larger than a split; each reads its own pages.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.
@@ -70,6 +71,7 @@ class Switches:
     adaptive_order: bool = True
     reuse_results: bool = True
     read_small_files_whole: bool = True
+    join_small_files: bool = True
     split_row_groups: bool = True
     share_indexes: bool = True
     lazy_columns: bool = True

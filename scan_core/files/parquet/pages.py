@@ -438,8 +438,10 @@ def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
 
 
 _REMEMBERED_COLUMNS = 4_096
-_ROW_GROUPS = b"\x19\x1c\x19\x1c\x26\x08\x1c"
-"""A list of one row group, whose first field is a list of one column chunk, at 4, whose next field is its metadata."""
+_LIST, _CHUNK = b"\x19", b"\x26\x08\x1c"
+"""A list as the next field; a column chunk, at 4, whose next field is its metadata."""
+_ROW_GROUPS = b"\x19\x1c\x19\x1c" + _CHUNK
+"""A list of one row group, whose first field is a list of one column chunk."""
 _NEXT_I64, _SECOND_NEXT_I64 = b"\x16", b"\x26"
 """Headers of the field after the last one, and of the one after that."""
 _END = b"\x00"
@@ -457,26 +459,60 @@ def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_
     """
     dictionary, pages = content
     schema, column = _unchanging(leaf, tuple(chunk.metadata[2]), chunk.metadata[4])
-    size, rows = _integer(len(dictionary) + sum(map(len, pages))), _integer(num_rows)
+    num_bytes, rows = len(dictionary) + sum(map(len, pages)), _integer(num_rows)
     footer = b"".join(
         (
             *(schema, _NEXT_I64, rows, _ROW_GROUPS),
-            *(
-                column,
-                _NEXT_I64,
-                _integer(num_values),
-                _NEXT_I64,
-                size,
-                _NEXT_I64,
-                size,
-                _SECOND_NEXT_I64,
-                _integer(4 + len(dictionary)),
-            ),
-            *((_SECOND_NEXT_I64, _integer(4)) if dictionary else ()),
-            *(_END, _END, _NEXT_I64, size, _NEXT_I64, rows, _END, _END),
+            *_stored_column(column, num_values, 4, num_bytes, len(dictionary)),
+            *(_NEXT_I64, _integer(num_bytes), _NEXT_I64, rows, _END, _END),
         )
     )
     return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))
+
+
+def joined_file(
+    leaves: Sequence[Leaf], row_groups: Sequence[tuple[int, Sequence[Chunk]]], content: Sequence[bytes]
+) -> bytes:
+    """A Parquet file of whole column chunks that come from several files of one schema.
+
+    Args:
+        leaves: each the only leaf column of its top-level column.
+        row_groups: of each its rows, and a chunk for each leaf column.
+        content: the bytes of all chunks, in the same order.
+    """
+    elements = [RawStruct(element) for leaf in leaves for element in leaf.elements]
+    schema = write_struct({1: I32Value(2), 2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(len(leaves))}, *elements])})
+    footer = [schema[:-1], _NEXT_I64, _integer(sum(rows for rows, _ in row_groups)), _LIST, _structs(len(row_groups))]
+    position, columns_header = len(MAGIC), _LIST + _structs(len(leaves))
+    for num_rows, chunks in row_groups:
+        start = position
+        footer.append(columns_header)
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            column = _unchanging(leaf, tuple(chunk.metadata[2]), chunk.metadata[4])[1]
+            before = chunk.data_page_offset - chunk.start
+            footer.append(_CHUNK)
+            footer += _stored_column(column, chunk.num_values, position, chunk.num_bytes, before)
+            position += chunk.num_bytes
+        footer += (_NEXT_I64, _integer(position - start), _NEXT_I64, _integer(num_rows), _END)
+    footer.append(_END)
+    encoded = b"".join(footer)
+    return b"".join((MAGIC, *content, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
+
+
+def _structs(count: int) -> bytes:
+    """The header of a list of structs."""
+    return bytes((count << 4 | STRUCT,)) if count < 15 else bytes((0xF0 | STRUCT,)) + _unsigned(count)
+
+
+def _stored_column(column: bytes, num_values: int, start: int, num_bytes: int, before: int) -> tuple[bytes, ...]:
+    """The rest of a chunk's metadata, which lies at `start` with a dictionary page of `before` bytes, and its end."""
+    size = _integer(num_bytes)
+    return (
+        *(column, _NEXT_I64, _integer(num_values), _NEXT_I64, size, _NEXT_I64, size),
+        *(_SECOND_NEXT_I64, _integer(start + before)),
+        *((_SECOND_NEXT_I64, _integer(start)) if before else ()),
+        *(_END, _END),
+    )
 
 
 @lru_cache(maxsize=_REMEMBERED_COLUMNS)
@@ -501,7 +537,10 @@ def _unchanging(leaf: Leaf, encodings: tuple[int, ...], codec: int) -> tuple[byt
 
 def _integer(value: int) -> bytes:
     """A number that is not negative, as an i64 is written."""
-    value <<= 1
+    return _unsigned(value << 1)
+
+
+def _unsigned(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
