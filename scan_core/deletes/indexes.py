@@ -188,7 +188,7 @@ def _open_small(
         fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
         read = tuple(sorted({index for index, _ in sources} - fixed.keys()))
         fits = reader.windows(group, read, range(group.num_rows), MemoryBudget(context.options).limits) is None
-        shape = shape_of(reader) if fits and group.num_rows else None
+        shape = shape_of(reader) if fits else None
         yield _SmallKeys(file, reader, group, sources, fixed, read, None if shape is None else (shape, read))
 
 
