@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
-from pipelines.cli.terminal import counted
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

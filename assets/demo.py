@@ -39,6 +39,7 @@ from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.maintain.rollback import roll_back
 from pipelines.simulate import SimulatedFile, simulate
+from pipelines.wording import counted
 
 ORDERS_DAILY = "shop.orders_daily"
 CUSTOMERS = "shop.customers"
@@ -363,7 +364,7 @@ def _batches(
         return
     for day, landed in enumerate(feed, 1):
         events = sum(sum(file.events.values()) for file in landed)
-        say(f"Simulated {events:,} events into {landing}/*/{landed[0].path.name}")
+        say(f"Simulated {counted(events, 'event')} into {landing}/*/{landed[0].path.name}")
         for file in landed:
             report.simulated.setdefault(file.table, Counter()).update(file.events)
         yield day

@@ -22,7 +22,8 @@ from pipelines.cli.arguments import (
     open_named_table,
     parse_scan_options,
 )
-from pipelines.cli.terminal import byte_progress, counted, describe_publication, print_json, progress
+from pipelines.cli.terminal import byte_progress, describe_publication, print_json, progress
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from checks.comparison import CheckResult

@@ -30,6 +30,7 @@ from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.maintain.compact import MIN_NOTICED_SECONDS
 from pipelines.maintain.debt import Debt, debt_of
 from pipelines.publish.query import published_entry
+from pipelines.wording import counted
 from scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
 
 FRESHNESS = "freshness"
@@ -387,7 +388,7 @@ def volume(change_log: scan_core.Table, days: int, factor: float, now: datetime 
     day = datetime.fromtimestamp((today - 1) * 86_400, UTC).date()
     details = []
     if last > usual * factor or last < usual / factor:
-        details.append(f"{day} has {last:,} changes; the {len(before)} days before have {usual:,.0f} (median)")
+        details.append(f"{day} has {counted(last, 'change')}; the {len(before)} days before have {usual:,.0f} (median)")
     return CheckResult(name, not details, compared, details=details)
 
 

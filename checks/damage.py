@@ -14,6 +14,7 @@ from uuid import UUID
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
 from pipelines.iceberg.conversion import lost_keys
+from pipelines.wording import counted
 from scan_core import (
     Damage,
     DataFile,
@@ -327,13 +328,13 @@ class _Verifier:
             held = rows.get(relocate(file.referenced_data_file, io).path) if file.referenced_data_file else None
             last = position_count(vector)[1]
             if held is not None and last >= held:
-                problem = f"deletes row {last:,}, but its data file has {held:,} rows"
+                problem = f"deletes row {last:,}, but its data file has {counted(held, 'row')}"
                 yield f"vector at byte {file.content_offset}", problem
         elif file.content is DeleteContent.POSITION:
             for path, positions in read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path.items():
                 held, last = rows.get(relocate(path, io).path), position_count(positions)[1]
                 if held is not None and last >= held:
-                    yield "column 'pos'", f"deletes row {last:,} of {path}, which has {held:,} rows"
+                    yield "column 'pos'", f"deletes row {last:,} of {path}, which has {counted(held, 'row')}"
 
     def _statistics(self, snapshot_ids: Sequence[int]) -> list[tuple[str, int | None]]:
         """Statistics files of the snapshots, and those of others that hold indexes of data files, with their sizes."""

@@ -16,8 +16,8 @@ from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canon
 from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log
 from checks.reference.sql_columns import open_connection
 from checks.subject import DELETED_FLAG, Subject
-from pipelines.cli.terminal import counted
 from pipelines.maintain.log_base import BaseToCheck
+from pipelines.wording import counted
 from scan_core import ScanError
 from scan_core.io import parse_location
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from checks.comparison import CheckResult
 from checks.subject import Subject
 from pipelines.iceberg.row_shape import python_rows
+from pipelines.wording import counted
 from scan_core import (
     FILE_PATH_ID,
     POSITION_ID,
@@ -159,7 +160,7 @@ def _is_same_entry(before: ContentFile | None, now: ContentFile) -> bool:
 def summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadata) -> Iterator[str]:
     """Statements of the manifest list about a manifest that the entries of the manifest contradict."""
     if manifest.live_files is not None and manifest.live_files != len(files):
-        yield f"{manifest.path}: has {len(files):,} live files, but {manifest.live_files:,} by the manifest list"
+        yield f"{manifest.path}: has {counted(len(files), 'live file')}, but {manifest.live_files:,} by the manifest list"
     if manifest.partitions is None or not files:
         return
     spec = metadata.specs[files[0].spec_id]
@@ -373,7 +374,7 @@ class FileFacts:
         unproved: list[_Claim] = []
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
-                yield f"{file.path}: has {reader.num_rows:,} rows, but {file.record_count:,} by its manifest"
+                yield f"{file.path}: has {counted(reader.num_rows, 'row')}, but {file.record_count:,} by its manifest"
             yield from (f"{file.path}: {fault}" for fault in _key_faults(file, projection))
             statistics = FileStatistics(reader, projection)
             for claim in self._verifiable_claims(file, projection):
@@ -397,7 +398,7 @@ class FileFacts:
         """
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
-                yield "", f"expected {file.record_count:,} rows by its manifest, found {reader.num_rows:,}"
+                yield "", f"expected {counted(file.record_count, 'row')} by its manifest, found {reader.num_rows:,}"
             yield from (("", fault) for fault in _key_faults(file, projection))
             claims = self._verifiable_claims(file, projection)
             columns = {path[0].field_id: path[0] for path in self._paths.values()}
@@ -436,7 +437,7 @@ class FileFacts:
         for claim, count, example in found.items():
             yield f"expected {claim.text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as {example}"
         if num_rows != file.record_count:
-            yield f"expected {file.record_count:,} rows by its manifest, decoded {num_rows:,}"
+            yield f"expected {counted(file.record_count, 'row')} by its manifest, decoded {num_rows:,}"
         if not is_in_file or not isinstance(field.type, PrimitiveType):
             return  # writers differ in how they count members and elements
         stated = (
@@ -444,9 +445,9 @@ class FileFacts:
             ("NULLs", file.null_value_counts, nulls),
             *([("NaNs", file.nan_value_counts, nans)] if is_float else []),
         )
-        for name, by_id, counted in stated:
-            if (expected := by_id.get(field.field_id)) is not None and expected != counted:
-                yield f"expected {expected:,} {name} by its manifest, found {counted:,}"
+        for name, by_id, in_file in stated:
+            if (expected := by_id.get(field.field_id)) is not None and expected != in_file:
+                yield f"expected {expected:,} {name} by its manifest, found {in_file:,}"
 
     def _claims(self, file: DataFile | DeleteFile) -> Iterator[_Claim]:
         if isinstance(file, DataFile):

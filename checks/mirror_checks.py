@@ -31,7 +31,6 @@ from checks.row_checks import (
 )
 from checks.subject import Subject, find_recorded
 from pipelines.changes.change_log import ChangeLog
-from pipelines.cli.terminal import counted
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
@@ -39,6 +38,7 @@ from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
+from pipelines.wording import counted
 from scan_core import KeyReport, ScanError, TableMetadata, key_report
 
 NAME = "nothing_was_rolled_back"

@@ -30,6 +30,7 @@ from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.publish.audit import StagedRows, Verdict
 from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
+from pipelines.wording import counted
 from scan_core import (
     FilesAhead,
     FileScanTask,
@@ -465,7 +466,7 @@ def _compare(
         if left_out := comparison.num_rows - compared["rows published"]:
             compared["rows not compared"] = left_out
             if provenance.others and provenance.rest is None:
-                wrong.append(f"{left_out:,} rows are in no partition that a publication made")
+                wrong.append(f"{counted(left_out, 'row')} in no partition that a publication made")
     if wrong and provenance.others:
         written = ", ".join(map(str, provenance.others[:SHOWN_KEYS]))
         notes.append(
@@ -609,8 +610,8 @@ class _Comparison:
                 (),
                 [f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order"],
             )
-        wrong = [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
-        wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
+        wrong = [f"{counted(num_more, 'row')} of {text} published that DuckDB does not compute"] if num_more else []
+        wrong += [f"{counted(num_fewer, 'row')} that DuckDB computes for {text} not published"] if num_fewer else []
         return _Found(num_actual, num_expected, wrong, (), [*sample(more), *sample(fewer)], keys)
 
     def _differing(self, fields: Sequence[NestedField]) -> frozenset[str]:

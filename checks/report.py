@@ -21,6 +21,7 @@ from pipelines.iceberg.positions import ancestors, summary_properties
 from pipelines.maintain.debt import debt_of
 from pipelines.maintain.status import TableStatus, published_status, status
 from pipelines.publish.query import tables_read
+from pipelines.wording import counted
 from scan_core import (
     Bar,
     FileScanTask,
@@ -141,7 +142,7 @@ def _lineage(config: Config, name: str, state: TableStatus) -> Html:
             readers += [published] if name in tables_read(config, published) else []
         except PipelineError:  # its own section says what is wrong with it
             continue
-    held = [f"{state.quarantined:,} events in quarantine"] if state.quarantined else []
+    held = [f"{counted(state.quarantined, 'event')} in quarantine"] if state.quarantined else []
     return chain([[feed], [change_log_name(name), *held], [Html(f"<b>{escaped(name)}</b>")], readers])
 
 
@@ -244,10 +245,15 @@ def _timed(scan: Scan) -> Iterator[Html]:
             Bar(
                 "with deletes",
                 with_deletes.seconds,
-                f"{with_deletes.seconds:.3f} s, {with_deletes.rows:,} rows",
+                f"{with_deletes.seconds:.3f} s, {counted(with_deletes.rows, 'row')}",
                 "read",
             ),
-            Bar("deletes ignored", without.seconds, f"{without.seconds:.3f} s, {without.rows:,} rows", "skipped"),
+            Bar(
+                "deletes ignored",
+                without.seconds,
+                f"{without.seconds:.3f} s, {counted(without.rows, 'row')}",
+                "skipped",
+            ),
         ]
     )
     part = "" if len(splits) == len(plan.splits()) else f" (the first of {size_text(plan.total_bytes)})"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, ProjectConfig
-from pipelines.cli.terminal import ShowProgress, counted, print_json, print_result, progress
+from pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pipelines.cli.watch import CheckRound

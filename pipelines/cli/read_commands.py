@@ -33,8 +33,9 @@ from pipelines.cli.arguments import (
     parse_scan_options,
     split_names,
 )
-from pipelines.cli.terminal import counted, print_result, write_page
+from pipelines.cli.terminal import print_result, write_page
 from pipelines.errors import ConfigError
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,9 @@ from pipelines.cli.arguments import (
     open_for_change,
     split_names,
 )
-from pipelines.cli.terminal import counted, print_json, print_result
+from pipelines.cli.terminal import print_json, print_result
 from pipelines.errors import ConfigError
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pipelines.config.project import Config

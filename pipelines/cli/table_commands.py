@@ -21,7 +21,8 @@ from pipelines.cli.arguments import (
     build_scan,
     open_named_table,
 )
-from pipelines.cli.terminal import counted, print_grid, print_json
+from pipelines.cli.terminal import print_grid, print_json
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pipelines.config.project import Config

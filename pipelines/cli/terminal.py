@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from pipelines.wording import counted
 from scan_core import hide_secrets
 
 ShowProgress = Callable[[str], None]
@@ -50,12 +51,6 @@ def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
             shown.update(task, completed=done, total=total, description=f"{text}: {file.rpartition('/')[2]:.60}")
 
         yield show
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 event`, `2,000 events`, `3 deletes`, `2 indexes`."""
-    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
-    return f"{number:,} {noun}{ending}"
 
 
 def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_ids: int = 0) -> None:

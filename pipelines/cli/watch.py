@@ -30,6 +30,7 @@ from pipelines.iceberg.checked_catalog import open_existing
 from pipelines.ingest.table_patterns import expanded
 from pipelines.maintain.status import TableStatus, slot_status, status
 from pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
+from pipelines.wording import counted
 from scan_core import ScanError, require_package
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Watch:
                 _log.error("failed: %s", table.error, extra=facts)
                 self._say("table_failed", name, f"{name} failed: {table.error}")
         if table.quarantined:
-            self._say("events_quarantined", name, f"{name}: {table.quarantined:,} events went to quarantine")
+            self._say("events_quarantined", name, f"{name}: {counted(table.quarantined, 'event')} went to quarantine")
         self._count("events", dict(table.events), name)
         self._count("commits", {"": table.mirror_commits}, name)
         self._count("rows_written", {"": table.data_rows}, name)

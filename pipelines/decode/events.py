@@ -654,7 +654,7 @@ def tombstones(members: Members) -> Mask:
     return mask
 
 
-def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
+def skip_counts(*masks: tuple[str, Mask]) -> dict[str, int]:
     """Number of events per reason, without those that do not occur."""
     return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
 

@@ -24,13 +24,13 @@ from pipelines.decode.events import (
     Events,
     blank,
     broken_documents,
-    counted,
     loaded_rows,
     milliseconds,
     no_order,
     op_codes,
     paths_of,
     refusal,
+    skip_counts,
     strings,
     table_names,
     tombstones,
@@ -117,7 +117,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
             *refusal(repeated, f"mysqlType, sqlType or pkNames: {TWICE}"),
             *refusal(broken, f"mysqlType, sqlType or pkNames: {_BROKEN}"),
         ),
-        skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
+        skipped=skip_counts(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
     )
 
 
@@ -223,7 +223,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
             *refusal(repeated, f"primary_key_columns: {TWICE}"),
             *refusal(broken, f"primary_key_columns: {_BROKEN}"),
         ),
-        skipped=counted(
+        skipped=skip_counts(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
         ),
     )

@@ -26,11 +26,11 @@ from pipelines.decode.events import (
     Placed,
     blank,
     broken_documents,
-    counted,
     of_columns,
     op_codes,
     paths_of,
     refusal,
+    skip_counts,
     strings,
     table_names,
     tombstones,
@@ -145,7 +145,7 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
             ),
             *refusal(unknown, f"no {names[0] if options.op_column else 'column'} with the operation"),
         ),
-        skipped=counted(
+        skipped=skip_counts(
             ("blank line", blank(rows)),
             ("tombstone", tombstones(rows)),
             ("row before an update", op == BEFORE),
@@ -179,7 +179,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
             f"no operation that is known in {column}",
             None if column is None else _single(table.column(column)),
         ),
-        skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
+        skipped=skip_counts(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
 
 
@@ -365,7 +365,7 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
             *broken_documents(messages),
             *refusal(unknown, "not a DMS change: operation is none of load, insert, update, delete", operation),
         ),
-        skipped=counted(
+        skipped=skip_counts(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
         ),
     )

@@ -26,12 +26,12 @@ from pipelines.decode.events import (
     blank,
     broken_documents,
     codes_of,
-    counted,
     distinct,
     letters,
     milliseconds,
     paths_of,
     refusal,
+    skip_counts,
     strings,
     table_names,
     tombstones,
@@ -213,7 +213,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
             *refusal(known_broken, BROKEN_SCHEMA),
             *refusal(repeated, f"the schema envelope: {TWICE}"),
         ),
-        skipped=counted(
+        skipped=skip_counts(
             ("blank line", blank(members)),
             ("tombstone", empty),
             ("control event", kind.control),

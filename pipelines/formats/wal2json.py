@@ -19,10 +19,10 @@ from pipelines.decode.events import (
     Refusal,
     blank,
     broken_documents,
-    counted,
     op_codes,
     paths_of,
     refusal,
+    skip_counts,
     strings,
     table_names,
     tombstones,
@@ -297,7 +297,7 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
         twice |= cells.repeated
     twice_of = np.zeros(len(documents), np.bool_)
     twice_of[changes.raw[twice]] = True
-    skipped = counted(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
+    skipped = skip_counts(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
     return Events(
         raw=changes.raw,
         op=op,

@@ -31,6 +31,7 @@ from pipelines.iceberg.manifests import FileName, NamedFiles, physical
 from pipelines.iceberg.positions import carried_positions, waiting_since
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.table_writer import write_positions
+from pipelines.wording import counted
 from scan_core import (
     FILE_PATH_ID,
     DataFile,
@@ -108,8 +109,8 @@ class ConversionReport:
         if self.snapshot_id is not None:
             kind = "deletion vector" if self.has_vectors else "position-delete file"
             yield (
-                f"{self.removed_files:,} delete file{'s' * (self.removed_files != 1)} replaced by {self.added_files:,} {kind}"
-                f"{'s' * (self.added_files != 1)} of {self.added_positions:,} dead row{'s' * (self.added_positions != 1)} "
+                f"{counted(self.removed_files, 'delete file')} replaced by {counted(self.added_files, kind)} "
+                f"of {counted(self.added_positions, 'dead row')} "
                 f"in {self.seconds:.1f} s"
             )
         elif self.warning is None:

@@ -14,6 +14,7 @@ from pipelines.errors import ConfigError, PipelineError
 from pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
 from pipelines.iceberg.dead_row_index import index_dead_rows
 from pipelines.iceberg.parquet_output import can_have_bloom_filter
+from pipelines.wording import counted
 from scan_core import ScanError, ScanOptions, StructType, Table, late_filters
 from scan_core.bitmaps import FILE_SUFFIX, is_indexable
 
@@ -55,8 +56,8 @@ class IndexUpdate:
             chosen = f" of {', '.join(self.chosen)}" if self.chosen else ""
             skipped = f" ({self.skipped:,} impossible)" if self.skipped else ""
             yield (
-                f"indexes updated in {self.seconds:.1f} s: {self.built:,} bitmap index{'es' * (self.built != 1)}"
-                f"{chosen} built{skipped}, dead rows of {self.resolved:,} data file{'s' * (self.resolved != 1)} recorded"
+                f"indexes updated in {self.seconds:.1f} s: {counted(self.built, 'bitmap index')}"
+                f"{chosen} built{skipped}, dead rows of {counted(self.resolved, 'data file')} recorded"
             )
         if self.waiting_rows:
             yield (

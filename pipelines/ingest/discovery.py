@@ -27,6 +27,7 @@ from pipelines.formats.registry import ScannedFeed, scan, sniff
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.ingest.feeds import Readers, feeds_of
 from pipelines.sources.file_listing import list_files
+from pipelines.wording import counted
 
 SAMPLE_MEMORY = "64MiB"
 """Memory limit of the table that is decoded as a sample: a sixteenth of it is read."""
@@ -216,7 +217,11 @@ def _postgres(address: str) -> FoundSource:
         name = _mirror(database.name if table.schema == "public" else table.schema, table.name)
         settings: dict[str, Any] = {"source_table": f"{table.schema}.{table.name}"}
         columns = tuple((column, kind) for column, kind, _ in table.columns)
-        facts = [f"about {table.rows:,} rows" if table.rows >= 0 else "never analysed: the number of rows is not known"]
+        facts = [
+            f"about {counted(table.rows, 'row')}"
+            if table.rows >= 0
+            else "never analysed: the number of rows is not known"
+        ]
         warnings = []
         is_ready = True
         if table.identity == "f" and not table.key:
@@ -264,7 +269,7 @@ def _mysql(address: str) -> FoundSource:
         for name in tables[:MAX_TABLES]:
             described = server.describe(name)
             settings: dict[str, Any] = {"source_table": name}
-            facts, warnings, is_ready = [f"about {rows.get(name, 0):,} rows"], [], True
+            facts, warnings, is_ready = [f"about {counted(rows.get(name, 0), 'row')}"], [], True
             try:
                 server.check_engine(name)
             except SourceError as error:
@@ -433,7 +438,7 @@ def _tables(raw: RawEvents, feed: FeedConfig, default: tuple[str, str], place: s
 
 
 def _sample(count: int, place: str) -> str:
-    return f"from the first {count:,} events of {place}"
+    return f"from the first {counted(count, 'event')} of {place}"
 
 
 def _qualified(table: str, namespace: str) -> tuple[str, str]:
@@ -518,7 +523,7 @@ def _files(address: str, folder: Path) -> list[FoundSource]:
         except PipelineError as error:
             failures.append(f"{path}: {error}")
             continue
-        facts = tuple(replace(t, facts=(*t.facts, f"{number:,} file{'s' * (number != 1)}")) for t in tables)
+        facts = tuple(replace(t, facts=(*t.facts, f"{counted(number, 'file')}")) for t in tables)
         found.append(FoundSource({**settings, "format": kind}, facts, properties=catalog))
     if not found:
         raise SourceError("; ".join(failures))

@@ -22,6 +22,7 @@ from pipelines.iceberg.warehouse import local_warehouse, write_probe
 from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.live import Finding
+from pipelines.wording import counted
 from scan_core import ScanError
 
 if TYPE_CHECKING:
@@ -192,6 +193,4 @@ def _files(feed: Feed) -> Iterator[Finding]:
     elif not files:
         yield Finding("files", "warning", "there are none yet: check `path` if there should be some")
     else:
-        yield Finding(
-            "files", "ok", f"{len(files):,} file{'s' * (len(files) != 1)}, {sum(f.size for f in files):,} bytes"
-        )
+        yield Finding("files", "ok", f"{counted(len(files), 'file')}, {sum(f.size for f in files):,} bytes")

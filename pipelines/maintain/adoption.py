@@ -20,6 +20,7 @@ from pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
 from pipelines.iceberg.row_shape import python_rows, without_extensions
 from pipelines.iceberg.table_writer import check_key
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, partition_text, shape_properties
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -144,12 +145,12 @@ def _check_rows(table: "Table", name: str, key: Sequence[str]) -> int:
         return int(scan.count())
     keys = without_extensions(scan.select(*key).to_table())
     labels = [f"c{i}" for i in range(len(key))]  # Arrow treats a name that begins with a dot as a path
-    counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
-    shared = counted.filter(pc.greater(counted.column("count_all"), 1))
+    by_key = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
+    shared = by_key.filter(pc.greater(by_key.column("count_all"), 1))
     if shared.num_rows:
         shown = ", ".join(_shown(row) for row in python_rows(shared.select(labels).slice(0, MAX_SHOWN_KEYS)))
         raise SourceError(
-            f"{name} has {shared.num_rows:,} keys ({', '.join(key)}) with several rows, so they identify no row; "
+            f"{name} has {counted(shared.num_rows, 'key')} ({', '.join(key)}) with several rows, so they identify no row; "
             f"declare another key, or identity: full. Keys: {shown}"
         )
     return int(keys.num_rows)

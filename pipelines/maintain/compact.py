@@ -41,6 +41,7 @@ from pipelines.iceberg.table_writer import FileLayout
 from pipelines.maintain.manifest_order import arrange_manifests
 from pipelines.maintain.rewrite import Drops, Rewrite, Rewritten, SparkRewrites, count_dead_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY
+from pipelines.wording import counted
 from scan_core import (
     ROW_LINEAGE,
     DataFile,
@@ -245,21 +246,21 @@ class CompactReport:
             verb = "would rewrite" if self.is_dry else "rewrote"
             about = "about " if self.is_dry else ""
             yield (
-                f"{self.table}: {verb} {self.files_before:,} data files of {self.bytes_before:,} bytes as {about}"
-                f"{self.files_after:,} of {about}{self.bytes_after:,}; {self.dead_rows_removed:,} dead rows removed, "
-                f"{self.delete_files_dropped:,} delete files dropped"
+                f"{self.table}: {verb} {counted(self.files_before, 'data file')} of {self.bytes_before:,} bytes as {about}"
+                f"{self.files_after:,} of {about}{self.bytes_after:,}; {counted(self.dead_rows_removed, 'dead row')} removed, "
+                f"{counted(self.delete_files_dropped, 'delete file')} dropped"
             )
             on_spark = " on Spark" if self.engine == "spark" else ""
-            commits = f"{self.commits:,} commit{'s' * (self.commits != 1)}"
+            commits = f"{counted(self.commits, 'commit')}"
             if self.deletes_converted:
-                yield f"  {self.deletes_converted:,} delete files converted to the positions of deleted rows"
+                yield f"  {counted(self.deletes_converted, 'delete file')} converted to the positions of deleted rows"
             if self.manifests_rewritten:
-                yield f"  {self.manifests_rewritten:,} manifests sorted by partition"
+                yield f"  {counted(self.manifests_rewritten, 'manifest')} sorted by partition"
             yield f"  before: {loses}; {commits} in {self.seconds:.1f} s{on_spark}, snapshot {self.snapshot_id}"
         if self.replanned:
-            yield f"  {self.replanned:,} files were changed by another writer meanwhile and planned again"
+            yield f"  {counted(self.replanned, 'file')} changed by another writer meanwhile and planned again"
         if self.given_up:
-            yield f"  {self.given_up:,} files were left as they are, because other writers kept changing them"
+            yield f"  {counted(self.given_up, 'file')} left unchanged, because other writers kept changing them"
         yield from (f"  {line}" for line in self.indexes)
 
     def as_dict(self) -> dict[str, Any]:

@@ -34,9 +34,10 @@ from pipelines.maintain.compact import (
     pays_conversion,
     pays_unasked,
 )
-from pipelines.maintain.retention import Expiry, MaintainedTable, counted, expire, size_text
+from pipelines.maintain.retention import Expiry, MaintainedTable, expire
 from pipelines.maintain.rewrite import count_dead_rows
-from scan_core import ScanOptions, Table
+from pipelines.wording import counted
+from scan_core import ScanOptions, Table, size_text
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog

@@ -35,7 +35,6 @@ from pipelines.maintain.retention import (
     MaintainedTable,
     OpenedTable,
     Show,
-    counted,
     expire,
     file_name,
     finish_deleting,
@@ -43,12 +42,12 @@ from pipelines.maintain.retention import (
     maintained_tables,
     manifests_of,
     opened,
-    size_text,
 )
 from pipelines.maintain.text_search import TextSearch, members, patterns, texts_of
 from pipelines.mirrors.table_shape import IDENTITY, KEY
 from pipelines.publish.query import published_query
 from pipelines.publish.state import SOURCE, STATE, PublishedState
+from pipelines.wording import counted
 from scan_core import (
     DataFile,
     DeleteContent,
@@ -66,6 +65,7 @@ from scan_core import (
     null_is_unknown,
     read_split,
     run_splits,
+    size_text,
     texts_in,
 )
 from scan_core.io import clear_disk_cache
@@ -570,7 +570,7 @@ class _Run:
         for place in self._places:
             rows, deletes = self._before[place.name]
             if rows or deletes:
-                self._show(f"{place.name}: rewriting {len(rows):,} data files")
+                self._show(f"{place.name}: rewriting {counted(len(rows), 'data file')}")
                 self._rewrite(place)
             if (mark := self._mark_of(place.name)) is not None:
                 marks[place.name] = mark

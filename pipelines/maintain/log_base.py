@@ -38,6 +38,7 @@ from pipelines.ingest.table_patterns import expanded
 from pipelines.mirrors.fold import squash
 from pipelines.mirrors.multiset import steps_by_row, undone_by
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
+from pipelines.wording import counted
 from scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
 
 if TYPE_CHECKING:
@@ -122,13 +123,13 @@ class Trimmed:
             yield f"{self.log}: nothing to trim; {self.reason}"
         elif self.is_dry:
             yield (
-                f"{self.log}: would replace {self.replaced:,} changes up to ordinal {self.ordinal:,} by the last of each key; "
-                f"{self.tail:,} later changes stay"
+                f"{self.log}: would replace {counted(self.replaced, 'change')} up to ordinal {self.ordinal:,} by the last of each key; "
+                f"{counted(self.tail, 'later change')} kept"
             )
         else:
             yield (
-                f"{self.log}: {self.replaced:,} changes up to ordinal {self.ordinal:,} replaced by {self.base:,}; "
-                f"{self.tail:,} later changes stay; {self.files_before:,} files of {self.bytes_before:,} bytes became "
+                f"{self.log}: {counted(self.replaced, 'change')} up to ordinal {self.ordinal:,} replaced by {self.base:,}; "
+                f"{counted(self.tail, 'later change')} kept; {counted(self.files_before, 'file')} of {self.bytes_before:,} bytes became "
                 f"{self.files_after:,} of {self.bytes_after:,}, and go when their snapshots expire"
             )
 

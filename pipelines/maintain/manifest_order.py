@@ -14,6 +14,7 @@ from pipelines.iceberg.commit import RowDelta, retry_conflicts
 from pipelines.iceberg.loaded_table import check_writable, refresh
 from pipelines.iceberg.manifests import TARGET_BYTES, Arrangement
 from pipelines.iceberg.positions import carried_positions
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +66,7 @@ class ManifestReport:
             return
         verb = "would rewrite" if self.is_dry else "rewrote"
         yield (
-            f"{self.table}: {verb} {self.manifests_before:,} manifests of {self.bytes_before:,} bytes as "
+            f"{self.table}: {verb} {counted(self.manifests_before, 'manifest')} of {self.bytes_before:,} bytes as "
             f"{self.manifests_after:,} of {self.bytes_after:,}"
         )
         yield f"  a scan of one partition reads {self.read_after:,} bytes of them, {self.read_before:,} before"

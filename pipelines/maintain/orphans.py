@@ -17,18 +17,16 @@ from pipelines.maintain.retention import (
     MaintainedTable,
     OpenedTable,
     Show,
-    counted,
-    counts,
     file_name,
     live_files,
     maintained_tables,
     manifests_of,
     opened,
-    size_text,
     statistics_files,
 )
 from pipelines.publish.abandoned_runs import runs_in_progress
-from scan_core import MissingFileError, ScanError, Table
+from pipelines.wording import counted, counts
+from scan_core import MissingFileError, ScanError, Table, size_text
 from scan_core.io import parse_location
 from scan_core.metadata import parse_metadata, read_document
 
@@ -147,7 +145,7 @@ def orphans(
     listed = [file for folder in first.folders for file in first.storage.list_files(folder, recursive=True)]
     found = opened(catalog, target.name)
     running = tuple(f"{run}-" for run in runs_in_progress(found.handle))
-    show(f"{target.name}: comparing {len(listed):,} files with the metadata")
+    show(f"{target.name}: comparing {counted(len(listed), 'file')} with the metadata")
     named = _named(found, limit)
     others = _nested_tables(listed, found)
     kept: Counter[str] = Counter()
@@ -159,7 +157,7 @@ def orphans(
         else:
             kept[reason] += 1
     if delete:
-        show(f"{target.name}: deleting {len(doomed):,} files")
+        show(f"{target.name}: deleting {counted(len(doomed), 'file')}")
         found.storage.remove_many([file.path for file in doomed])
     return Orphans(
         table=target.name,

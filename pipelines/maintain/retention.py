@@ -30,7 +30,8 @@ from pipelines.iceberg.metadata_swap import supports, swap_without
 from pipelines.ingest.feeds import feeds_of
 from pipelines.ingest.table_patterns import expanded
 from pipelines.publish.state import STATE, PublishedState, base_of
-from scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata
+from pipelines.wording import counted, counts
+from scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, size_text
 from scan_core.bitmaps import FILE_SUFFIX
 from scan_core.io import file_size, is_within, parse_location, relocate
 from scan_core.metadata import (
@@ -153,25 +154,6 @@ class Expiry:
         return asdict(self)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def counts(by_kind: Mapping[str, int]) -> str:
-    """`data files: 3, manifests: 1`."""
-    return ", ".join(f"{what}: {number:,}" for what, number in by_kind.items())
-
-
-def size_text(size_bytes: int) -> str:
-    """`17 bytes`, `3 MiB`."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:,} {unit}"
-        size_bytes = round(size_bytes / 1024)
-    return f"{size_bytes:,} GiB"
-
-
 def expire_all(
     catalog: "Catalog",
     config: Config,
@@ -275,14 +257,16 @@ def expire(
     expired = [s for i, s in snapshots.items() if i not in kept]
     files: list[_File] = []
     if expired:
-        show(f"{target.name}: {len(expired):,} snapshots expire; looking for files that only they reach")
+        show(
+            f"{target.name}: expiring {counted(len(expired), 'snapshot')}; looking for files that nothing else reaches"
+        )
         files = _unreached(old, after, expired)
     own: list[_File] = []
     elsewhere: list[_File] = []
     for file in files:
         (own if old.owns(file.path) else elsewhere).append(file)
     if own and not is_dry:
-        show(f"{target.name}: deleting {len(own):,} files")
+        show(f"{target.name}: deleting {counted(len(own), 'file')}")
         _delete(old.storage, [file.path for file in own])
     if record is not None:
         old.storage.remove([record])

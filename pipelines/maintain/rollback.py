@@ -18,7 +18,7 @@ from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.commit import make_current, retry_conflicts
 from pipelines.iceberg.loaded_table import open_current
-from pipelines.maintain.retention import counted
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, ReadableSnapshot

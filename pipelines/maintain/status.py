@@ -19,6 +19,7 @@ from pipelines.iceberg.loaded_table import open_current, storage_of
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 from pipelines.sources.mysql.position import MysqlPosition
 from pipelines.sources.postgres.position import PostgresPosition
+from pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -227,7 +228,7 @@ def describe_position(text: str) -> str:
     words = f"{last.name}, {last.lines:,} {unit}" + ("" if last.finished else ", not to its end yet")
     if files > 1:
         at_least = "at least " if len(position.fingerprints) >= MAX_FINGERPRINTS else ""
-        words += f"; {at_least}{files:,} files in all"
+        words += f"; {at_least}{counted(files, 'file')} in all"
     if position.settled_ns >= 0:
         words += f"; all that landed by {datetime.fromtimestamp(position.settled_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return words

@@ -34,6 +34,7 @@ from pipelines.publish.state import Base, PublishedState, SourceState
 from pipelines.publish.task import numbers
 from pipelines.publish.writer import iceberg_columns, partition_field, require_columns
 from pipelines.spark.session import SPARK_FAILURES, spark_message
+from pipelines.wording import counted
 from scan_core import (
     Changes,
     FileScanTask,
@@ -358,10 +359,10 @@ class ChangedKeys:
         tasks = list(tasks)
         rows = sum(task.data_file.record_count for task in tasks)
         if self.rows.num_rows > max(1, rows // MAX_SHARE):
-            return f"{self.rows.num_rows:,} keys changed, too many for {rows:,} rows"
+            return f"{counted(self.rows.num_rows, 'key')} changed, too many for {rows:,} rows"
         deletes = max((sum(len(group.files) for group in task.equality_deletes) for task in tasks), default=0)
         if deletes >= MAX_DELETE_FILES:
-            return f"{deletes} delete files already apply to earlier rows"
+            return f"earlier rows have {counted(deletes, 'delete file')} already"
         return None
 
     def narrowed(self, query: PublishedQuery, scans: Mapping[str, Scan]) -> dict[str, Scan]:

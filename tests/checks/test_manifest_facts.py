@@ -254,7 +254,7 @@ def test_partitions_of_deletes_that_their_rows_do_not_tell_are_no_fault(tmp_path
     ("change", "word"),
     [
         (lambda m: m["partitions"][0].update(lower_bound=four(3)), "has files with n = 2"),
-        (lambda m: m.update(added_files_count=0), "has 1 live files, but 0"),
+        (lambda m: m.update(added_files_count=0), "has 1 live file, but 0"),
     ],
 )
 def test_what_manifest_lists_say_is_compared_with_manifests(tmp_path: Path, change: Say, word: str) -> None:

@@ -263,8 +263,8 @@ def test_partitions_with_wrong_rows_are_named_alone(config: Config, *, made_alon
     found = published_equals_duckdb(config, NAME)
     assert (found.passed, found.partitions) == (False, days[:1])
     assert found.details == [
-        "1 rows of partition 2026-01-01 are published that DuckDB does not compute",
-        "1 rows that DuckDB computes for partition 2026-01-01 are not published",
+        "1 row of partition 2026-01-01 published that DuckDB does not compute",
+        "1 row that DuckDB computes for partition 2026-01-01 not published",
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 from uuid import UUID
 
 from pipelines.sources.live import parse_position
+from pipelines.wording import counted
 
 VERSION = 1
 _PLACE_BITS = 40
@@ -147,7 +148,7 @@ class MysqlPosition:
         text = f"{self.file}:{parts_of(self.at)[1]}, gtid {self.gtid or 'none'}"
         if self.load is None or self.load.is_complete:
             return text
-        return f"{text}; being loaded, {len(self.load.chunks):,} chunk{'s' * (len(self.load.chunks) != 1)} so far"
+        return f"{text}; being loaded, {counted(len(self.load.chunks), 'chunk')} so far"
 
     def reaching(self, at: int, gtid: str, claims: Mapping[str, str]) -> "MysqlPosition":
         """The position after reading the log up to a place."""

@@ -35,6 +35,7 @@ from pipelines.sources.mysql.position import (
     parts_of,
 )
 from pipelines.sources.mysql.server import Server, lost
+from pipelines.wording import counted
 
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since, and in every new file: servers remove old ones."""
@@ -613,7 +614,7 @@ def _log(server: Server) -> Iterator[Finding]:
         yield Finding("right to replicate", "failed", what)
     try:
         files = server.files()
-        yield Finding("binary log", "ok", f"{len(files)} file{'s' * (len(files) != 1)}, from {files[0]} on")
+        yield Finding("binary log", "ok", f"{counted(len(files), 'file')}, from {files[0]} on")
     except PipelineError as error:
         yield Finding("binary log", "failed", f"{error}: GRANT {to_see} ON *.* TO the user of the config")
     if not server.is_mariadb:

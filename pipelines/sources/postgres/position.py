@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.sources.live import parse_position
+from pipelines.wording import counted
 from scan_core import Mask
 
 VERSION = 1
@@ -319,7 +320,7 @@ class PostgresPosition:
         text = f"{lsn_text(self.lsn)} of slot {self.slot}"
         if self.load is None or self.load.is_complete:
             return text
-        return f"{text}; being loaded, {len(self.load.chunks):,} chunk{'s' * (len(self.load.chunks) != 1)} so far"
+        return f"{text}; being loaded, {counted(len(self.load.chunks), 'chunk')} so far"
 
     def reaching(self, lsn: int, claims: Mapping[str, str], timeline: int = 0, shape: str = "") -> "PostgresPosition":
         """The position after reading the log up to `lsn`."""

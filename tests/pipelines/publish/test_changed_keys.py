@@ -153,7 +153,7 @@ def test_many_keys_or_delete_files_make_whole_partitions(
     apply(config, "shop.orders", orders((2, 1, 2, 22), (7, 1, 2, 22)), deleted=[2])
     report = publish(config, NAME)
     assert (report.partitions, report.delete_rows) == (("2026-01-02",), 0)
-    assert "not by key: 1 delete files lie over" in report.reason
+    assert "not by key: earlier rows have 1 delete file already" in report.reason
     assert_is_what_all_gives(config)
     monkeypatch.setattr(refresh_plan, "MAX_SHARE", 4)
     apply(config, "shop.orders", orders((2, 1, 2, 23), (7, 1, 2, 23)), deleted=[2, 7])
