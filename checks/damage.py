@@ -527,6 +527,6 @@ def rewrite_fault(table: Table, snapshot: Snapshot) -> Damage | None:
     return Damage(
         file,
         f"snapshot {snapshot.snapshot_id}",
-        f"it replaces files of snapshot {parent}, which must change no row, but {came:,} rows came and {went:,} went; "
+        f"it replaces files of snapshot {parent}, which must change no row, but {counted(came, 'row')} came and {went:,} went; "
         "nevermore changes shows them",
     )

@@ -150,7 +150,7 @@ def _check_rows(table: "Table", name: str, key: Sequence[str]) -> int:
     if shared.num_rows:
         shown = ", ".join(_shown(row) for row in python_rows(shared.select(labels).slice(0, MAX_SHOWN_KEYS)))
         raise SourceError(
-            f"{name} has {counted(shared.num_rows, 'key')} ({', '.join(key)}) with several rows, so they identify no row; "
+            f"{name} has {counted(shared.num_rows, 'key')} ({', '.join(key)}) with several rows, so a key identifies no row; "
             f"declare another key, or identity: full. Keys: {shown}"
         )
     return int(keys.num_rows)

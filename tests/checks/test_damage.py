@@ -222,7 +222,7 @@ def test_deleted_position_beyond_its_data_file_is_damage(tmp_path: Path) -> None
     table.commit(table.position_delete([(data[0], 4)]), *table.deletion_vectors({data[1]: [7]}))
     told = " ".join(d.problem for d in verified(table.metadata_path).damage)
     assert "deletes row 4 of" in told
-    assert "deletes row 7, but its data file has 1 rows" in told
+    assert "deletes row 7, but its data file has 1 row" in told
 
 
 @pytest.mark.parametrize(

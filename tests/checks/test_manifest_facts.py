@@ -90,7 +90,7 @@ def mirror(folder: Path) -> Project:
     ("content", "say", "word"),
     [
         (0, set_partition, "partition n = 3"),
-        (1, set_rows, "1 rows, but 2"),
+        (1, set_rows, "1 row, but 2"),
         pytest.param(1, set_partition, "partition n = 3", marks=pytest.mark.slow),
     ],
 )
@@ -160,7 +160,7 @@ def test_rows_of_delete_files_are_counted(tmp_path: Path, kind: str, file_format
     table.commit(wrong)
     found = found_in(table)
     assert not found.passed
-    assert "has 1 rows, but 4 by its manifest" in found.details[0]
+    assert "has 1 row, but 4 by its manifest" in found.details[0]
 
 
 def test_bounds_of_deletes_and_positions_of_vectors_are_compared(tmp_path: Path) -> None:

@@ -134,13 +134,13 @@ def test_deletes_that_another_tool_dropped_are_found_later_too(kind: str, tmp_pa
     table, _, deletes = with_deletes(tmp_path, kind)
     assert problems(table) == ""
     table.commit(remove=deletes, operation="replace")
-    assert "must change no row, but 1 rows came and 0 went" in problems(table)
+    assert "must change no row, but 1 row came and 0 went" in problems(table)
     table.commit(rows(table, 5, 9))
     assert "snapshot 1003: it replaces files of snapshot 1002" in problems(table)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("last", "told"), [(5, "1 rows came and 0 went"), (3, "1 rows came and 2 went")])
+@pytest.mark.parametrize(("last", "told"), [(5, "1 row came and 0 went"), (3, "1 row came and 2 went")])
 def test_rewrites_that_bring_rows_back_or_lose_them_are_found(kind: str, last: int, told: str, tmp_path: Path) -> None:
     table, data, deletes = with_deletes(tmp_path, kind)
     table.commit(rows(table, 0, last), remove=[data, *deletes], operation="replace")

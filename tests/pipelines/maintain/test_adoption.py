@@ -110,7 +110,7 @@ def test_rows_that_hold_the_log_already_are_not_given_it_again(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("config", "rows", "error", "message"),
     [
-        ({"key": ["id"]}, [*ROWS, ROWS[1]], SourceError, r"1 keys \(id\) with several rows.*Keys: 1$"),
+        ({"key": ["id"]}, [*ROWS, ROWS[1]], SourceError, r"1 key \(id\) with several rows.*Keys: 1$"),
         ({}, ROWS, ConfigError, "key: "),
         ({"key": ["nr"]}, ROWS, PipelineError, "nr"),
         ({"key": ["id"], "partition_by": ["name"]}, ROWS, ConfigError, r"\[\], but the config has .*identity\(name\)"),
