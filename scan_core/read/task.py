@@ -9,8 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import pyarrow as pa
-
 from scan_core.columns.file_reader import (
     DecodingLimits,
     FileReader,
@@ -33,7 +31,7 @@ from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FileProjection, keeps_dead_rows
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, file_columns_of, refine_rows
-from scan_core.rows.buffers import Mask
+from scan_core.rows.buffers import Mask, release_unused
 from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
 from scan_core.split.tasks import FileScanTask, ScanContext
 
@@ -251,9 +249,10 @@ class TaskReader:
         mine = self._share(group)
         # a file whose pages are larger than memory allows is read in the windows that its reader can decode
         if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
-            for window in windows:
+            release_unused()  # of what reading deletes left
+            for number, window in enumerate(windows, 1):
                 yield columns.undecoded(window), _within(window, group.num_rows)
-                pa.default_memory_pool().release_unused()  # Arrow's allocator keeps some 20 MB in every thread
+                release_unused(number)
             return
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)

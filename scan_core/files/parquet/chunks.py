@@ -32,7 +32,7 @@ from scan_core.io.private_files import spill_folder
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError, MemoryLimitError
 from scan_core.model.running import check_running, current
-from scan_core.rows.buffers import index_array
+from scan_core.rows.buffers import index_array, release_unused
 
 
 def decode_pages(
@@ -467,8 +467,10 @@ class ChunkStreams:
                 batch = pa.record_batch([stream.read(window)], ["value"])
                 places.append(spill.add(batch))
                 kind = batch.schema
+                del batch
+                release_unused(len(places))
         del decoder, stream  # so that what they hold is given back before the next column is decoded
-        pa.default_memory_pool().release_unused()
+        release_unused()
         counts.bytes_spilled += sum(length for _, length in places)
         return _Stream((spill.read(place, kind) for place in places), start)
 
@@ -487,7 +489,9 @@ class ChunkStreams:
                         column,
                         len(window) if how is None else how.rows,
                         is_frugal=how is not None
-                        and self._layout.has_many_small_buffers(row_group.index, self._layout.columns.leaves[column]),
+                        and self._layout.suits_system_memory(
+                            row_group.index, self._layout.columns.leaves[column], is_tight=how.is_tight
+                        ),
                     )
                 )
             steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
@@ -572,7 +576,7 @@ class _Spill:
     def read(self, place: Range, schema: pa.Schema) -> pa.RecordBatch:
         """A batch that was added."""
         start, length = place
-        data = pa.allocate_buffer(length)
+        data = pa.allocate_buffer(length, pa.system_memory_pool())
         view, found = memoryview(data), 0
         with self._explained():
             while found < length:

@@ -393,7 +393,7 @@ class DecodedSizes:
     def _measured(self, row_group: RowGroup, leaf: int, num_rows: int, *, is_frugal: bool = False) -> Iterator[Costs]:
         """Bytes that the values of one leaf column take in every row, by their codes."""
         source, metadata = self._source.for_arrow(), self._layout.metadata
-        is_frugal = is_frugal or self._layout.has_many_small_buffers(row_group.index, [leaf])
+        is_frugal = is_frugal or self._layout.suits_system_memory(row_group.index, [leaf])
         reader = open_decoder(source, metadata, (leaf,), buffer_bytes=BUFFER_BYTES, is_frugal=is_frugal)
         found = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):

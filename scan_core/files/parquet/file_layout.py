@@ -206,10 +206,13 @@ class ParquetLayout:
         """Whether a row has any number of its values: it is below a list or map."""
         return self.footer.leaves[leaf].max_repetition_level > 0
 
-    def has_many_small_buffers(self, row_group: int, leaves: Iterable[int]) -> bool:
-        """Whether a decoder of these leaf columns that is to hold little memory should take it from the system."""
+    def suits_system_memory(self, row_group: int, leaves: Iterable[int], *, is_tight: bool = False) -> bool:
+        """Whether a decoder of these leaf columns that is to hold little memory should take it from the system.
+
+        That is one of many small buffers or, if what Arrow's allocator keeps is much beside the limit (`is_tight`), any.
+        """
         large = ((found := self.pages.get((row_group, i))) and found.largest_bytes > LARGE_PAGE_BYTES for i in leaves)
-        return any(map(self.is_repeated, leaves)) and not any(large)
+        return (is_tight or any(map(self.is_repeated, leaves))) and not any(large)
 
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.

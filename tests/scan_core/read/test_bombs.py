@@ -107,7 +107,7 @@ def test_a_scan_reads_or_refuses_a_bomb_within_its_limit(tmp_path: Path, name: s
 
 @pytest.mark.parametrize(("size", "is_small"), [(1_000, True), (1_000_000, True), (4_000_000, False)])
 @pytest.mark.parametrize("name", ["text", "list", "map"])
-def test_many_small_buffers_alone_are_taken_from_the_system(
+def test_small_buffers_of_lists_alone_are_taken_from_the_system(
     tmp_path: Path,
     name: str,
     size: int,
@@ -124,7 +124,7 @@ def test_many_small_buffers_alone_are_taken_from_the_system(
     layout = read_layout(source, "a.parquet")
     with closing(ParquetFileReader("a.parquet", source, layout)) as reader:
         reader.windows(reader.row_groups[0], [1], range(2), DecodingLimits(MIB, 64 * MIB))  # reads the headers of pages
-        assert layout.has_many_small_buffers(0, layout.columns.leaves[1]) == (is_small and name != "text")
+        assert layout.suits_system_memory(0, layout.columns.leaves[1]) == (is_small and name != "text")
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
