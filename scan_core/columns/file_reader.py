@@ -32,6 +32,8 @@ StatisticsOf = Callable[[int], ColumnStatistics | None]
 _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
 that are queued, and the delete index."""
+_TIGHT_BYTES = 48 * 1024**2
+"""A worker that may hold less gives memory back more often, which costs CPU time."""
 _FIXED_BYTES = 8 * 1024**2
 """What a worker needs however little it decodes: pages out of compression, buffers of allocators and threads."""
 _LARGEST_SHARE = 4
@@ -136,6 +138,11 @@ class DecodingLimits:
     def worker_bytes(self) -> int:
         """All that a worker may hold."""
         return _SHARE * self.target_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether a worker may hold so little that what allocators keep is much beside it."""
+        return self.worker_bytes < _TIGHT_BYTES
 
     @classmethod
     def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":

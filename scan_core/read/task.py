@@ -252,7 +252,7 @@ class TaskReader:
             release_unused()  # of what reading deletes left
             for number, window in enumerate(windows, 1):
                 yield columns.undecoded(window), _within(window, group.num_rows)
-                release_unused(number)
+                release_unused(number, trims=budget.limits.is_tight)
             return
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)

@@ -99,15 +99,16 @@ _WINDOWS_BETWEEN_TRIMS = 2
 """The C library keeps 10 MB after some ten windows; to trim its heap after each costs half as much CPU as decoding them."""
 
 
-def release_unused(window: int = 0) -> None:
+def release_unused(window: int = 0, *, trims: bool = True) -> None:
     """Give back freed memory that allocators keep: up to 20 MB, more than a window under a small limit.
 
     Args:
         window: how many windows of rows were decoded before; the heap of the C library is trimmed after some of them alone.
+        trims: whether it is trimmed at all.
     """
     pa.default_memory_pool().release_unused()
     # `release_unused` of Arrow's system pool leaves the heap as it is
-    if window % _WINDOWS_BETWEEN_TRIMS == 0 and (trim := _trim()) is not None:
+    if trims and window % _WINDOWS_BETWEEN_TRIMS == 0 and (trim := _trim()) is not None:
         trim(0)
 
 

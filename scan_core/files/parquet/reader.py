@@ -32,8 +32,6 @@ from scan_core.rows.selection import RowSelection, select_rows, selected_count, 
 
 _PAGED_SHARE_OF_ROWS = 0.5
 """Above this share, reading whole chunks is cheaper than reading selected pages."""
-_TIGHT_BYTES = 48 * 1024**2
-"""A worker that may hold less gives memory back after each column that it decodes."""
 _SMALL_FILE_BYTES = 256 * 1024
 """Up to this size, one read of the whole file costs less than several reads of its parts."""
 _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
@@ -168,7 +166,7 @@ class ParquetFileReader:
         if found:
             # the last window holds what is left: it may be far smaller than any batch has to be
             num_rows = min(map(len, found[:-1]), default=len(found[0]))
-            self._windows[row_group.index] = InWindows(num_rows, limits.worker_bytes < _TIGHT_BYTES)
+            self._windows[row_group.index] = InWindows(num_rows, limits.is_tight)
         return found
 
     def member(self, way: tuple[int, ...]) -> int | None:
