@@ -46,27 +46,19 @@ def values_of(kind: str, rows: int) -> pa.Array:
     def texts(count: int) -> pa.Array:
         return numbers(count).cast(pa.string())
 
-    def offsets(count: int, most: int) -> pa.Array:
-        return pa.array(np.append(0, np.cumsum(random.integers(0, most, count))).astype(np.int32))
-
     def lists(count: int, values: Values, most: int) -> pa.Array:
-        ends = offsets(count, most)
+        ends = pa.array(np.append(0, np.cumsum(random.integers(0, most, count))).astype(np.int32))
         return pa.ListArray.from_arrays(ends, values(ends[-1].as_py()))
 
     def structs(count: int) -> pa.Array:
         return pa.StructArray.from_arrays([numbers(count), lists(count, numbers, 4)], ["a", "b"])
 
-    match kind:
-        case "list":
-            return lists(rows, numbers, 6)
-        case "list of texts":
-            return lists(rows, texts, 6)
-        case "list of structs":
-            return lists(rows, structs, 4)
-        case "struct of lists":
-            return pa.StructArray.from_arrays([lists(rows, numbers, 6), lists(rows, texts, 4)], ["a", "b"])
-    ends = offsets(rows, 4)
-    return pa.MapArray.from_arrays(ends, texts(ends[-1].as_py()), numbers(ends[-1].as_py()))
+    if kind == "struct of lists":
+        return pa.StructArray.from_arrays([lists(rows, numbers, 6), lists(rows, texts, 4)], ["a", "b"])
+    if kind != "map":
+        return lists(rows, {"list": numbers, "list of texts": texts, "list of structs": structs}[kind], 4)
+    keys = lists(rows, texts, 4)
+    return pa.MapArray.from_arrays(keys.offsets, keys.values, numbers(len(keys.values)))
 
 
 def table_of(path: Path, kind: str, rows: int, options: dict[str, Any]) -> Path:
