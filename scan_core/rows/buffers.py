@@ -5,8 +5,6 @@ counting millions of rows.
 """
 
 import ctypes
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -95,25 +93,12 @@ def index_array(places: npt.NDArray[np.int64]) -> pa.Int64Array:
     return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)], null_count=0)
 
 
-_WINDOWS_BETWEEN_TRIMS = 2
-"""The C library keeps 10 MB after some ten windows; to trim its heap after each costs half as much CPU as decoding them."""
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Of the C library on Linux: `release_unused` of Arrow's system pool leaves its heap, which keeps 10 MB after ten windows."""
 
 
 def release_unused(window: int = 0, *, trims: bool = True) -> None:
-    """Give back freed memory that allocators keep: up to 20 MB, more than a window under a small limit.
-
-    Args:
-        window: how many windows of rows were decoded before; the heap of the C library is trimmed after some of them alone.
-        trims: whether it is trimmed at all.
-    """
+    """Give back freed memory that allocators keep; the heap, where `trims`, after every second window, as that costs CPU."""
     pa.default_memory_pool().release_unused()
-    # `release_unused` of Arrow's system pool leaves the heap as it is
-    if trims and window % _WINDOWS_BETWEEN_TRIMS == 0 and (trim := _trim()) is not None:
-        trim(0)
-
-
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """`malloc_trim` of the C library; None where it has none, as outside of Linux."""
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return found
+    if trims and window % 2 == 0 and _trim is not None:
+        _trim(0)

@@ -207,10 +207,7 @@ class ParquetLayout:
         return self.footer.leaves[leaf].max_repetition_level > 0
 
     def suits_system_memory(self, row_group: int, leaves: Iterable[int], *, is_tight: bool = False) -> bool:
-        """Whether a decoder of these leaf columns that is to hold little memory should take it from the system.
-
-        That is one of many small buffers or, if what Arrow's allocator keeps is much beside the limit (`is_tight`), any.
-        """
+        """Whether a frugal decoder of these leaf columns takes memory from the system: of small buffers, of any if `is_tight`."""
         large = ((found := self.pages.get((row_group, i))) and found.largest_bytes > LARGE_PAGE_BYTES for i in leaves)
         return (is_tight or any(map(self.is_repeated, leaves))) and not any(large)
 

@@ -69,10 +69,6 @@ SPELLINGS = {
         "with A as (select * from Shop.customers) select a.id from a join shop.customers B on b.ID = A.Id",
         "with A as (select * from v AS `customers`) select a.id from a join v B on b.ID = A.Id",
     ),
-    "sub-query": (
-        "select 1 as n where exists (select Shop.customers.id from shop.CUSTOMERS)",
-        "select 1 as n where exists (select customers.id from v AS `CUSTOMERS`)",
-    ),
 }
 """Queries over `shop.customers`, and their text over the view `v`."""
 

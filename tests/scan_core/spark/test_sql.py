@@ -90,13 +90,6 @@ def test_names_are_read_in_any_letter_case(ansi_spark: SparkSession, scans: Mapp
     assert sorted(row[0] for row in frame.collect()) == [4, 5]
 
 
-def test_names_that_mean_several_tables_are_refused(ansi_spark: SparkSession, scans: Mapping[str, Scan]) -> None:
-    both = {"t": scans["shop.customers"], "T": scans["shop.orders"]}
-    assert sql(ansi_spark, "select max(id) from t", both).collect()[0][0] == 15
-    with pytest.raises(OptionError, match="Xt may mean xT or xt, which differ only in case"):
-        sql(ansi_spark, "select max(id) from Xt", {f"x{name}": scan for name, scan in both.items()})
-
-
 def test_a_session_that_compares_case_is_given_no_conditions(
     ansi_spark: SparkSession, scans: Mapping[str, Scan]
 ) -> None:
