@@ -364,10 +364,7 @@ def _native(
 
 
 def means_what_scans_mean(spark: SparkSession) -> bool:
-    """Whether names, casts, overflows and times mean in the session what they mean in filters of scans.
-
-    That is without case, in ANSI mode and in UTC.
-    """
+    """Whether names, casts, overflows and times mean what they mean in filters of scans: without case, in ANSI mode and UTC."""
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     is_ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
     return zone in _UTC and is_ansi and not compares_case(spark)

@@ -171,13 +171,7 @@ def _traceable(sql: str, schemas: tuple[tuple[str, Schema], ...]) -> exp.Query |
 def parse_sql(
     sql: str, texts: Sequence[str] = (), known: Collection[str] = (), *, case_sensitive: bool = False
 ) -> SqlQuery:
-    """Parse one query.
-
-    Args:
-        sql: the query.
-        texts: the values of its parameters that are text.
-        known: names of tables, which the text may write in any letter case.
-        case_sensitive: whether case matters nevertheless, as with `spark.sql.caseSensitive`.
+    """Parse one query; text parameters have the values `texts`, and `known` tables may be written in any case.
 
     Raises:
         OptionError: a syntax error, not a single SELECT, or a table's name that means several known ones.
@@ -199,11 +193,7 @@ def parse_sql(
 
 
 def find_name(name: str, known: Collection[str], *, case_sensitive: bool = False) -> str | None:
-    """The table that a name means: the one of exactly this name, else the one that differs from it only in case.
-
-    Raises:
-        OptionError: there are several of the latter.
-    """
+    """The table that a name means: that of exactly this name, else the only one that differs in case alone."""
     if name in known or case_sensitive:
         return name if name in known else None
     alike = sorted(other for other in known if other.lower() == name.lower())
