@@ -33,7 +33,6 @@ _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
 that are queued, and the delete index."""
 _TIGHT_BYTES = 48 * 1024**2
-"""A worker that may hold less gives memory back more often, which costs CPU time."""
 _FIXED_BYTES = 8 * 1024**2
 """What a worker needs however little it decodes: pages out of compression, buffers of allocators and threads."""
 _LARGEST_SHARE = 4

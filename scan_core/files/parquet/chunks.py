@@ -467,7 +467,6 @@ class ChunkStreams:
                 batch = pa.record_batch([stream.read(window)], ["value"])
                 places.append(spill.add(batch))
                 kind = batch.schema
-                del batch
                 release_unused(len(places))
         del decoder, stream  # so that what they hold is given back before the next column is decoded
         release_unused()
