@@ -43,6 +43,7 @@ from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
 from scan_core.plan.binding import Binding, readable
 from scan_core.plan.planner import ScanPlan, plan_scan
+from scan_core.plan.splits import JOINED_SMALL_FILES
 from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
 from scan_core.read.split_reader import aggregate_split, count_split, read_split
@@ -427,6 +428,7 @@ class ScanRequest:
 T = TypeVar("T")
 
 _MIN_SPLIT_BYTES = 1024**2
+_MIN_JOINED_SPLIT_BYTES = 8 * 1024**2
 _MAX_LOCAL_SPLIT_BYTES = 32 * 1024**2
 _LOCAL_SPLITS = 16
 """Enough to keep a few threads busy to the end; how many splits there are does not depend on the threads."""
@@ -678,11 +680,16 @@ def _threads_of_count(plan: ScanPlan) -> int:
     A count decodes their keys in some 0.1 ms a file, in compiled code, and plans them in Python for three times as long: two
     threads would mostly wait for each other, and took 1.2 times as long as one for 2,000 files of 235 kB.
     """
-    options, files = plan.context.options, plan.index.tasks.data_files
+    options = plan.context.options
     is_light = plan.context.predicate is None and not plan.context.runtime_filters
-    if not is_light or not len(files) or plan.total_bytes > _SMALL_FILE_BYTES * len(files):
-        return options.parallelism
-    return 1 if relocate_path(next(files.paths()), plan.context.io).is_local else options.parallelism
+    return 1 if is_light and _is_of_small_local_files(plan) else options.parallelism
+
+
+def _is_of_small_local_files(plan: ScanPlan) -> bool:
+    files = plan.index.tasks.data_files
+    if not len(files) or plan.total_bytes > _SMALL_FILE_BYTES * len(files):
+        return False
+    return relocate_path(next(files.paths()), plan.context.io).is_local
 
 
 def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
@@ -691,7 +698,10 @@ def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterato
 
 def _local_splits(plan: ScanPlan) -> Sequence[Split]:
     size = min(max(plan.total_bytes // _LOCAL_SPLITS, _MIN_SPLIT_BYTES), _MAX_LOCAL_SPLIT_BYTES)
-    return plan.splits(min(size, plan.context.options.split_bytes))
+    options = plan.context.options
+    if options.switches.join_small_files and _is_of_small_local_files(plan):
+        return plan.splits(min(max(size, _MIN_JOINED_SPLIT_BYTES), options.split_bytes), JOINED_SMALL_FILES)
+    return plan.splits(min(size, options.split_bytes))
 
 
 _SHOWN_TOTALS = {"records": "rows in files", "data-files": "data files", "equality-deletes": "keys in equality deletes"}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.deletes.indexes import DELETE_CACHE, equality_index, file_key
+from scan_core.deletes.indexes import DELETE_CACHE, JoinedKeys, equality_index, file_key
 from scan_core.deletes.positions import (
     positions_in,
     read_deletion_vector,
@@ -167,8 +167,10 @@ class DeleteFilter:
         return selection
 
 
-def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
-    """Load the deletes of the task's delete files.
+def open_delete_filter(
+    task: FileScanTask, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
+) -> DeleteFilter:
+    """Load the deletes of the task's delete files, or take keys that are loaded with those of other tasks.
 
     Raises:
         MalformedTableError: a delete file that breaks a rule; names file and field.
@@ -182,23 +184,29 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
         else:
             metrics.dead_row_bits_used += 1
             newer = _listed_positions(task, bits.position_deletes, context, metrics)
-            return DeleteFilter((positions, *newer), _equality_filters(task, bits.equality_deletes, context, metrics))
+            return DeleteFilter(
+                (positions, *newer), _equality_filters(task, bits.equality_deletes, context, metrics, joined)
+            )
     if (vector := task.deletion_vector) is not None:
         by_position: tuple[RowPositions, ...] = (_vector(vector, context, metrics),)
     else:
         by_position = _listed_positions(task, task.position_deletes, context, metrics)
-    return DeleteFilter(by_position, _equality_filters(task, task.equality_deletes, context, metrics))
+    return DeleteFilter(by_position, _equality_filters(task, task.equality_deletes, context, metrics, joined))
 
 
 def _equality_filters(
-    task: FileScanTask, groups: Sequence[EqualityDeleteGroup], context: ScanContext, metrics: ScanMetrics
+    task: FileScanTask,
+    groups: Sequence[EqualityDeleteGroup],
+    context: ScanContext,
+    metrics: ScanMetrics,
+    joined: JoinedKeys | None,
 ) -> tuple[EqualityFilter, ...]:
     sequence_number = task.data_file.data_sequence_number
     return tuple(
         EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), may_use_numba(context.options))
         for group in groups
         if group.max_sequence_number > sequence_number
-        for index in (equality_index(group, context, metrics),)
+        for index in (equality_index(group, context, metrics, joined),)
     )
 
 

@@ -8,11 +8,12 @@ narrow deletes, and only by key columns (SEMANTICS rule 8b).
 import os
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -37,7 +38,7 @@ from scan_core.keys.equality_index import (
 )
 from scan_core.keys.index_file import FlatIndex, shared_index
 from scan_core.keys.summary import DeleteKeys
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
+from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.running import awaited, check_running, current
@@ -150,6 +151,49 @@ _MAX_JOINED_BYTES, _MAX_JOINED_FILES = 256 * 1024, 64
 """Of a delete file, and how many: the keys of larger ones are decoded sooner than a decoder is opened."""
 
 
+class JoinedKeys:
+    """Keys of many small groups: when those of one are asked for first, those of all that have no index yet are decoded together.
+
+    For one thread. Groups that cannot be read so are left to whoever asks for them.
+    """
+
+    def __init__(self, groups: Sequence[EqualityDeleteGroup], context: ScanContext, metrics: ScanMetrics) -> None:
+        self._context = context
+        self._metrics = metrics
+        self._groups = {id(group): group for group in groups if self._may_join(group)}
+        self._keys: dict[int, list[DeleteKeys]] | None = None
+
+    def take(self, group: EqualityDeleteGroup) -> list[DeleteKeys] | None:
+        """The keys of a group, one entry per file and row group; None if they are not read here."""
+        if id(group) not in self._groups:
+            return None
+        if self._keys is None:
+            self._keys = self._load() if len(self._groups) > 1 else {}
+        return self._keys.pop(id(group), None)
+
+    def _may_join(self, group: EqualityDeleteGroup) -> bool:
+        is_covered = group.covered_by and self._context.options.switches.prune_deletes
+        return not is_covered and all(_may_join(file, self._context) for file in group.files)
+
+    def _load(self) -> dict[int, list[DeleteKeys]]:
+        context, room = self._context, self._context.options.memory_limit_bytes // _LOADING_SHARE
+        opened: dict[int, list[_SmallKeys]] = {}
+        with ExitStack() as files:
+            for group in self._groups.values():
+                room -= _expected_bytes(group.files)
+                if room < 0 or DELETE_CACHE.holds(_KeySource(group, context, self._metrics).cache_key):
+                    continue
+                try:
+                    columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
+                    parts = [part for file in group.files for part in _open_small(file, columns, context, files)]
+                except ScanError:  # its data file may turn out to need none of it; whoever asks for it learns of it
+                    continue
+                if all(part.shape is not None for part in parts):
+                    opened[id(group)] = parts
+            keys = iter(_decode_together([part for parts in opened.values() for part in parts], self._metrics))
+            return {key: list(islice(keys, len(parts))) for key, parts in opened.items()}
+
+
 def _may_join(file: DeleteFile, context: ScanContext) -> bool:
     is_small = file.format is FileFormat.PARQUET and file.file_size_bytes <= _MAX_JOINED_BYTES
     may_join = context.options.switches.join_small_files and is_small and not file.is_encrypted
@@ -202,8 +246,8 @@ def _decode_together(parts: Sequence[_SmallKeys], metrics: ScanMetrics) -> list[
     found: dict[int, DeleteKeys] = {}
     for together in places.values():
         own = [parts[place] for place in together]
-        files = JoinedFiles([(part.reader, part.row_group) for part in own])
-        arrays = files.read(own[0].read)
+        files = JoinedFiles([(part.reader, part.row_group) for part in own], [Counter() for _ in own])
+        arrays = files.read(files.row_groups[0], own[0].read, All(files.num_rows))
         for place, part, begin in zip(together, own, files.edges.tolist(), strict=False):
             num_rows = part.row_group.num_rows
             columns = dict(zip(part.read, [array.slice(begin, num_rows) for array in arrays], strict=True)) | part.fixed
@@ -583,24 +627,33 @@ DELETE_CACHE = DeleteCache()
 os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
 
 
-def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
-    """The index of a group, from the cache of this process if it is there.
+def equality_index(
+    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
+) -> EqualityIndex:
+    """The index of a group, from the cache of this process if it is there, or of its keys in `joined`.
 
     Raises:
         MalformedTableError: a delete file that breaks a rule; names file and field.
         MissingFileError: a delete file is gone.
     """
-    source = _KeySource(group, context, metrics)
+    source = _KeySource(group, context, metrics, joined)
     return DELETE_CACHE.get_or_build(source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics)
 
 
 class _KeySource:
     """The delete files of a group, and how an index is made from them."""
 
-    def __init__(self, group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> None:
+    def __init__(
+        self,
+        group: EqualityDeleteGroup,
+        context: ScanContext,
+        metrics: ScanMetrics,
+        joined: JoinedKeys | None = None,
+    ) -> None:
         self._group = group
         self._context = context
         self._metrics = metrics
+        self._joined = joined
         self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
         self._use_numba = may_use_numba(context.options)
         self._narrowing = None if not context.runtime_filters else self._narrowed_by()
@@ -642,7 +695,9 @@ class _KeySource:
 
     def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1
-        keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
+        keys = None if self._joined is None or self._narrowing is not None else self._joined.take(self._group)
+        if keys is None:
+            keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
         return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)
 
     def _iterate(self) -> Iterator[DeleteKeys]:

@@ -45,7 +45,7 @@ class Switches:
         reuse_results: evaluate sub-expressions that several conjuncts have once; evaluate numbers with few distinct values
             once per value, too, and keep what costly expressions give for distinct values for later row groups and scans.
         read_small_files_whole: read a local delete file of up to 256 kB in one operation, not footer and columns separately.
-        join_small_files: decode the keys of up to 64 small local delete files of one schema together.
+        join_small_files: decode, filter and put out up to 64 small local Parquet files of one schema together, as one row group.
         split_row_groups: let several Spark tasks share a row group larger than a split; each reads its own pages.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.

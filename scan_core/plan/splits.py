@@ -108,18 +108,24 @@ class PlannedTasks(LazySequence[FileScanTask]):
 OPEN_FILE_COST_BYTES = 4 * 1024**2
 """Minimum weight of a file, because opening one has a cost; Iceberg's `read.split.open-file-cost`."""
 MIN_SMALL_FILES = 8
-"""However small splits are, so many files that weigh next to nothing go into one."""
+"""Small files in a split: they are opened one after the other, each at the cost of some round trips."""
+JOINED_SMALL_FILES = 64
+"""The same where small files are decoded together."""
 _SPLITTABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})
 Part = tuple[int, int, int]
 """Index of a task, where its part starts, and how long it is."""
 
 
-def make_splits(tasks: Sequence[FileScanTask], context: ScanContext, split_bytes: int) -> Sequence[Split]:
+def make_splits(
+    tasks: Sequence[FileScanTask], context: ScanContext, split_bytes: int, small_files: int = MIN_SMALL_FILES
+) -> Sequence[Split]:
     """Splits in the order of the tasks, none empty, made when asked for. Parts of one file may be in several splits.
+
+    However small splits are, `small_files` that weigh next to nothing go into one.
 
     The order is kept because files of one partition, which share delete sets, stand together.
     """
-    parts, begins = _cut(tasks, split_bytes)
+    parts, begins = _cut(tasks, split_bytes, small_files)
 
     def split_at(number: int) -> Split:
         first, last = begins[number], begins[number + 1] if number + 1 < len(begins) else len(parts)
@@ -128,10 +134,10 @@ def make_splits(tasks: Sequence[FileScanTask], context: ScanContext, split_bytes
     return LazySequence(len(begins), split_at)
 
 
-def _cut(tasks: Sequence[FileScanTask], split_bytes: int) -> tuple[list[int | Part], list[int]]:
+def _cut(tasks: Sequence[FileScanTask], split_bytes: int, small_files: int) -> tuple[list[int | Part], list[int]]:
     """Indices of whole tasks and parts of others in order, and where each split begins."""
     sizes = tasks.data_files.sizes.tolist() if isinstance(tasks, PlannedTasks) else [t.length for t in tasks]
-    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // MIN_SMALL_FILES))
+    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // small_files))
     parts: list[int | Part] = []
     begins: list[int] = []
     weight = split_bytes

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
+from scan_core.deletes.indexes import JoinedKeys
 from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.keys.equality_index import build_bytes
@@ -99,12 +100,14 @@ class FilesAhead:
             future.add_done_callback(_close_unused)
             raise
 
-    def deletes(self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
+    def deletes(
+        self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
+    ) -> DeleteFilter:
         """The deletes of a task, loaded ahead or now; raises as `open_delete_filter` does."""
         with self._lock:
             loading = self._deletes.pop(_key(task), None)
         if loading is None:
-            return open_delete_filter(task, context, metrics)
+            return open_delete_filter(task, context, metrics, joined)
         found = awaited(loading.deletes)
         metrics.add(loading.counted)
         return found

@@ -1,29 +1,36 @@
 """The whole worker path: from a split to record batches, a count, or aggregates; all values of one column for indexes."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.file_reader import MemoryBudget
+from scan_core.deletes.indexes import JoinedKeys
+from scan_core.io.location import relocate
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField, Schema
+from scan_core.model.snapshot import FileFormat
 from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
-from scan_core.read.projection import DELETED, FromFile, keeps_dead_rows
+from scan_core.read.projection import DELETED, METADATA_IDS, Constant, FromFile, keeps_dead_rows
 from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.restriction import file_columns_of, values_of
-from scan_core.read.task import TaskReader, open_task
-from scan_core.rows.buffers import Mask, Rows
-from scan_core.rows.selection import RowSelection, from_indices, selected_count, to_indices, to_mask
+from scan_core.read.restriction import ByFile, Cause, Restriction, file_columns_of, refine_rows, values_of
+from scan_core.read.task import AccessPlan, Scan, TaskReader, open_task
+from scan_core.rows.buffers import Mask as Flags
+from scan_core.rows.buffers import Rows
+from scan_core.rows.selection import All, Mask, RowSelection, from_indices, selected_count, to_indices, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
@@ -141,26 +148,218 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
     metrics.splits_read += 1
     with ExitStack() as stack:
         known = stack.enter_context(FilesAhead(context.options)) if ahead is None else ahead
-        readers = stack.enter_context(closing(_open_in_turn(split, tasks, metrics, known)))
         budget = MemoryBudget(context.options, known.reserved_bytes(split))
-        for task, reader in readers:
-            output = OutputColumns(reader.projection, context, task.data_file, fields)
-            reader.plan_to_read(output.file_columns)
-            for columns, unread in reader.row_groups(budget.limits):
-                plan = reader.select(columns, unread)
-                with reader.counting(columns):
-                    few: _FewRows | None = None
-                    for piece, within in reader.pieces(columns, budget):
-                        selection = reader.refine(piece, plan, within)
-                        if piece.window is not None and (few or reader.may_read_late(columns.row_group)):
-                            few = few or _FewRows(columns)
-                            if few.take(piece.window, selection):
-                                continue
-                            for late in few.give_back():
-                                yield from make(_Piece(*late, output, budget))
-                        yield from make(_Piece(piece, selection, output, budget))
-                    for late in () if few is None else few.give_back():
-                        yield from make(_Piece(*late, output, budget))
+        adaptivity = Adaptivity.of(context)
+        upcoming = iter(tasks[1:])
+        for run in stack.enter_context(closing(_held_open(_runs(tasks, context)))):
+            keys = None
+            if len(run) > 1:
+                keys = JoinedKeys([group for task in run for group in task.equality_deletes], context, metrics)
+            with ExitStack() as files:
+                pending = _SmallFiles(budget, adaptivity, metrics)
+                for task in run:
+                    if (following := next(upcoming, None)) is not None:
+                        known.expect_task(following, context)
+                    reader = files.enter_context(open_task(task, context, metrics, adaptivity, known, joined=keys))
+                    output = OutputColumns(reader.projection, context, task.data_file, fields)
+                    reader.plan_to_read(output.file_columns)
+                    for columns, unread in reader.row_groups(budget.limits):
+                        part = _Part(reader, columns, reader.select(columns, unread), output)
+                        shape = None if len(run) == 1 else _shape_of(part, budget)
+                        if shape is None or not pending.has_room(part, shape):
+                            yield from pending.take(make)
+                        if shape is None:
+                            yield from _of_row_group(part, budget, make)
+                        else:
+                            pending.add(part, shape)
+                yield from pending.take(make)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A row group of an open file, and what to read of it."""
+
+    reader: TaskReader
+    columns: LazyColumns
+    plan: AccessPlan
+    output: OutputColumns
+
+    @property
+    def selection(self) -> RowSelection:
+        """The rows that may be wanted."""
+        return All(self.columns.row_group.num_rows) if isinstance(self.plan, Scan) else self.plan.selection
+
+    @property
+    def restrictions(self) -> Sequence[Restriction]:
+        """What still has to judge them."""
+        return () if isinstance(self.plan, Scan) else self.plan.restrictions
+
+
+def _of_row_group(part: _Part, budget: MemoryBudget, make: Callable[[_Piece], Iterable[_T]]) -> Iterator[_T]:
+    reader, columns, output = part.reader, part.columns, part.output
+    with reader.counting(columns):
+        few: _FewRows | None = None
+        for piece, within in reader.pieces(columns, budget):
+            selection = reader.refine(piece, part.plan, within)
+            if piece.window is not None and (few or reader.may_read_late(columns.row_group)):
+                few = few or _FewRows(columns)
+                if few.take(piece.window, selection):
+                    continue
+                for late in few.give_back():
+                    yield from make(_Piece(*late, output, budget))
+            yield from make(_Piece(piece, selection, output, budget))
+        for late in () if few is None else few.give_back():
+            yield from make(_Piece(*late, output, budget))
+
+
+_SMALL_FILE_BYTES = 1024**2
+_MAX_JOINED_FILES, _FIRST_JOINED_FILES = 64, 8
+"""Files that are joined: with more, the fixed cost of a call no longer shows. The first are fewer, for rows to be there soon."""
+_MAX_OPEN_FILES = 256
+"""Files that all scans of a process hold open to join them, as a process may often open no more than 1,024."""
+_may_open = threading.Semaphore(_MAX_OPEN_FILES)
+
+
+def _have_none_open() -> None:
+    global _may_open  # noqa: PLW0603  threads that held files open are not in the child process
+    _may_open = threading.Semaphore(_MAX_OPEN_FILES)
+
+
+os.register_at_fork(after_in_child=_have_none_open)
+
+
+def _runs(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[Sequence[FileScanTask]]:
+    """The tasks in order: small files that stand together, and each other one alone."""
+    options, predicate = context.options, context.predicate
+    ids = {f.field_id for f in context.projection.fields}.union(() if predicate is None else predicate.column_ids)
+    may_join = options.switches.join_small_files and options.switches.lazy_columns and ids.isdisjoint(METADATA_IDS)
+    run: list[FileScanTask] = []
+    most = _FIRST_JOINED_FILES
+    for task in tasks:
+        file = task.data_file
+        is_small = may_join and file.file_size_bytes <= _SMALL_FILE_BYTES and task.is_whole_file
+        if is_small and file.format is FileFormat.PARQUET and relocate(file.path, context.io).is_local:
+            run.append(task)
+            if len(run) < most:
+                continue
+            most = _MAX_JOINED_FILES
+        elif run:
+            yield run
+            run = [task]
+        else:
+            run = [task]
+        yield run
+        run = []
+    if run:
+        yield run
+
+
+def _held_open(runs: Iterable[Sequence[FileScanTask]]) -> Generator[Sequence[FileScanTask], None, None]:
+    """The runs, with all their files open at once; file by file where the scans of this process hold many open."""
+    room = _may_open
+    for run in runs:
+        held = sum(room.acquire(blocking=False) for _ in run) if len(run) > 1 else 0
+        try:
+            yield from [run] if held == len(run) else ([task] for task in run)
+        finally:
+            if held:
+                room.release(held)
+
+
+def _shape_of(part: _Part, budget: MemoryBudget) -> Hashable | None:
+    """What must be equal for row groups of several files to be read as one; None if this one must be read alone."""
+    from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
+
+    reader, constants = part.reader, list[pa.Scalar]()
+    for source in chain(part.output.sources, *(conjunct.columns.values() for conjunct in reader.conjuncts)):
+        match source:
+            case FromFile() if source.is_identity:
+                pass
+            case Constant(value):
+                constants.append(value)
+            case _:  # what fails to be converted names its file
+                return None
+    wanted = reader.wanted
+    of_file = shape_of(reader.file)
+    if of_file is None or reader.file.windows(
+        part.columns.row_group, wanted, range(part.columns.row_group.num_rows), budget.limits
+    ):
+        return None
+    return of_file, tuple(wanted), tuple(constants)
+
+
+class _SmallFiles:
+    """Row groups of small files of one shape, whose columns are decoded, judged and put out together."""
+
+    def __init__(self, budget: MemoryBudget, adaptivity: Adaptivity, metrics: ScanMetrics) -> None:
+        self._budget = budget
+        self._adaptivity = adaptivity
+        self._metrics = metrics
+        self._parts: list[_Part] = []
+        self._shape: Hashable = None
+        self._bytes = 0
+
+    def has_room(self, part: _Part, shape: Hashable) -> bool:
+        """Whether a row group can be read with those before it."""
+        return not self._parts or (
+            shape == self._shape and self._bytes + _decoded_bytes(part) <= self._budget.limits.target_bytes
+        )
+
+    def add(self, part: _Part, shape: Hashable) -> None:
+        """Read it with the next `take`."""
+        self._parts.append(part)
+        self._shape = shape
+        self._bytes += _decoded_bytes(part)
+
+    def take(self, make: Callable[[_Piece], Iterable[_T]]) -> Iterator[_T]:
+        """What is made of all row groups that were added."""
+        parts, self._parts, self._bytes = self._parts, [], 0
+        if len(parts) < 2:
+            for part in parts:
+                yield from _of_row_group(part, self._budget, make)
+            return
+        from scan_core.files.parquet.joined import JoinedFiles
+
+        with ExitStack() as counting:
+            for part in parts:
+                counting.enter_context(part.reader.counting(part.columns))
+            joined = JoinedFiles(
+                [(part.reader.file, part.columns.row_group) for part in parts], [part.columns.reads for part in parts]
+            )
+            columns = LazyColumns(joined, joined.row_groups[0])
+            selection = _joined([part.selection for part in parts])
+            restrictions = list(_restrictions_of(parts, joined.edges))
+            selection = refine_rows(restrictions, columns, selection, self._adaptivity, self._metrics)
+            yield from make(_Piece(columns, selection, parts[0].output, self._budget))
+
+
+def _decoded_bytes(part: _Part) -> int:
+    from scan_core.files.parquet.joined import decoded_bytes
+
+    return decoded_bytes(part.reader.file, part.columns.row_group, part.reader.wanted)
+
+
+def _joined(selections: Sequence[RowSelection]) -> RowSelection:
+    if all(isinstance(selection, All) for selection in selections):
+        return All(sum(map(selected_count, selections)))
+    return Mask(np.concatenate([to_mask(selection) for selection in selections]))
+
+
+def _restrictions_of(parts: Sequence[_Part], edges: npt.NDArray[np.int64]) -> Iterator[Restriction]:
+    """Conjuncts once for all files, as their columns are the same; what differs from file to file by file."""
+    conjuncts: dict[object, Restriction] = {}
+    others: dict[Cause, dict[int, tuple[LazyColumns, list[Restriction]]]] = {}
+    for place, part in enumerate(parts):
+        for restriction in part.restrictions:
+            if any(restriction is conjunct for conjunct in part.reader.conjuncts):
+                conjuncts.setdefault(restriction.key, restriction)
+            else:
+                of_cause = others.setdefault(restriction.cause, {})
+                of_cause.setdefault(place, (part.columns, []))[1].append(restriction)
+    yield from conjuncts.values()
+    kept = parts[0].output.file_columns.union(*(conjunct.file_columns for conjunct in conjuncts.values()))
+    for files in others.values():
+        yield ByFile(files, edges, kept)
 
 
 class _FewRows:
@@ -191,17 +390,6 @@ class _FewRows:
             yield self._columns.undecoded(window), from_indices(rows, self._columns.row_group.num_rows)
 
 
-def _open_in_turn(
-    split: Split, tasks: Sequence[FileScanTask], metrics: ScanMetrics, ahead: FilesAhead
-) -> Generator[tuple[FileScanTask, TaskReader], None, None]:
-    adaptivity = Adaptivity.of(split.context)
-    for task, following in zip_longest(tasks, tasks[1:]):
-        if following is not None:
-            ahead.expect_task(following, split.context)
-        with open_task(task, split.context, metrics, adaptivity, ahead) as reader:
-            yield task, reader
-
-
 def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:
     """Whether the manifest's record count is the answer (rule 19): only if the option allows it, and nothing can remove a row."""
     if not context.options.trust_record_counts or not task.is_whole_file:
@@ -212,7 +400,7 @@ def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:
     return keeps_dead_rows(context) or not may_delete
 
 
-def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> Iterator[Mask]:
+def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> Iterator[Flags]:
     """Flags of the dead rows of a whole file, in the order of its rows, a part of the file at a time.
 
     Only key columns are read, and of those only what statistics, Bloom filters and pages do not exclude. Columns,
@@ -232,7 +420,7 @@ def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetri
         runtime_filters=(),
     )
 
-    def flags(piece: _Piece) -> Iterable[Mask]:
+    def flags(piece: _Piece) -> Iterable[Flags]:
         dead, count = piece.columns.dead, selected_count(piece.selection)
         if dead is None:
             return [np.zeros(count, np.bool_)]

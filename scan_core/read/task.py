@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from scan_core.columns.file_reader import (
     DecodingLimits,
@@ -20,6 +21,7 @@ from scan_core.columns.file_reader import (
     reads_ahead,
 )
 from scan_core.deletes.filter import DeleteFilter
+from scan_core.deletes.indexes import JoinedKeys
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.running import check_running
@@ -34,6 +36,9 @@ from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSour
 from scan_core.rows.buffers import Mask, release_unused
 from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
 from scan_core.split.tasks import FileScanTask, ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.read.predicate import Conjunct
 
 _LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS, Level.DICTIONARIES)
 """Levels that decide on whole row groups, cheapest first: bounds are in memory, bitmaps are shared by the file's row groups."""
@@ -143,8 +148,12 @@ def open_task(
     metrics: ScanMetrics,
     adaptivity: Adaptivity,
     ahead: FilesAhead | None = None,
+    *,
+    joined: JoinedKeys | None = None,
 ) -> Iterator["TaskReader"]:
     """Open the file of a task, or take it from those opened ahead, and close it again.
+
+    `joined` may hold keys of its deletes.
 
     Raises:
         UnsupportedError: the file is encrypted.
@@ -164,7 +173,9 @@ def open_task(
                 reader=reader,
             )
             metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
-            yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=known, projection=projection)
+            yield TaskReader(
+                task, context, metrics, adaptivity, reader=reader, ahead=known, projection=projection, joined=joined
+            )
         finally:
             reader.close()
 
@@ -182,8 +193,10 @@ class TaskReader:
         reader: FileReader,
         ahead: FilesAhead,
         projection: FileProjection,
+        joined: JoinedKeys | None = None,
     ) -> None:
         self._task = task
+        self._joined = joined
         self._context = context
         self._metrics = metrics
         self._adaptivity = adaptivity
@@ -195,6 +208,17 @@ class TaskReader:
         self._limits: DecodingLimits | None = None
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = projection
+        self.conjuncts: Sequence[Conjunct] = ()
+
+    @property
+    def file(self) -> FileReader:
+        """The open file."""
+        return self._reader
+
+    @property
+    def wanted(self) -> list[int]:
+        """Columns of the file that the result, filters and deletes need."""
+        return sorted(self._wanted)
 
     def plan_to_read(self, file_columns: Collection[int]) -> None:
         """Columns that will be read, so that metrics can state what deletes and filters save."""
@@ -376,7 +400,7 @@ class TaskReader:
 
     @cached_property
     def _delete_restrictions(self) -> Sequence[Restriction]:
-        return self._restrict_by(self._ahead.deletes(self._task, self._context, self._metrics))
+        return self._restrict_by(self._ahead.deletes(self._task, self._context, self._metrics, self._joined))
 
     def _restrict_by(self, deletes: DeleteFilter) -> Sequence[Restriction]:
         found = restrict_by_deletes(deletes, self._context, self.projection, self._statistics, self._metrics)
@@ -399,7 +423,7 @@ class TaskReader:
         if context.predicate is not None:
             from scan_core.read.predicate import open_conjuncts
 
-            conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
+            self.conjuncts = conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
             sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
             if task.bitmap_indexes:
                 from scan_core.read.bitmap_filter import answer_by_bitmaps

@@ -58,9 +58,9 @@ def test_keys_are_the_same_together_and_one_by_one(
     table.commit(*deleted(table, key, column_id=column_id, **options))
     read = JoinedFiles.read
 
-    def noted(self: JoinedFiles, columns: Any) -> Any:
+    def noted(self: JoinedFiles, *columns: Any) -> Any:
         joined.append(len(self.edges) - 1)
-        return read(self, columns)
+        return read(self, *columns)
 
     monkeypatch.setattr(JoinedFiles, "read", noted)
     found = []
