@@ -143,6 +143,23 @@ def test_a_scan_of_a_wide_table_keeps_to_its_limit(
     options = {"data_page_size": page, "compression": codec, "use_dictionary": kind == "few texts"}
     metadata = wide_table(tmp_path / "large", kind, columns, rows, options)
     small = wide_table(tmp_path / "small", kind, columns, 100, options)
+    found, growth, batch = growth_of(metadata, small, limit, parallelism, where)
+    numbers = np.arange(rows)
+    assert found == np.count_nonzero((numbers % 5 != 0) & ((numbers % 3 == 1) | (not where)))
+    assert growth <= 1.25 * limit + batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_lists_keep_to_a_small_limit_with_what_allocators_keep(tmp_path: Path, parallelism: int) -> None:
+    metadata, small = (wide_table(tmp_path / str(rows), "list", 2, rows, {}) for rows in (800_000, 1_000))
+    found, growth, batch = growth_of(metadata, small, 16 * MIB, parallelism, "")
+    assert found == 640_000
+    assert growth <= 1.25 * 16 * MIB + batch
+
+
+def growth_of(metadata: Path, small: Path, limit: int, parallelism: int, where: str) -> tuple[int, ...]:
+    """Rows, growth and largest batch of a scan in a process that has scanned the small table."""
     code = f"""{PEAK_BYTES}
 import scan_core
 from scan_core import ScanOptions
@@ -160,10 +177,7 @@ for num_rows, num_bytes in batches({str(metadata)!r}, {limit}):
 print(rows, peak_bytes() - before, most)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    found, growth, batch = map(int, result.stdout.split())
-    numbers = np.arange(rows)
-    assert found == np.count_nonzero((numbers % 5 != 0) & ((numbers % 3 == 1) | (not where)))
-    assert growth <= 1.25 * limit + batch
+    return tuple(map(int, result.stdout.split()))
 
 
 def test_what_went_through_a_file_is_counted(tmp_path: Path) -> None:
