@@ -260,7 +260,7 @@ def expire(
         show(
             f"{target.name}: expiring {counted(len(expired), 'snapshot')}; looking for files that nothing else reaches"
         )
-        files = _unreached(old, after, expired)
+        files = _unreached_beside_others(catalog, old, after, expired)
     own: list[_File] = []
     elsewhere: list[_File] = []
     for file in files:
@@ -486,6 +486,20 @@ class _File(NamedTuple):
     path: str
     kind: Kind
     size_bytes: int
+
+
+def _unreached_beside_others(
+    catalog: "Catalog", before: OpenedTable, after: OpenedTable, expired: Sequence[Snapshot]
+) -> list[_File]:
+    """The same as `_unreached`, while another expiry may remove more snapshots, and their files."""
+    while True:
+        try:
+            return _unreached(before, after, expired)
+        except MissingFileError:
+            now = opened(catalog, ".".join(after.handle.name()))
+            if after.table.metadata.snapshots.keys() <= now.table.metadata.snapshots.keys():
+                raise
+            after = now
 
 
 def _unreached(before: OpenedTable, after: OpenedTable, expired: Sequence[Snapshot]) -> list[_File]:

@@ -25,7 +25,16 @@ from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, POSITION_FILE
 from pipelines.iceberg.table_writer import write_deletes, write_rows
 from pipelines.maintain import retention
 from pipelines.maintain.orphans import orphans, orphans_of_all
-from pipelines.maintain.retention import Expiry, MaintainedTable, RegularExpiry, expire, expire_all
+from pipelines.maintain.retention import (
+    Expiry,
+    MaintainedTable,
+    RegularExpiry,
+    expire,
+    expire_all,
+    file_name,
+    live_files,
+    manifests_of,
+)
 from pipelines.publish.state import STATE, PublishedState, SourceState
 from scan_core import open_table
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
@@ -312,6 +321,35 @@ def test_another_commit_in_between_makes_the_expiry_plan_again(tmp_path: Path, m
     assert len(calls) == 2
     assert ids(table) == [all_ids[1], all_ids[3]]
     assert open_table(reloaded(table.catalog)).scan().at_ref("needed").count() == 2
+
+
+@pytest.mark.parametrize("removes_manifests", [False, True])
+def test_two_expiries_at_once_both_delete_what_they_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, removes_manifests: bool
+) -> None:
+    """The second one expires more, and deletes it between the first one's commit and its look at what stays."""
+    table = new_table(catalog_in(tmp_path), {"id": "long"})
+    for key in range(4):
+        append(table, key, replace=removes_manifests)
+    all_ids = ids(table)
+    reached, inner = storage.reached, list[Expiry]()
+
+    def overtaken(point: str) -> None:
+        if point == "after-commit" and not inner:
+            inner.append(Expiry(""))
+            inner[0] = expired(tmp_path, reloaded(table.catalog))
+        reached(point)
+
+    monkeypatch.setattr(storage, "reached", overtaken)
+    outer = expired(tmp_path, table, RetentionConfig(keep_snapshots=2, keep_for=0.001))
+    assert (outer.expired, inner[0].expired) == (tuple(all_ids[:2]), (all_ids[2],))
+    assert ids(table) == all_ids[3:]
+    left = {path.name for path in tmp_path.rglob("*.avro")} | {path.name for path in tmp_path.rglob("*.parquet")}
+    opened = open_table(reloaded(table.catalog))
+    lists = {file_name(s.manifest_list) for s in opened.metadata.snapshots.values()}
+    manifests = list(manifests_of(list(opened.metadata.snapshots.values()), opened))
+    data = {file_name(path) for _, path, _ in live_files(manifests, opened)}
+    assert left == lists | data | {file_name(manifest.path) for manifest in manifests}
 
 
 def test_a_table_that_never_rests_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
