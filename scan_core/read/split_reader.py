@@ -270,13 +270,13 @@ def _shape_of(part: _Part, budget: MemoryBudget) -> Hashable | None:
     """What must be equal for row groups of several files to be read as one; None if this one must be read alone."""
     from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
 
-    reader, constants = part.reader, list[pa.Scalar]()
+    reader, constants = part.reader, list[Hashable]()
     for source in chain(part.output.sources, *(conjunct.columns.values() for conjunct in reader.conjuncts)):
         match source:
             case FromFile() if source.is_identity:
                 pass
             case Constant(value):
-                constants.append(value)
+                constants.append(str(value) if pa.types.is_floating(value.type) else value)  # 0.0 equals -0.0
             case _:  # what fails to be converted names its file
                 return None
     wanted = reader.wanted

@@ -173,6 +173,15 @@ def test_small_files_give_the_same_together_and_apart(
         joined.clear()
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_a_constant_keeps_the_sign_of_zero(tmp_path: Path, kind: str) -> None:
+    table = TableBuilder(tmp_path / "t", (COLUMNS[0], Column(2, "x", kind)), partitions=[Partition("x", 2)])
+    table.commit(*(table.data({"id": [k]}, partition={"x": -0.0 if k % 2 else 0.0}) for k in range(FILES)))
+    scan = scan_core.open_table(table.metadata_path).scan()
+    together, apart = (str(scan.with_options(o).to_table()["x"].to_pylist()) for o in (TOGETHER, APART))
+    assert together == apart == str([-0.0 if k % 2 else 0.0 for k in range(FILES)])
+
+
 def test_metadata_columns_are_those_of_each_file(tmp_path: Path) -> None:
     table = deleted_by_key(tmp_path / "t")
     scans = [scan_core.open_table(table.metadata_path).scan().select("_file", "_pos", "id") for _ in range(2)]
