@@ -36,14 +36,13 @@ from scan_core.model.errors import (
     require_package,
 )
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
+from scan_core.model.options import JOINED_FILES, ScanOptions
 from scan_core.model.running import Running, sharing
 from scan_core.model.schema import PrimitiveType, Schema
 from scan_core.model.snapshot import DeleteFile, Snapshot
 from scan_core.model.table_metadata import LogEntry, TableMetadata
 from scan_core.plan.binding import Binding, readable
 from scan_core.plan.planner import ScanPlan, plan_scan
-from scan_core.plan.splits import JOINED_SMALL_FILES
 from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
 from scan_core.read.split_reader import aggregate_split, count_split, read_split
@@ -700,7 +699,7 @@ def _local_splits(plan: ScanPlan) -> Sequence[Split]:
     size = min(max(plan.total_bytes // _LOCAL_SPLITS, _MIN_SPLIT_BYTES), _MAX_LOCAL_SPLIT_BYTES)
     options = plan.context.options
     if options.switches.join_small_files and _is_of_small_local_files(plan):
-        return plan.splits(min(max(size, _MIN_JOINED_SPLIT_BYTES), options.split_bytes), JOINED_SMALL_FILES)
+        return plan.splits(min(max(size, _MIN_JOINED_SPLIT_BYTES), options.split_bytes), JOINED_FILES)
     return plan.splits(min(size, options.split_bytes))
 
 

@@ -537,9 +537,8 @@ class ResolvedKeys:
         delta, before = self._delta, self._plan
         table = _with_changes(open_table(delta.table), delta)
         uncommitted = [_uncommitted(file, table.metadata) for file in self._keys]
-        if (
-            before is not None
-        ):  # rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27)
+        # Rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27).
+        if before is not None:
             uncommitted = [replace(file, spec_id=_everywhere(delta).spec_id, partition=()) for file in uncommitted]
         plan = table.scan().with_options(self._options).select().plan(uncommitted)
         known = frozenset() if before is None else frozenset(map(_position_state, before.tasks))

@@ -122,9 +122,11 @@ def _logged(catalog: "Catalog | LightCatalog", logs: Mapping[str, str]) -> list[
 def _commits(log: ReadableTable | None) -> dict[str, int]:
     """The last positions of a change log, each with its last change up to there; without those within a load."""
     found: dict[str, int] = {}
-    for snapshot in islice(positions.ancestors(log), LAST_COMMITS) if log is not None else ():
+    if log is None:
+        return found
+    for snapshot in islice(positions.ancestors(log), LAST_COMMITS):
         summary = positions.summary_properties(snapshot)
-        text = positions.position_in(summary, storage_of(log)) if log is not None else None
+        text = positions.position_in(summary, storage_of(log))
         if text is None or positions.LAST_ORDINAL not in summary:
             continue
         document = json.loads(text)

@@ -534,8 +534,8 @@ class _Run:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
         num_keys = None if work.keys is None else work.keys.rows.num_rows
         num_values = 0 if work.values is None else len(work.values)
-        what = "all of the table" if work.values is None else f"{counted(num_values, 'partition')}"
-        what = what if num_keys is None else f"{counted(num_keys, 'key')}"
+        what = "all of the table" if work.values is None else counted(num_values, "partition")
+        what = what if num_keys is None else counted(num_keys, "key")
         _log.info("%s: making %s (%s)", self.query.name, what, work.reason)
         if self.entry.mode == "upsert" and self.query.depends_on_partition and len(work.why) > 1:
             return self._indexed(self._one_by_one(spark, work, shape, wanted))

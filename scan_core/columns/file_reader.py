@@ -140,7 +140,7 @@ class DecodingLimits:
 
     @property
     def is_tight(self) -> bool:
-        """Whether a worker may hold so little that what allocators keep is much beside it."""
+        """Whether the limit of a worker is so small that memory which allocators keep is a large part of it."""
         return self.worker_bytes < _TIGHT_BYTES
 
     @classmethod

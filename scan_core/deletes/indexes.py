@@ -40,7 +40,7 @@ from scan_core.keys.index_file import FlatIndex, shared_index
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
+from scan_core.model.options import JOINED_FILES, ScanOptions
 from scan_core.model.running import awaited, check_running, current
 from scan_core.model.schema import NestedField, StructType, arrow_type
 from scan_core.model.snapshot import DeleteFile, FileFormat
@@ -147,14 +147,14 @@ def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
     return min(len(files), max(options.parallelism, min(fitting, _REQUESTS)))
 
 
-_MAX_JOINED_BYTES, _MAX_JOINED_FILES = 256 * 1024, 64
-"""Of a delete file, and how many: the keys of larger ones are decoded sooner than a decoder is opened."""
+_MAX_JOINED_BYTES = 256 * 1024
+"""Opening a decoder takes longer than decoding the keys of a delete file of this size."""
 
 
 class JoinedKeys:
-    """Keys of many small groups: when those of one are asked for first, those of all that have no index yet are decoded together.
+    """Keys of many small groups of delete files, decoded together when the first of them is asked for.
 
-    For one thread. Groups that cannot be read so are left to whoever asks for them.
+    Used by one thread. Groups that have an index already, or cannot be decoded together, are left to the caller.
     """
 
     def __init__(self, groups: Sequence[EqualityDeleteGroup], context: ScanContext, metrics: ScanMetrics) -> None:
@@ -186,7 +186,7 @@ class JoinedKeys:
                 try:
                     columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
                     parts = [part for file in group.files for part in _open_small(file, columns, context, files)]
-                except ScanError:  # its data file may turn out to need none of it; whoever asks for it learns of it
+                except ScanError:  # raised again when a data file needs this group
                     continue
                 if all(part.shape is not None for part in parts):
                     opened[id(group)] = parts
@@ -227,11 +227,11 @@ def _open_small(
     from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
 
     reader = files.enter_context(closing(_open_keys(file, context)))
-    sources = columns.of(reader, file.path)
+    sources, limits = columns.of(reader, file.path), MemoryBudget(context.options).limits
     for group in reader.row_groups:
         fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
         read = tuple(sorted({index for index, _ in sources} - fixed.keys()))
-        fits = reader.windows(group, read, range(group.num_rows), MemoryBudget(context.options).limits) is None
+        fits = reader.windows(group, read, range(group.num_rows), limits) is None
         shape = shape_of(reader) if fits else None
         yield _SmallKeys(file, reader, group, sources, fixed, read, None if shape is None else (shape, read))
 
@@ -294,7 +294,7 @@ def _small_runs(files: Sequence[DeleteFile], context: ScanContext) -> Iterator[l
     run: list[DeleteFile] = []
     for file in files:
         is_small = _may_join(file, context)
-        if run and (not is_small or len(run) == _MAX_JOINED_FILES or _expected_bytes([*run, file]) > most):
+        if run and (not is_small or len(run) == JOINED_FILES or _expected_bytes([*run, file]) > most):
             yield run
             run = []
         if is_small:

@@ -22,6 +22,10 @@ DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
 """Two row groups of the usual size for each of two workers."""
 
 
+JOINED_FILES = 64
+"""Small files that `join_small_files` reads together at most: with more, the fixed cost of a call no longer shows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
     """Optimisations of a scan, all on by default. Any combination gives the same rows.

@@ -109,8 +109,6 @@ OPEN_FILE_COST_BYTES = 4 * 1024**2
 """Minimum weight of a file, because opening one has a cost; Iceberg's `read.split.open-file-cost`."""
 MIN_SMALL_FILES = 8
 """Small files in a split: they are opened one after the other, each at the cost of some round trips."""
-JOINED_SMALL_FILES = 64
-"""The same where small files are decoded together."""
 _SPLITTABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})
 Part = tuple[int, int, int]
 """Index of a task, where its part starts, and how long it is."""

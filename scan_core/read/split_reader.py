@@ -17,6 +17,7 @@ from scan_core.deletes.indexes import JoinedKeys
 from scan_core.io.location import relocate
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import JOINED_FILES
 from scan_core.model.schema import NestedField, Schema
 from scan_core.model.snapshot import FileFormat
 from scan_core.native.compiled import may_use_numba
@@ -166,8 +167,9 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
                     for columns, unread in reader.row_groups(budget.limits):
                         part = _Part(reader, columns, reader.select(columns, unread), output)
                         shape = None if len(run) == 1 else _shape_of(part, budget)
-                        if shape is None or not pending.has_room(part, shape):
-                            yield from pending.take(make)
+                        if shape is not None and pending.add(part, shape):
+                            continue
+                        yield from pending.take(make)
                         if shape is None:
                             yield from _of_row_group(part, budget, make)
                         else:
@@ -213,8 +215,8 @@ def _of_row_group(part: _Part, budget: MemoryBudget, make: Callable[[_Piece], It
 
 
 _SMALL_FILE_BYTES = 1024**2
-_MAX_JOINED_FILES, _FIRST_JOINED_FILES = 64, 8
-"""Files that are joined: with more, the fixed cost of a call no longer shows. The first are fewer, for rows to be there soon."""
+_FIRST_JOINED_FILES = 8
+"""The first files of a split that are read together are fewer, so that its first rows come soon."""
 _MAX_OPEN_FILES = 256
 """Files that all scans of a process hold open to join them, as a process may often open no more than 1,024."""
 _may_open = threading.Semaphore(_MAX_OPEN_FILES)
@@ -242,7 +244,7 @@ def _runs(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[Seque
             run.append(task)
             if len(run) < most:
                 continue
-            most = _MAX_JOINED_FILES
+            most = JOINED_FILES
         elif run:
             yield run
             run = [task]
@@ -299,17 +301,17 @@ class _SmallFiles:
         self._shape: Hashable = None
         self._bytes = 0
 
-    def has_room(self, part: _Part, shape: Hashable) -> bool:
-        """Whether a row group can be read with those before it."""
-        return not self._parts or (
-            shape == self._shape and self._bytes + _decoded_bytes(part) <= self._budget.limits.target_bytes
-        )
-
-    def add(self, part: _Part, shape: Hashable) -> None:
-        """Read it with the next `take`."""
+    def add(self, part: _Part, shape: Hashable) -> bool:
+        """Read a row group with the next `take`; False if it has another shape, or there is no room for it."""
+        if self._parts and shape != self._shape:
+            return False
+        num_bytes = _decoded_bytes(part)
+        if self._parts and self._bytes + num_bytes > self._budget.limits.target_bytes:
+            return False
         self._parts.append(part)
         self._shape = shape
-        self._bytes += _decoded_bytes(part)
+        self._bytes += num_bytes
+        return True
 
     def take(self, make: Callable[[_Piece], Iterable[_T]]) -> Iterator[_T]:
         """What is made of all row groups that were added."""

@@ -94,7 +94,7 @@ def index_array(places: npt.NDArray[np.int64]) -> pa.Int64Array:
 
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""Of the C library on Linux: `release_unused` of Arrow's system pool leaves its heap, which keeps 10 MB after ten windows."""
+"""Returns the free heap of the C library to the system. Only on Linux; Arrow's `release_unused` does not, and 10 MB stay after ten windows."""
 
 
 def release_unused(window: int = 0, *, trims: bool = True) -> None:

@@ -416,7 +416,7 @@ def without_loaded(
 
 
 def _is_behind(rows: pa.ChunkedArray, load: Load, first: NDArray[np.int64], asked: Mask, server: Server) -> Mask:
-    """Of the rows that are asked for, those whose key is in chunk `first` or behind it."""
+    """Flags of the `asked` rows whose key lies in chunk `first`, or in a later one."""
     found = np.zeros(len(rows), np.bool_)
     places = np.flatnonzero(asked)
     if not len(places):

@@ -498,7 +498,7 @@ class ChunkStreams:
             if window.stop == row_group.num_rows:
                 del self._streams[column]
             if how is not None and how.is_tight:
-                pa.default_memory_pool().release_unused()
+                release_unused(trims=False)
             return found
 
     def _open(

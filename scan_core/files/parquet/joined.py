@@ -38,7 +38,7 @@ from scan_core.rows.selection import (
 )
 
 _SIZE_STATISTICS = 16
-"""Of a chunk's metadata; its first field is the number of bytes of all values."""
+"""Field of a chunk's metadata, SizeStatistics, whose first field states the bytes of all its values."""
 _WIDTH = 8
 _PAGED_SHARE_OF_ROWS = 0.5
 """Below this share of the rows of a file, only some of its pages may have to be decoded."""
@@ -134,7 +134,7 @@ class JoinedFiles(FileReader):
         return self._first.member(way)
 
     def part(self, column_index: int, needs: LeafNeeds) -> tuple[int, frozenset[int]] | None:
-        """The number of a column of which only some leaf columns are read: those that suffice in the first file."""
+        """See `FileReader.part`: asked of the first file, as all files have the same columns."""
         return self._first.part(column_index, needs)
 
     def close(self) -> None:

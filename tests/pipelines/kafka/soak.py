@@ -4,7 +4,6 @@ The producer remembers where each message of a committed transaction is. The cha
 mirror contains, so that its rows must be exactly those that these messages lead to. At the end the mirrors have all of them.
 """
 
-import argparse
 import json
 import os
 import random
@@ -35,6 +34,7 @@ from tests.pipelines.project import Event, event
 from tests.support.cut_proxy import CutProxy, cut_proxy
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.processes import free_port
+from tests.support.soaking import run_as_command
 
 TOPIC, PARTITIONS = "kills", 3
 TABLES = ("products", "orders")
@@ -256,9 +256,4 @@ def soak(seconds: float, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)  # noqa: T201
-    print(json.dumps(soak(arguments.minutes * 60, arguments.seed)))  # noqa: T201
+    run_as_command(soak, __doc__)

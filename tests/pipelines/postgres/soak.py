@@ -7,7 +7,6 @@ rows of that moment. At the end the mirrors equal the tables row by row.
 Money moves between two more tables in transactions, so that what a published table reads of both, at any time, sums to zero.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -37,6 +36,7 @@ from pipelines.publish.mirror_reads import mirror_scans
 from pipelines.publish.query import published_query
 from scan_core import open_table
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
+from tests.support.soaking import run_as_command
 
 WRITERS = 3
 SPAN = 1_000_000
@@ -548,9 +548,4 @@ def soak(seconds: float, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)  # noqa: T201
-    print(json.dumps(soak(arguments.minutes * 60, arguments.seed)))  # noqa: T201
+    run_as_command(soak, __doc__)

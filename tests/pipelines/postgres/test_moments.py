@@ -144,16 +144,21 @@ def test_a_load_does_not_keep_the_other_mirrors_from_a_moment(bank: Any, monkeyp
     config = bank.config("checking", "savings", "notes")
     bank.ingest(config)
     bank.sql("ALTER TABLE notes ADD COLUMN n int DEFAULT 5")
+    transfer_and_kill(bank, config, monkeypatch, PostgresReader, "load")
+    bank.ingest(config)
+    assert len(moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])[-1].reached) == 3
+
+
+def transfer_and_kill(bank: Any, config: Config, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str) -> None:
+    """Ingest transfers with runs that end at a step; each time, the mirrors show what the database has."""
     for number in range(1, 4):
         transfer(bank, number)
         with monkeypatch.context() as patch:
-            patch.setattr(PostgresReader, "load", killed)
+            patch.setattr(owner, step, killed)
             with pytest.raises(KeyboardInterrupt):
                 run_once(config)
         assert changes_since(bank, config) == 0
         assert total(config) == 2 * ACCOUNTS * 100
-    bank.ingest(config)
-    assert len(moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])[-1].reached) == 3
 
 
 def killed(*_: object) -> Any:
@@ -220,14 +225,7 @@ def test_a_moment_that_a_killed_run_has_not_recorded_is_seen_in_the_logs(
     bank.ingest(config)
     transfer(bank, 3)
     bank.ingest(config)
-    for number in range(1, 4):
-        transfer(bank, number)
-        with monkeypatch.context() as patch:
-            patch.setattr(feed_run, "record_moment", killed)
-            with pytest.raises(KeyboardInterrupt):
-                run_once(config)
-        assert changes_since(bank, config) == 0
-        assert total(config) == 2 * ACCOUNTS * 100
+    transfer_and_kill(bank, config, monkeypatch, feed_run, "record_moment")
     transfer(bank, 9)
     run_once(config, tables=["shop.checking"])
     assert total(config) == 2 * ACCOUNTS * 100

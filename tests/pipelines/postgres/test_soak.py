@@ -1,19 +1,13 @@
 """A minute of the soak: see `soak.py`. `make soak MINUTES=10` runs it for longer."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.support.postgres_server import programs_or_skip
+from tests.support.soaking import assert_passes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mirrors_show_only_states_of_the_source_while_everything_is_killed(seed: int) -> None:
     programs_or_skip()
-    command = [sys.executable, "-m", "tests.pipelines.postgres.soak", "--minutes", "0.5", "--seed", str(seed)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert '"kills"' in done.stdout
+    assert_passes("tests.pipelines.postgres.soak", seed)
