@@ -190,7 +190,10 @@ class JoinedKeys:
                     continue
                 if all(part.shape is not None for part in parts):
                     opened[id(group)] = parts
-            keys = iter(_decode_together([part for parts in opened.values() for part in parts], self._metrics))
+            try:
+                keys = iter(_decode_together([part for parts in opened.values() for part in parts], self._metrics))
+            except ScanError:  # one of them is damaged, perhaps one that no data file needs
+                return {}
             return {key: list(islice(keys, len(parts))) for key, parts in opened.items()}
 
 
@@ -253,10 +256,11 @@ def _decode_together(parts: Sequence[_SmallKeys], metrics: ScanMetrics) -> list[
             columns = dict(zip(part.read, [array.slice(begin, num_rows) for array in arrays], strict=True)) | part.fixed
             values = tuple(get(columns[index]) for index, get in part.sources)
             found[place] = DeleteKeys(part.file.data_sequence_number, values)
-            metrics.delete_rows_loaded += num_rows
-            if part.row_group.index == 0:
-                metrics.delete_files_opened += 1
-                metrics.delete_bytes_read += part.file.file_size_bytes
+    for part in parts:
+        metrics.delete_rows_loaded += part.row_group.num_rows
+        if part.row_group.index == 0:
+            metrics.delete_files_opened += 1
+            metrics.delete_bytes_read += part.file.file_size_bytes
     return [found[place] for place in range(len(parts))]
 
 

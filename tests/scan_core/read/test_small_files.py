@@ -225,6 +225,24 @@ def test_a_damaged_delete_file_among_others_is_named(tmp_path: Path) -> None:
         scan_core.open_table(table.metadata_path).scan().with_options(TOGETHER).to_table()
 
 
+@pytest.mark.parametrize("options", [TOGETHER, APART], ids=["together", "apart"])
+def test_a_damaged_delete_file_that_no_row_needs_does_no_harm(tmp_path: Path, options: ScanOptions) -> None:
+    """The row groups of its data file exclude the value, which lies within the bounds of the file."""
+    table = TableBuilder(tmp_path / "t", COLUMNS[:2], partitions=[Partition("id", 1)])
+    names = [["a", "z"] if k == 3 else ["a", "m", "z"] for k in range(FILES)]
+    files = ({"id": [k] * len(found), "name": found} for k, found in enumerate(names))
+    table.commit(*(table.data(file, partition={"id": k}, row_group_size=1) for k, file in enumerate(files)))
+    table.commit(*(table.equality_delete({"name": ["a"]}, ids=[2], partition={"id": k}) for k in range(FILES)))
+    bad = sorted(tmp_path.rglob("*delete*.parquet"))[3]
+    data = bad.read_bytes()
+    bad.write_bytes(data[:4] + b"\xff" * 30 + data[34:])
+    DELETE_CACHE.clear()
+    scan = scan_core.open_table(table.metadata_path).scan().with_options(options)
+    assert scan.where("name = 'm'").to_table().num_rows == FILES - 1
+    with pytest.raises(MalformedTableError, match=bad.name):
+        scan.to_table()
+
+
 def test_files_without_a_row_of_the_result_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, sizes = plain(tmp_path / "t"), list[int]()
     touched = JoinedFiles._touched
