@@ -630,14 +630,15 @@ class WholeChunks:
         return [arrays[i] for i in column_indices]
 
     def read_stored(self, row_group: RowGroup, leaves: Sequence[int]) -> list[bytes]:
-        """The bytes of the chunks of some leaf columns, after a look at their page headers.
+        """The bytes of the chunks of some leaf columns, whose page headers were looked at.
 
         Raises:
             ValueError: the checksum of page headers is wrong.
         """
-        self._headers.check(row_group.index, leaves)
         chunks = self._layout.footer.row_groups[row_group.index].chunks
-        return [self._source.read_at(chunks[leaf].num_bytes, chunks[leaf].start) for leaf in leaves]
+        stored = [self._source.read_at(chunks[leaf].num_bytes, chunks[leaf].start) for leaf in leaves]
+        self._headers.check(row_group.index, leaves, stored)
+        return stored
 
     def _in_steps(self, row_group: RowGroup, columns: Sequence[int]) -> list[list[int]]:
         """Columns that are decoded in one call, in some 50 ms; on an object store all, so that they are fetched together."""

@@ -459,7 +459,7 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
                 break
         if page is None:
             raise ValueError(f"the page at {position} has no header, or one without sizes")
-        page = page._replace(body=position + page.body, offset=position)
+        page = PageFacts(*page[:6], position + page.body, position)
         yield page
         if page.kind != DICTIONARY_PAGE:
             values += page.num_values

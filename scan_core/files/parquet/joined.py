@@ -220,10 +220,13 @@ def _one_of(column: pa.ChunkedArray) -> pa.Array:
     """A column in one piece; dictionaries that are equal are not compared value by value."""
     if not pt.is_dictionary(column.type) or not column.num_chunks:
         return one_array(column)
-    chunks = [check_codes(chunk) for chunk in column.chunks]
+    chunks = column.chunks
     first = chunks[0].dictionary
     if all(chunk.dictionary.equals(first) for chunk in chunks[1:]):
-        return pa.DictionaryArray.from_arrays(pa.concat_arrays([chunk.indices for chunk in chunks]), first)
+        codes = pa.concat_arrays([chunk.indices for chunk in chunks])
+        return check_codes(pa.DictionaryArray.from_arrays(codes, first, safe=False))
+    for chunk in chunks:
+        check_codes(chunk)
     return one_array(column)
 
 

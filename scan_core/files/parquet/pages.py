@@ -396,8 +396,13 @@ class PageHeaders:
         chunks = self._footer.row_groups[row_group].chunks
         return [place for leaf in leaves if (place := chunks[leaf].offset_index) is not None]
 
-    def check(self, row_group: int, leaves: Sequence[int]) -> None:
+    def check(self, row_group: int, leaves: Sequence[int], stored: Sequence[bytes] | None = None) -> None:
         """Compare the first bytes of all pages of these chunks with their checksum, where the file has one.
+
+        Args:
+            row_group: the number of the row group.
+            leaves: the numbers of the leaf columns.
+            stored: the bytes of their chunks, if they have been read; without, the beginnings of pages are.
 
         Raises:
             ValueError: it is wrong.
@@ -416,8 +421,12 @@ class PageHeaders:
             if locations is None:
                 raise ValueError("the offset index contradicts the footer")
             places = page_places(group.chunks[leaf], locations)
-            # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
-            beginnings = [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
+            if stored is None:
+                # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
+                beginnings = [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
+            else:
+                data, start = stored[leaves.index(leaf)], group.chunks[leaf].start
+                beginnings = [data[at - start : at - start + min(length, HEADER_BYTES)] for at, length in places]
             if crc32(b"".join(beginnings)) != checksums[row_group, leaf, PAGE_HEADERS]:
                 raise ValueError("the checksum of the page headers is wrong: the bytes are damaged")
             self._checked.add((row_group, leaf))
