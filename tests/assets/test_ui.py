@@ -120,7 +120,7 @@ def test_dagster_dev_loads_what_init_wrote(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_package_of_another_distribution_under_our_name_is_one_clear_error(tmp_path: Path) -> None:
