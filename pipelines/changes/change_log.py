@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Table as CatalogTable
 
 ORDINAL = "ordinal"
+_ANOTHER_KEY = (
+    "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore ingest builds "
+    "both again"
+)
 FIRST_ROWS = 10_000
 """Number of rows of the first read, before their width is known."""
 
@@ -326,9 +330,7 @@ class ChangeLog(LogState):
         key = () if changes is None else changes.key if isinstance(changes, RemoteChanges) else key_of(changes)
         if key and self.key and not key_may_grow and set(key) != set(self.key):
             raise SchemaConflictError(
-                f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
-                "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore "
-                "ingest builds both again"
+                f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); {_ANOTHER_KEY}"
             )
         # The position that this run started from: another process may create and fill the table in the meantime.
         before = self.position
@@ -425,6 +427,11 @@ class ChangeLog(LogState):
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
         last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
         evolution = evolve(delta.schema, iceberg_fields(wanted), last_id, replaces=self._may_replace)
+        if (of_key := next((c for c in evolution.clashes if c.column.startswith("key.")), None)) is not None:
+            raise SchemaConflictError(
+                f"{self.name}: the column {of_key.column.removeprefix('key.')} of the key was {of_key.table_type} and is now "
+                f"{of_key.feed_type}; {_ANOTHER_KEY}"
+            )
         if evolution.clashes:
             raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
         if evolution.changed:

@@ -129,6 +129,9 @@ def in_row_type(changes: pa.Table, row_type: pa.StructType, key: Sequence[str]) 
     return pa.Table.from_arrays([with_members(changes.column(f.name), f.type) for f in schema], schema=schema)
 
 
+_OF_ANOTHER_TABLE = "^the key columns change from |, which no promotion covers"
+
+
 @dataclass(frozen=True)
 class Rejected:
     """Events that could not be decoded or applied, with the reason and their bytes (`REJECTED_SCHEMA`)."""
@@ -139,6 +142,13 @@ class Rejected:
     def num_rows(self) -> int:
         """Number of rejected events."""
         return int(self.table.num_rows)
+
+    @property
+    def other_shape(self) -> str | None:
+        """Why an event does not fit what the table was: another key, or a column of another type; None if there is none."""
+        reasons = self.table.column("reason")
+        found = reasons.filter(pc.match_substring_regex(reasons, _OF_ANOTHER_TABLE))
+        return str(found[0]) if len(found) else None
 
     @classmethod
     def none(cls) -> "Rejected":

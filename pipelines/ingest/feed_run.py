@@ -392,7 +392,7 @@ class LiveRound:
                     table.report,
                     SourceError(
                         f"{wanted} is not in {feed.source.title}, which has {', '.join(source_tables) or 'no tables'}: "
-                        f"add it (PostgreSQL: ALTER PUBLICATION ... ADD TABLE {wanted}), or name the table with source_table"
+                        f"name the table with source_table, or {self._live.how_to_add(wanted)}"
                     ),
                 )
         return running
@@ -484,6 +484,7 @@ class LiveRound:
         except LoadOutdatedError as outdated:
             table.remove_all(outdated.position)
             return
+        rejected = batch.new_rejected(table.position, rejected)
         # A table without changes does not commit every new position: the source keeps what follows the last one.
         is_idle = not changes.num_rows and not rejected.num_rows and not table.has_pending
         if is_idle and self._live.is_loaded(table.position) and not batch.is_due(table.position):

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import PositionLostError, SourceError
 from scan_core import Mask
@@ -55,6 +55,24 @@ class LoadOutdatedError(SourceError):
     def __init__(self, message: str, position: str) -> None:
         super().__init__(message)
         self.position = position
+
+
+def other_identity(table: str, what: str) -> SourceError:
+    """The error for a table of the source whose rows are no longer identified as before."""
+    return SourceError(
+        f"{table}: {what} than when it was read last, so its mirror could mix up rows. Load the table again: "
+        "nevermore resync TABLE --from-source"
+    )
+
+
+def check_rejected(rejected: Rejected) -> None:
+    """Refuse events of a table that became another one: in quarantine, its rows would be missing from then on.
+
+    Raises:
+        SourceError: the key or the type of a column is another one.
+    """
+    if (why := rejected.other_shape) is not None:
+        raise SourceError(f"{why}. Load the table again: nevermore resync TABLE --from-source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +157,15 @@ class LiveBatch(Protocol):
 
         Raises:
             LoadOutdatedError: the load of the table must begin again.
+            SourceError: rows of the table are no longer identified as before.
+        """
+        ...
+
+    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
+        """The rejected events of a table that are not part of what precedes `before`.
+
+        Raises:
+            SourceError: the table has become another one: see `check_rejected`.
         """
         ...
 
@@ -149,6 +176,10 @@ class LiveSource(Protocol):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that the source has now."""
+        ...
+
+    def how_to_add(self, table: str) -> str:
+        """What to do for a table that is not among them."""
         ...
 
     def begin(self, positions: Mapping[str, str | None]) -> None:

@@ -55,12 +55,16 @@ ALTERED = 1412
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a table, with the state of its load once they are committed; `end` tells whether more of a chunk follows."""
+    """Rows of a table, with the state of its load once they are committed; `end` tells whether more of a chunk follows.
+
+    `identity`: see `MysqlPosition`.
+    """
 
     raw: RawEvents
     end: BatchEnd
     continues: bool
     load: Load
+    identity: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class TableLoad:
         """
         self.server.check_engine(self.name)
         description = self.server.describe(self.name)
-        self._check(description)
+        self._check(description, start)
         columns, load = self._ranges(description)
         if start.load is not None and start.load.chunks:
             if not columns or start.load.begun_again != load:
@@ -111,7 +115,7 @@ class TableLoad:
                 if load.chunks:
                     raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
                 description = selection.description
-                self._check(description)
+                self._check(description, start)
             done = replace(load, chunks=(*load.chunks, Chunk(end, at)), is_complete=end is None)
             continues = False
             number = 0
@@ -121,6 +125,7 @@ class TableLoad:
                     BatchEnd.ANYWHERE if is_last else BatchEnd.WITHIN_TRANSACTION,
                     continues,
                     done if is_last else load,
+                    (self.name, *description.key) if description.key and not self.target.identity_full else (),
                 )
                 continues, number = True, number + len(documents)
             load = done
@@ -136,8 +141,10 @@ class TableLoad:
         size = float(width) if rows and width else 100.0
         return int(min(max(self.server.source.chunk_bytes / size, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
 
-    def _check(self, description: MysqlTable) -> None:
+    def _check(self, description: MysqlTable, start: MysqlPosition) -> None:
         target = self.target
+        if not target.identity_full:
+            start.check_key(self.name, description.key)
         if not (description.key or target.key or target.identity_full):
             raise SourceError(
                 f"{self.name} has no primary key, so it is not known which rows its updates and deletes mean: "

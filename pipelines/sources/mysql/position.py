@@ -10,12 +10,12 @@ their texts are those of the servers, in one order: equal sets have equal texts.
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from pipelines.sources.live import parse_position
+from pipelines.sources.live import other_identity, parse_position
 from pipelines.wording import counted
 
 VERSION = 1
@@ -128,6 +128,8 @@ class MysqlPosition:
         load: state of the load, as long as it matters.
         claims: tables of the source by the target that takes them.
         server: UUID of a MySQL server; MariaDB has none.
+        identity: name of the table, and the columns of the primary key that it had when it was loaded; empty if rows are identified
+            in another way, or it is not known.
     """
 
     base: str
@@ -136,6 +138,7 @@ class MysqlPosition:
     load: Load | None = None
     claims: Mapping[str, str] = field(default_factory=dict)
     server: str = ""
+    identity: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -157,6 +160,16 @@ class MysqlPosition:
         load = None if self.load is not None and self.load.is_complete and at >= self.load.until else self.load
         return replace(self, at=at, gtid=gtid, load=load, claims=claims)
 
+    def check_key(self, table: str, key: Sequence[str]) -> None:
+        """Refuse a table with another key than the one that it was loaded with.
+
+        Raises:
+            SourceError: it has another key.
+        """
+        if self.identity and self.identity[0] == table and set(key) != set(self.identity[1:]):
+            was, now = ", ".join(self.identity[1:]), ", ".join(key) or "none"
+            raise other_identity(table, f"its primary key is another one ({now} instead of {was})")
+
     def to_json(self) -> str:
         """The position as JSON text."""
         document = {
@@ -167,6 +180,7 @@ class MysqlPosition:
             **({} if self.load is None else {"load": self.load.to_json()}),
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({"server": self.server} if self.server else {}),
+            **({"identity": list(self.identity)} if self.identity else {}),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -187,6 +201,7 @@ class MysqlPosition:
                 load=Load.from_json(document["load"]) if "load" in document else None,
                 claims=dict(document.get("claims", {})),
                 server=str(document.get("server", "")),
+                identity=tuple(document.get("identity", ())),
             )
 
         return parse_position(text, "mysql", "MySQL", VERSION, read)

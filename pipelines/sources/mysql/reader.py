@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.config.sources import MysqlSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import PipelineError, SourceError
 from pipelines.formats.binlog import MysqlTable, described, event, values_change
-from pipelines.sources.live import Finding, LoadOutdatedError, Wanted, clock_finding
+from pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding
 from pipelines.sources.mysql import log
 from pipelines.sources.mysql.load import TableLoad, refused, without_loaded
 from pipelines.sources.mysql.log import Effect, LogEvent, LogReader
@@ -61,6 +61,8 @@ class MysqlBatch:
         load: state of the load after the batch, for rows of a load.
         server: UUID of a MySQL server.
         asks: is asked about keys while a load is recent; None for rows of a load.
+        identity: see `MysqlPosition`; for rows of a load.
+        keys: columns of the primary keys with which rows are described, by table, and where the last such transaction begins.
     """
 
     raw: RawEvents
@@ -75,6 +77,8 @@ class MysqlBatch:
     load: Load | None = None
     server: str = ""
     asks: Server | None = None
+    identity: tuple[str, ...] = ()
+    keys: Mapping[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
 
     @property
     def at_text(self) -> str:
@@ -85,7 +89,9 @@ class MysqlBatch:
     def position_after(self, before: str | None, decided: Decided) -> str:
         """See `LiveBatch`."""
         if self.load is not None or before is None:
-            return MysqlPosition(self.base, self.at, self.gtid, self.load, decided.claims, self.server).to_json()
+            return MysqlPosition(
+                self.base, self.at, self.gtid, self.load, decided.claims, self.server, self.identity
+            ).to_json()
         return MysqlPosition.from_json(before).reaching(self.at, self.gtid, decided.claims).to_json()
 
     def is_due(self, before: str | None) -> bool:
@@ -114,6 +120,28 @@ class MysqlBatch:
                 raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
         return changes
 
+    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
+        """See `LiveBatch`."""
+        if self.names is None or before is None:
+            check_rejected(rejected)
+            return rejected
+        position = MysqlPosition.from_json(before)
+        for (table, key), begin in self.keys.items():
+            if begin >= _loaded(position):
+                position.check_key(table, key)
+        if not rejected.num_rows:
+            return rejected
+        begins = self.begins[np.asarray(pc.index_in(rejected.table["source_file"], value_set=self.names))]
+        check_rejected(Rejected(rejected.table.filter(pa.array(begins >= _loaded(position)))))
+        chunks = () if position.load is None else position.load.chunks
+        contained = max(position.at, min((chunk.at for chunk in chunks), default=0))
+        return Rejected(rejected.table.filter(pa.array(begins >= contained)))
+
+
+def _loaded(position: MysqlPosition) -> int:
+    """The place up to which changes may be part of the load, or of what was read before."""
+    return position.at if position.load is None else max(position.at, position.load.until)
+
 
 @dataclass
 class _Pending:
@@ -125,6 +153,7 @@ class _Pending:
     tables: dict[MysqlTable, int] = field(default_factory=dict)
     begins: list[int] = field(default_factory=list)
     unknown: set[tuple[int, int]] = field(default_factory=set)
+    keys: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     size: int = 0
 
     def add(self, table: MysqlTable, seconds: int, what: bytes, number: int, body: bytes | memoryview = b"") -> None:
@@ -132,6 +161,8 @@ class _Pending:
         self.documents.append(event(self.tables.setdefault(table, len(self.tables)), seconds, what, body))
         self.transaction.append(len(self.begins) - 1)
         self.number.append(number)
+        if table.columns:
+            self.keys[table.name, table.key] = self.begins[-1]
         self.size += len(body)
 
 
@@ -156,6 +187,10 @@ class MysqlReader:
         """See `LiveSource`."""
         self._names = self._server.tables()
         return self._names
+
+    def how_to_add(self, table: str) -> str:
+        """See `LiveSource`."""
+        return f"let the user of the config see it: GRANT SELECT ON {table} TO the user"
 
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""
@@ -298,6 +333,7 @@ class MysqlReader:
                 start.gtid,
                 load=part.load,
                 server=start.server,
+                identity=part.identity,
             )
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[MysqlBatch]:
@@ -578,6 +614,7 @@ class _Reading:
             begins,
             unknown,
             asks=self._server,
+            keys=pending.keys,
         )
 
 

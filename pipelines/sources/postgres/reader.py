@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.config.sources import PostgresSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTable, described, relation_message
 from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.live import LoadOutdatedError
+from pipelines.sources.live import LoadOutdatedError, check_rejected, other_identity
 from pipelines.sources.postgres.load import TableLoad, without_loaded
 from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
 from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
@@ -127,6 +127,22 @@ class PostgresBatch:
         if position.load is None or not changes.num_rows:
             return changes
         return without_loaded(changes, position, lsn, xid, self.server)
+
+    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
+        """See `LiveBatch`."""
+        if self.transactions is None or before is None or not rejected.num_rows:
+            check_rejected(rejected)
+            return rejected
+        position = PostgresPosition.from_json(before)
+        of = np.asarray(pc.index_in(rejected.table["source_file"], value_set=self.transactions.names))
+        lsn, xid = self.transactions.lsn[of], self.transactions.xid[of]
+        is_new, may_be_loaded = lsn >= position.lsn, np.zeros(len(lsn), np.bool_)
+        if position.load is not None:
+            may_be_loaded = lsn < position.load.until
+            is_loaded = [chunk.visible.sees(xid) for chunk in position.load.chunks]
+            is_new &= ~(may_be_loaded & np.logical_and.reduce(is_loaded))
+        check_rejected(Rejected(rejected.table.filter(pa.array(is_new & ~may_be_loaded))))
+        return Rejected(rejected.table.filter(pa.array(is_new)))
 
 
 class _Messages:
@@ -340,6 +356,10 @@ class PostgresReader:
         self._shapes = {table.member: table.shape for table in self._publication.tables}
         return tuple(table.name for table in self._publication.tables)
 
+    def how_to_add(self, table: str) -> str:
+        """See `LiveSource`."""
+        return f"add it: ALTER PUBLICATION {self.source.publication} ADD TABLE {table}"
+
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""
         if not self._system:
@@ -425,11 +445,7 @@ class PostgresReader:
             Shape.parse(known.shape).check(Shape.parse(published.shape))
         except UnsentError as unsent:
             if unsent.is_another_key:
-                text = (
-                    f"{source_table}: {unsent} than when it was read last, so its mirror could mix up rows. Load the table again: "
-                    "nevermore resync TABLE --from-source"
-                )
-                raise SourceError(text) from None
+                raise other_identity(source_table, str(unsent)) from None
             why = f"{source_table}: {unsent}, and PostgreSQL does not send what becomes of existing rows"
             if unsent.is_another_type:
                 text = f"{why}. Load the table again: nevermore resync TABLE --from-source"
