@@ -180,14 +180,16 @@ DEFAULT_PARALLEL_STEPS = 4
 """Most steps wait for Spark, DuckDB or files most of the time."""
 ALL_TABLES = ".*"
 """Suffix of entries that stand for all tables of their feed."""
-_TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
+_TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\#?]+(\.[^.\x00-\x1f/\\#?]+)+")
+"""`#` and `?` would end the path in the address of its folder."""
 MAX_TABLE_NAME_BYTES = 200
 """The folder of a change log is named after its table, with a prefix; file systems limit names to 255 bytes."""
 
 
 def is_table_name(name: str) -> bool:
     """Whether this is a valid table name, including its namespaces."""
-    return _TABLE_NAME.fullmatch(name) is not None and len(name.encode()) <= MAX_TABLE_NAME_BYTES
+    is_name = _TABLE_NAME.fullmatch(name) is not None and all(part.strip() for part in name.split("."))
+    return is_name and len(name.encode()) <= MAX_TABLE_NAME_BYTES
 
 
 class CatalogConfig(BaseModel):
@@ -295,15 +297,15 @@ class Config(Section):
     @classmethod
     def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not is_table_name(name):
-                raise placed(
-                    f"{name!r} must be namespace.table, at most {MAX_TABLE_NAME_BYTES} bytes long, without slashes or control "
-                    "characters",
-                    name,
-                )
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
                 what = "the only pattern is namespace.*; select tables with include_tables and exclude_tables"
                 raise placed(what, name)
+            if not is_table_name(name):
+                raise placed(
+                    f"{name!r} must be namespace.table, at most {MAX_TABLE_NAME_BYTES} bytes long, without slashes, # or control "
+                    "characters",
+                    name,
+                )
         return value
 
     @model_validator(mode="after")

@@ -149,6 +149,9 @@ _GROUP_PROPERTIES = re.compile(
 """Properties of consumer groups, which are not used."""
 
 
+_BROKER = re.compile(r"(?:\w+://)?(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
 class KafkaSource(Section):
     """Topics of a Kafka cluster. Offsets are kept in the change logs, not in a consumer group.
 
@@ -191,8 +194,11 @@ class KafkaSource(Section):
     @field_validator("brokers")
     @classmethod
     def _has_brokers(cls, value: str) -> str:
-        if not all(broker.strip() for broker in value.split(",")):
-            raise ValueError("brokers must name at least one broker, such as localhost:9092")
+        for broker in value.split(","):
+            # The client would take another port or host instead: 65536 more or less, or this machine.
+            found = _BROKER.fullmatch(broker.strip())
+            if found is None or not 0 < int(found["port"] or 9092) < 65_536:
+                raise ValueError(f"brokers must be like localhost:9092, with commas between several, not {broker!r}")
         return value
 
     @field_validator("topics")

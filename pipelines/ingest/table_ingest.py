@@ -337,7 +337,7 @@ class TableIngest(TableState):
             return
         rejected, position = Rejected.concat(self._rejected), self._reached
         named = self.config.source.format
-        hint = f"the files look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
+        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
         num_changes = self._pending.run.num_rows
         check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
         changes = self._in_order(self._pending.uniform(), self._pending.key) if num_changes else None
@@ -366,7 +366,7 @@ class TableIngest(TableState):
         self._sent |= set(sent)
         self._end = BatchEnd.TRANSACTION if is_atomic else BatchEnd.ANYWHERE
         named, num_changes = self.config.source.format, 0 if changes is None else changes.num_rows
-        hint = f"the files look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
+        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
         check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
         if changes is None:
             self._commit(None, (), {}, rejected, position)

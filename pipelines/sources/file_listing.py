@@ -176,6 +176,19 @@ def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.Nati
         raise SourceError(f"cannot open {file.path}: {in_short(error)}") from error
 
 
+def stored_version(file: ListedFile, filesystem: FileSystem | None = None) -> bytes | None:
+    """What another content of an object in a store would change (ETag); None for local files, and where the store does not tell.
+
+    Raises:
+        SourceError: it cannot be opened.
+    """
+    if "://" not in file.path:
+        return None
+    with open_file(file, filesystem) as stream:
+        told: dict[str, bytes] = stream.metadata() or {}
+    return next((value for name, value in told.items() if name.lower() == "etag"), None)
+
+
 def _plain(path: str, flags: int) -> int:
     """Open a regular file, without blocking on a FIFO or device that has replaced it since the listing."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)

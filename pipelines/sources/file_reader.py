@@ -529,7 +529,23 @@ def read_file(
                 yield from read_text(chunks, known, options, suffix)
     except (OSError, pa.ArrowInvalid, SourceError) as error:
         shown = "" if file.path in str(error) else f"cannot read {file.path}: "
-        raise SourceError(f"{shown}{error}") from error
+        raise SourceError(f"{shown}{error}{_misnamed(file, filesystem)}") from error
+
+
+def _misnamed(file: ListedFile, filesystem: FileSystem | None) -> str:
+    """What is wrong with the name of a file, if its first bytes are not those of the compression that it names."""
+    named = _suffixes(file.name)[1]
+    if named is None:
+        return ""
+    try:
+        with open_file(file, filesystem) as stream:
+            found = _known_by_magic(stream, "")[1]
+    except (OSError, SourceError):
+        return ""
+    if found == named:
+        return ""
+    what = "not compressed" if found is None else f"compressed with {found}"
+    return f"; its name says that it is compressed with {named}, but it is {what}: give it the right name"
 
 
 def line_layout(

@@ -18,10 +18,11 @@ from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Reject
 from pipelines.errors import SourceError
 from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
 from pipelines.sources.file_documents import FilePiece
-from pipelines.sources.file_listing import FileSystem, ListedFile
+from pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
 from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import FilePosition, ReadFile
 from pipelines.sources.file_reader import is_compressed, read_file, unreadable_rest
+from pipelines.sources.layout_detection import SNIFFED_BYTES
 from pipelines.workers import ahead, num_threads
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
@@ -433,12 +434,24 @@ def read_pieces(
 ) -> Iterator[FilePiece]:
     """Read the events of a file, up to the byte `stop`; with `unreadable: quarantine` an unreadable rest becomes a rejected event."""
     at = known
+    # what is read with one request is of one object
+    version = stored_version(file, filesystem) if file.size > SNIFFED_BYTES else None
+
+    def check_version() -> None:
+        if version is not None and version != stored_version(file, filesystem):
+            raise SourceError(
+                f"{file.path} was replaced while it was read, so the rest of it is of another object; the next run reads that. "
+                "Write new events to new objects"
+            )
+
     try:
         for piece in read_file(file, known, options, filesystem, stop):
+            check_version()
             _require_every_line(piece, options)
             at = piece.after
             yield piece
     except SourceError as error:
+        check_version()
         if options.unreadable == STOP:
             raise
         yield unreadable_rest(at, str(error))

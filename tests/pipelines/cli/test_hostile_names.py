@@ -174,7 +174,19 @@ def test_every_other_name_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    "name", ["shop.n\0l", "shop.a/b", "shop.a\\b", "shop.", "shop..", "shop.a\nb", "shop." + "é" * 120]
+    "name",
+    [
+        "shop.n\0l",
+        "shop.a/b",
+        "shop.a\\b",
+        "shop.",
+        "shop..",
+        "shop.a\nb",
+        "shop." + "é" * 120,
+        "shop.a#b",
+        "shop. ",
+        "#.a",
+    ],
 )
 def test_tables_of_impossible_names_are_refused(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     named = Named(tmp_path, capfd, "a", "payload")
@@ -186,14 +198,15 @@ def test_tables_of_impossible_names_are_refused(name: str, tmp_path: Path, capfd
     assert "must be namespace.table" in errors
 
 
+@pytest.mark.parametrize("table", ["../../x", "x#y", "x?y", " "])
 def test_a_feed_cannot_make_a_pattern_write_outside_of_its_namespace(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], table: str
 ) -> None:
     named = Named(tmp_path, capfd, "a", "payload")
     config = tmp_path / "nevermore.yaml"
     document = yaml.safe_load(config.read_text())["tables"]["shop.products"]
     config.write_text(yaml.safe_dump({"tables": {"shop.*": document}}))
-    named.land("1.jsonl", event("c", {"id0": 1}, table="../../x"))
+    named.land("1.jsonl", event("c", {"id0": 1}, table=table))
     code, output, errors = named.run("ingest")
     assert code in {1, 2}
     assert "an invalid table name" in output + errors

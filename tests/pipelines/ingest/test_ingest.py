@@ -113,14 +113,14 @@ CANAL = (
         ("wal2json", [event("c", product(1))], "debezium-json"),
     ],
 )
-def test_a_wrong_format_names_the_one_that_the_files_look_like(
+def test_a_wrong_format_names_the_one_that_the_events_look_like(
     project: Project, said: str, lines: list[str], found: str
 ) -> None:
     source = {"type": "files", "path": "landing/*.jsonl", "format": said}
     project.write({"shop.products": {"key": ["id"], "source": source}})
     project.land("1.jsonl", lines)
     report = the(project.run())
-    assert f"the files look like {found}, but the config says {said}" in str(report.error)
+    assert f"the events look like {found}, but the config says {said}" in str(report.error)
 
 
 def test_too_many_rejected_events_stop_the_batch(project: Project) -> None:

@@ -15,6 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from pipelines.changes.change_log import ChangeLog
 from pipelines.cli.main import main
 from pipelines.config.project import load
+from pipelines.config.sources import KafkaSource
 from pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
 from pipelines.iceberg.catalog import open_catalog
 from pipelines.ingest.at_rest import found_nothing_new
@@ -467,6 +468,16 @@ def test_properties_that_decide_what_is_read_are_refused(name: str, message: str
     )
     with pytest.raises(PipelineError, match=message):
         raise_first_error(run_once(load(tmp_path / "nevermore.yaml")))
+
+
+@pytest.mark.parametrize(
+    "brokers", ["", "a:1,", ":9092", "a:0", "a:65536", "a:99999", "a:port", "a:9092 b:9092", "[::1", "a/b:1"]
+)
+def test_brokers_that_the_client_would_take_for_others_are_refused(brokers: str) -> None:
+    with pytest.raises(ValueError, match="brokers must be like localhost:9092"):
+        KafkaSource.model_validate({"type": "kafka", "brokers": brokers, "topics": "t"})
+    for good in ("a", "a:1", "a.b-c_d:65535, [::1]:9092,SASL_SSL://x:1"):
+        KafkaSource.model_validate({"type": "kafka", "brokers": good, "topics": "t"})
 
 
 def raise_first_error(report: IngestReport) -> None:

@@ -14,6 +14,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
 from pipelines.maintain.replay import resync_from
 from pipelines.sources.file_listing import RemoteFiles
+from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 from tests.support.object_server import properties_of, serving, store_of
 
@@ -86,6 +87,48 @@ def test_a_full_load_is_reached_by_the_properties_of_the_catalog(properties: dic
     assert run_once(config).exit_code == 0
     resync_from(open_catalog(config), config, "shop.t", ("s3://lake/in/b/2.jsonl.gz", "s3://lake/in/a/*"))
     assert _ids(config) == [1, 2]
+
+
+@pytest.mark.parametrize("unreadable", ["stop", "quarantine"])
+def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed_with_the_new_one(
+    properties: dict[str, str], unreadable: str
+) -> None:
+    store, name = store_of(properties), f"lake/replaced/{unreadable}.jsonl"
+
+    def put(text: str) -> None:
+        with store.open_output_stream(name, compression=None) as stream:
+            stream.write("".join(f'{{"op":"c","id":{i},"n":"{text * 100}"}}\n' for i in range(20_000)).encode())
+
+    options = FileOptions(batch_bytes=200_000, unreadable=unreadable)
+    remote = RemoteFiles(properties)
+    put("old")
+    batches = discover([f"s3://{name}"], options=options, filesystem=remote)
+    read = [next(batches)]
+    put("new")
+    with pytest.raises(SourceError, match="was replaced while it was read"):
+        read.extend(batches)
+    assert not any(b"new" in document for batch in read for document in batch.raw.documents.to_pylist())
+    again = discover([f"s3://{name}"], read[-1].position_after, options, filesystem=remote)
+    assert sum(batch.raw.num_events for batch in again) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("plain.jsonl.gz", b'{"op":"c","id":1}\n', "compressed with gzip, but it is not compressed"),
+        (
+            "gzip.jsonl.zst",
+            gzip.compress(b'{"op":"c","id":1}\n'),
+            "compressed with zstd, but it is compressed with gzip",
+        ),
+        ("cut.jsonl.gz", gzip.compress(b'{"op":"c","id":1}\n' * 100)[:-10], "Truncated compressed stream"),
+    ],
+)
+def test_a_name_of_another_compression_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message) as raised:
+        list(discover([f"{tmp_path}/*"]))
+    assert ("give it the right name" in str(raised.value)) == ("compressed with" in message)
 
 
 def _ids(config: Config) -> list[int]:
