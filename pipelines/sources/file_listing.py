@@ -339,11 +339,23 @@ def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list
     matcher = re.compile(_pattern(pattern))
     files = []
     for info in infos:
-        if not info.is_file or not matcher.fullmatch(info.path):
+        if not info.is_file:
+            continue
+        if not matcher.fullmatch(info.path):
+            if info.size and "//" in info.path.partition("://")[2] and matcher.fullmatch(_without_empty(info.path)):
+                raise SourceError(
+                    f"{info.path} has an empty part in its name (two slashes), which cannot be opened: rename the object, or "
+                    "select others"
+                )
             continue
         name = str(PurePosixPath(info.path[len(base) :].lstrip("/"))) if info.path.startswith(base) else info.path
         files.append(ListedFile(name, info.path, info.size, info.mtime_ns or 0))
     return files
+
+
+def _without_empty(path: str) -> str:
+    scheme, inner = path.split("://", 1)
+    return f"{scheme}://{re.sub('/+', '/', inner)}"
 
 
 def _pattern(wildcards: str) -> str:

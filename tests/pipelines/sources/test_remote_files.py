@@ -4,6 +4,7 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 import yaml
 
@@ -87,6 +88,23 @@ def test_a_full_load_is_reached_by_the_properties_of_the_catalog(properties: dic
     assert run_once(config).exit_code == 0
     resync_from(open_catalog(config), config, "shop.t", ("s3://lake/in/b/2.jsonl.gz", "s3://lake/in/a/*"))
     assert _ids(config) == [1, 2]
+
+
+@pytest.mark.parametrize("key", ["odd/a//1.jsonl", "odd//1.jsonl", "odd/a///b/1.jsonl"])
+def test_an_object_whose_name_has_an_empty_part_is_not_left_out(properties: dict[str, str], key: str) -> None:
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+    made = boto3.client("s3", endpoint_url=properties["s3.endpoint"], **keys)
+    made.put_object(Bucket="lake", Key="odd/plain.jsonl", Body=b'{"op":"c","id":1}\n')
+    made.put_object(Bucket="lake", Key="odd/marker//", Body=b"")
+    remote = RemoteFiles(properties)
+    assert len(list(discover(["s3://lake/odd/**/*"], filesystem=remote))) == 1
+    made.put_object(Bucket="lake", Key=key, Body=b'{"op":"c","id":2}\n')
+    try:
+        with pytest.raises(SourceError, match=f"s3://lake/{key} has an empty part in its name"):
+            list(discover(["s3://lake/odd/**/*"], filesystem=remote))
+        assert len(list(discover(["s3://lake/odd/*.csv", "s3://lake/odd/p*"], filesystem=remote))) == 1
+    finally:
+        made.delete_object(Bucket="lake", Key=key)
 
 
 @pytest.mark.parametrize("unreadable", ["stop", "quarantine"])
