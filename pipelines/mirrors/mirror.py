@@ -57,10 +57,10 @@ from pipelines.mirrors.fold import (
     up_to_truncate,
     with_deletes_of_moved_rows,
 )
-from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, complete, find_rows
+from pipelines.mirrors.mirror_lookup import ROW_ID, FoundRows, all_rows, complete, find_rows, with_row_ids
 from pipelines.mirrors.multiset import recount, steps_by_row
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
-from scan_core import Mask, Rows, ScanError, ScanOptions
+from scan_core import Mask, Rows, ScanError, ScanOptions, Schema
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
@@ -163,8 +163,14 @@ class _Writing:
         self._removes: list[Mask] = []
 
     def rows(self, rows: pa.Table, *, key_ids: Sequence[int] = ()) -> None:
-        """Write rows to add."""
-        self.files += write_rows(rows, self.delta.target, self.delta.default_spec, key_ids=key_ids)
+        """Write rows to add, possibly with their ids."""
+        target = self.delta.target
+        if ROW_ID.name in rows.column_names:
+            schema = target.schema
+            target = replace(
+                target, schema=Schema(schema.schema_id, (*schema.fields, ROW_ID), schema.identifier_field_ids)
+            )
+        self.files += write_rows(rows, target, self.delta.default_spec, key_ids=key_ids)
 
     def deletes(self, keys: pa.Table, removes: Mask | None = None) -> None:
         """Add keys to delete, and which of them changes assume to be in the table; None if all are known to be."""
@@ -213,15 +219,16 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
         )
         writing.rejected.append(rejected)
         writing.num_missed += folded.num_missed + num_ignored
-        writing.rows(folded.upserts, key_ids=writing.key_ids)
+        upserts = folded.upserts
         if folded.truncated:
             writing.replaces_all = True
         else:
-            _delete(writing, folded)
+            upserts = _delete(writing, folded)
+        writing.rows(upserts, key_ids=writing.key_ids)
 
 
-def _delete(writing: _Writing, folded: FoldResult) -> None:
-    """Delete the keys that the table may hold before this batch (rule 26)."""
+def _delete(writing: _Writing, folded: FoldResult) -> pa.Table:
+    """Delete the keys that the table may hold before this batch (rule 26); the upserts, with the ids of rows that they update."""
     schema = writing.delta.schema
     key_ids = tuple(schema.find(name).field_id for name in folded.deletes.column_names)
     keys = conform(folded.deletes, schema.select(key_ids))
@@ -230,6 +237,10 @@ def _delete(writing: _Writing, folded: FoldResult) -> None:
     if writing.trusts_inserts:
         wanted &= ~folded.delete_is_insert
     writing.deletes(keys.filter(pa.array(wanted)), folded.delete_removes[wanted])
+    if writing.config.deletes != "vectors":  # a key that is not looked up does not tell the id of its row
+        return folded.upserts
+    updated = wanted & ~folded.delete_is_insert & ~folded.delete_removes
+    return with_row_ids(writing.delta, folded.upserts, keys.filter(pa.array(updated)))
 
 
 def _recount(writing: _Writing, changes: ChangeRun) -> None:

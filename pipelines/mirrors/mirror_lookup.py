@@ -19,9 +19,10 @@ from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
 from pipelines.mirrors.fold import DELETED, FoldResult, fold
-from scan_core import Mask, Rows
+from scan_core import ROW_LINEAGE, Mask, Rows
 
 SPEC_ID = "_spec_id"
+ROW_ID, _ = ROW_LINEAGE
 _LISTED_KEYS = 500
 """Maximum keys listed in the scan's predicate; more become a range."""
 
@@ -44,8 +45,11 @@ def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) ->
     """
     names = tuple(keys.column_names)
     scan = open_current(table).scan().select(*dict.fromkeys((*names, *columns)))
-    for predicate in _predicates(keys):
-        scan = scan.where(predicate)
+    if names and all(_is_joined(keys.column(name)) for name in names):
+        scan = scan.semi_join(names, keys)
+    else:
+        for predicate in _predicates(keys):
+            scan = scan.where(predicate)
     wanted = KeySet([keys.column(n) for n in names])
     kept: list[pa.RecordBatch] = []
     positions: list[Positions] = []
@@ -57,6 +61,27 @@ def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) ->
             positions.append(found[matching])
     rows = without_extensions(pa.Table.from_batches(kept, schema=kept[0].schema if kept else scan.arrow_schema))
     return FoundRows(rows.select(list(columns)), np.concatenate(positions) if positions else np.zeros(0, np.int64))
+
+
+def with_row_ids(delta: RowDelta, upserts: pa.Table, keys: pa.Table) -> pa.Table:
+    """The upserts with the `_row_id` of the rows that they update, NULL for the others; without the column if there are none.
+
+    Args:
+        delta: the commit; rows are looked up in its base.
+        upserts: one row per key.
+        keys: of rows that may exist and are updated, key columns by their names, in the table's types.
+    """
+    keys = keys.drop_null()  # which a semi join does not find
+    if not keys.num_rows:
+        return upserts
+    names = keys.column_names
+    scan = open_current(delta.table).scan().semi_join(names, keys).select(*names, ROW_ID.name)
+    rows = without_extensions(scan.to_table())
+    key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in names))
+    known, given = (conform(table.select(names), key_schema) for table in (rows, upserts))
+    place = KeySet(known.columns).find(given.columns)
+    row_ids = rows.column(ROW_ID.name).take(pa.array(place, mask=place < 0))
+    return upserts if row_ids.null_count == len(row_ids) else upserts.append_column(ROW_ID.name, row_ids)
 
 
 def all_rows(table: ReadableTable, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
@@ -85,6 +110,11 @@ def _predicates(keys: pa.Table) -> list[Any]:
         else:
             predicates.append(col(name).between(bounds["min"], bounds["max"]))
     return predicates
+
+
+def _is_joined(column: pa.ChunkedArray) -> bool:
+    """Whether a scan finds the rows with these values itself: a semi join finds no NULL."""
+    return not column.null_count and not pa.types.is_floating(column.type) and not pa.types.is_nested(column.type)
 
 
 def _is_literal(kind: pa.DataType) -> bool:

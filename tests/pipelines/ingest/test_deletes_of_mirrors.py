@@ -1,5 +1,6 @@
 """How a mirror records deleted rows: by key, by converted positions, or by deletion vectors."""
 
+import base64
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import scan_core
 from pipelines.config.project import load
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.maintain.compact import CompactSettings, compact
 from tests.pipelines.project import Event, Project, event, the
 
 MODES: dict[str, dict[str, Any]] = {
@@ -161,3 +163,72 @@ def test_a_truncate_and_new_rows_in_one_commit(tmp_path: Path) -> None:
     project.run()
     assert [(r["id"], r["name"]) for r in project.rows()] == [(1, "v7")]
     assert find_table(open_catalog(load(tmp_path / "nevermore.yaml")), "shop.products") is not None
+
+
+IDS: dict[str, tuple[str, Any]] = {
+    "long": ("long", int),
+    "string": ("string", "key {}".format),
+    "uuid": ("uuid", "00000000-0000-4000-8000-{:012d}".format),
+    "decimal": ("decimal(12, 2)", "{}.50".format),
+    "date": ("date", int),
+    "binary": ("binary", lambda n: base64.b64encode(b"key %d" % n).decode()),
+}
+
+
+def lineage(project: Project, key: str) -> dict[Any, tuple[int, int, str]]:
+    """Row id, sequence number of the last change, and name of each row, by key."""
+    scan = scan_core.open_table(project.table("shop.products")).scan()
+    rows = scan.select(key, "_row_id", "_last_updated_sequence_number", "name").to_table()
+    ids, changes, names = (rows.column(i).to_pylist() for i in (1, 2, 3))
+    return dict(zip(rows.column(0).to_pylist(), zip(ids, changes, names, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)  # tasks of Spark look up no rows
+@pytest.mark.parametrize("kind", IDS)
+def test_vectors_keep_the_ids_of_rows_that_are_updated(kind: str, tmp_path: Path) -> None:
+    declared, made = IDS[kind]
+    options = {"key": ["id"], "types": {"id": declared}, **MODES["vectors"]}
+
+    def change(op: str, number: int, version: int) -> str:
+        return event(op, {"id": made(number), "name": f"v{version}"}, before={"id": made(number), "name": ""})
+
+    project = Project(tmp_path, {"shop.products": options})
+    project.land("1.jsonl", [change("c", n, 0) for n in range(8)])
+    assert project.run().exit_code == 0
+    first = list(lineage(project, "id").items())
+    project.land("2.jsonl", [change("u", 3, 1), change("d", 4, 1), change("c", 9, 1), change("u", 5, 1)])
+    project.land("3.jsonl", [change("d", 6, 2), change("c", 6, 3)])  # another row with the same key
+    assert project.run().exit_code == 0
+    second = lineage(project, "id")
+    assert len({row_id for row_id, *_ in second.values()}) == len(second) == 8
+    for number, (key, (row_id, sequence, _)) in enumerate(first):
+        if number in {3, 5}:
+            assert second[key] == (row_id, sequence + 1, "v1")
+        elif number == 6:
+            assert second[key][0] >= 8
+        elif number != 4:
+            assert second[key] == (row_id, sequence, "v0")
+    compact(project.table("shop.products"), CompactSettings(rewrite_all=True))
+    assert lineage(project, "id") == second
+    project.land("4.jsonl", [change("u", n, 4) for n in (3, 6, 9)])
+    assert project.run().exit_code == 0
+    third = lineage(project, "id")
+    assert {key: row_id for key, (row_id, *_) in third.items()} == {k: row_id for k, (row_id, *_) in second.items()}
+    assert sorted(name for *_, name in third.values()) == ["v0"] * 4 + ["v1"] + ["v4"] * 3
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_vectors_keep_the_ids_of_rows_whose_key_becomes_wider_or_is_null(tmp_path: Path) -> None:
+    options = {"key": ["id", "part"], **MODES["vectors"]}
+    project = Project(tmp_path, {"shop.products": {**options, "types": {"id": "int", "part": "int"}}})
+    project.land("1.jsonl", [event("c", {"id": n, "part": n or None, "name": "v0"}) for n in range(3)])
+    assert project.run().exit_code == 0
+    first = lineage(project, "id")
+    project.write({"shop.products": {**options, "types": {"id": "long", "part": "int"}}})
+    project.land("2.jsonl", [event("u", {"id": n, "part": n or None, "name": "v1"}) for n in range(3)])
+    assert project.run().exit_code == 0
+    second = lineage(project, "id")
+    assert [second[n] for n in (1, 2)] == [(first[n][0], 2, "v1") for n in (1, 2)]
+    assert second[0][0] not in {row_id for row_id, *_ in first.values()}  # a key with NULL is not looked up
+    assert second[0][2] == "v1"
+    assert len(second) == 3
