@@ -297,6 +297,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
         # where a name may mean another column than sqlglot finds, tracing would follow the wrong column
         if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
             return None
+        _leave_out_stars(parsed)
         _name_expressions(parsed)
         known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
         if _takes_aliases_for_columns(parsed, known):
@@ -426,6 +427,16 @@ def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bo
     nested = {f.name.lower() for s in schemas.values() for f in s.fields if not isinstance(f.type, PrimitiveType)}
     columns = nested | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
     return any(source.alias_or_name.lower() in columns for source in tree.find_all(exp.Table, exp.Subquery))
+
+
+def _leave_out_stars(tree: exp.Expression) -> None:
+    """Select a constant in `exists (select * ...)`, which asks for rows alone: a star would need all columns."""
+    for query in (found.this for found in tree.find_all(exp.Exists)):
+        if not isinstance(query, exp.Select):
+            continue
+        selected = [e.this if isinstance(e, exp.Column) else e for e in query.expressions]
+        if all(isinstance(e, exp.Star) and not any(e.args.values()) for e in selected):
+            query.set("expressions", [exp.Literal.number(1)])
 
 
 def _name_expressions(tree: exp.Expression) -> None:

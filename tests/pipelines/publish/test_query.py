@@ -151,6 +151,23 @@ def test_a_query_that_cannot_run_is_refused_with_the_name_of_the_published_table
             ("customer_id",),
             ("id", "city"),
         ),
+        (
+            "select city from shop.customers c where exists (select * from shop.orders o where o.customer_id = c.id)",
+            ("customer_id",),
+            ("id", "city"),
+        ),
+        (
+            "select city from shop.customers c where not exists (select o.* from shop.orders o where due is null "
+            "and (exists (select * from shop.customers d where d.id = o.customer_id) or o.id = c.id))",
+            ("id", "customer_id", "due"),
+            ("id", "city"),
+        ),
+        (
+            "select city from shop.customers c where exists (select Note, o.* from shop.orders o where o.id = c.id)",
+            _SCHEMAS["shop.orders"].names,  # the text names one of them
+            ("id", "city"),
+        ),
+        ("select 1 as n where exists (select * from shop.orders)", ("id",), None),
         ("select unknown_column from shop.orders", _SCHEMAS["shop.orders"].names, None),
     ],
 )
