@@ -157,8 +157,8 @@ def test_a_query_that_cannot_run_is_refused_with_the_name_of_the_published_table
             ("id", "city"),
         ),
         (
-            "select city from shop.customers c where not exists (select o.* from shop.orders o where due is null "
-            "and (exists (select * from shop.customers d where d.id = o.customer_id) or o.id = c.id))",
+            """select city from shop.customers c where not exists (select o.* from shop.orders o where due is null
+            and (exists (select * from shop.customers d where d.id = o.customer_id) or o.id = c.id))""",
             ("id", "customer_id", "due"),
             ("id", "city"),
         ),
