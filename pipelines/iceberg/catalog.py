@@ -20,6 +20,7 @@ from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
 from pipelines.iceberg.warehouse import local_path, refuse_without_catalog
 from scan_core import NestedField, Schema
+from scan_core.io import load_catalog
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -51,18 +52,18 @@ def open_catalog(config: Config) -> "Catalog":
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
             raise ConfigError(f"{file} is not a regular file: specify the SQLite database in `catalog.uri`")
         file.parent.mkdir(parents=True, exist_ok=True)
-    from pyiceberg.catalog import load_catalog
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
     again = Retrying(
         retry=retry_if_exception(_others_create_it), stop=stop_after_attempt(OPENING_ATTEMPTS), reraise=True
     )
     try:
-        return again(load_catalog, config.catalog.name, **config.catalog.properties)
+        found: Catalog = again(load_catalog, config.catalog.name, config.catalog.properties)
     except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
         place = "" if file is None else f" {file}"
         reason = in_plain_words(error) or " ".join(str(error).split())
         raise ConfigError(f"catalog{place} of type {config.catalog.type} cannot be opened: {reason}") from error
+    return found
 
 
 def open_to_look(config: Config) -> "Catalog | LightCatalog | None":

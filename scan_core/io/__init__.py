@@ -7,6 +7,7 @@ from scan_core.model.exports import lazy_exports
 if TYPE_CHECKING:
     from scan_core.io.cache import BoundedCache as BoundedCache
     from scan_core.io.catalog import filesystem as filesystem
+    from scan_core.io.catalog import load_catalog as load_catalog
     from scan_core.io.catalog import load_table as load_table
     from scan_core.io.catalog import table_facts as table_facts
     from scan_core.io.catalog import with_file_io as with_file_io
@@ -29,7 +30,7 @@ else:
         __name__,
         {
             "scan_core.io.cache": "BoundedCache",
-            "scan_core.io.catalog": "filesystem load_table table_facts with_file_io",
+            "scan_core.io.catalog": "filesystem load_catalog load_table table_facts with_file_io",
             "scan_core.io.object_store": "clear_disk_cache",
             "scan_core.io.files": "exists file_size read_bytes",
             "scan_core.io.location": "FileIOConfig is_within parse_location relocate",

@@ -6,6 +6,7 @@ The only import of PyIceberg in scan_core, and a lazy one: local tables never lo
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from scan_core.io.location import Location, parse_location
 from scan_core.model.errors import MissingFileError, TableNotFoundError
 
 _AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+ANSWER_SECONDS = 60.0
+"""How long a REST catalog may say nothing; PyIceberg itself waits for ever."""
 _filesystems: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
 
@@ -60,13 +63,35 @@ def with_file_io(place: str, properties: Mapping[str, str]) -> dict[str, str]:
     return {**account, **properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 
 
+def load_catalog(name: str | None, properties: Mapping[str, str]) -> Any:
+    """The catalog of PyIceberg with these properties, of which one behind REST that does not answer is an error.
+
+    Raises:
+        Exception: it cannot be opened; each kind of catalog has errors of its own.
+    """
+    from pyiceberg import catalog as library
+
+    library.AVAILABLE_CATALOGS[library.CatalogType.REST] = _load_rest
+    return library.load_catalog(name, **properties)
+
+
+def _load_rest(name: str, properties: Mapping[str, str]) -> Any:
+    from pyiceberg.catalog.rest import RestCatalog
+
+    class Rest(RestCatalog):
+        def _config_headers(self, session: Any) -> None:  # of each session, before its first request
+            session.request = partial(session.request, timeout=ANSWER_SECONDS)
+            super()._config_headers(session)
+
+    return Rest(name, **properties)
+
+
 def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     """The PyIceberg table called `catalog.namespace.table`, or `namespace.table` in the default catalog.
 
     Raises:
         TableNotFoundError: no such catalog or table, or the catalog cannot be asked.
     """
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import (
         NoSuchIdentifierError,
         NoSuchNamespaceError,
@@ -76,7 +101,7 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     parts = identifier.split(".")
     catalog_name, name = (parts[0], parts[1:]) if len(parts) > 2 else (None, parts)
     try:
-        catalog = load_catalog(catalog_name, **properties)
+        catalog = load_catalog(catalog_name, properties)
     except Exception as error:  # of PyIceberg, a database or the network: each kind of catalog has its own
         raise TableNotFoundError(
             f"{identifier!r} is no file or folder, and PyIceberg cannot open a catalog "

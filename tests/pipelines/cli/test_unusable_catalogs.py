@@ -196,15 +196,25 @@ REST = {
     "port": (200, "http://{refuses}", {}, ["{refuses}", "nothing answers"]),
     "host": (200, "http://no.such.host.invalid", {}, ["no.such.host.invalid", "name of the host"]),
     "tls": (200, "https://{http}", {}, ["https://{http}", "speaks no TLS"]),
+    "silence": (200, "http://{silent}", {}, ["{silent}", "does not answer in time", "firewall"]),
+    "silence of tokens": (
+        200,
+        "http://{http}",
+        {"credential": f"me:{SECRET}", "oauth2-server-uri": "http://{silent}/tokens"},
+        ["{silent}", "does not answer in time"],
+    ),
     "no scheme": (200, "{http}", {}, ["not an address", "https://HOST"]),
 }
 
 
 @pytest.mark.parametrize("name", REST)
-def test_a_rest_catalog_that_cannot_be_reached(run: Run, tmp_path: Path, places: Places, name: str) -> None:
+def test_a_rest_catalog_that_cannot_be_reached(
+    run: Run, tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("scan_core.io.catalog.ANSWER_SECONDS", 0.2)
     status, uri, more, needed = REST[name]
     places.server.status, places.server.opens = status, False
-    at = {"http": places.http, "refuses": places.refuses}
+    at = {"http": places.http, "refuses": places.refuses, "silent": places.is_silent}
     path = project(tmp_path, {"type": "rest", "uri": uri.format(**at), **{k: v.format(**at) for k, v in more.items()}})
     said(run, path, *(word.format(**at) for word in needed))
 
