@@ -4,6 +4,7 @@ Also its syntax tree with qualified columns, known types and inlined CTEs, on wh
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -98,10 +99,9 @@ class SqlQuery:
             return self._apart(schemas, {table: schemas[table].names for table in self.tables})
         views = self.view_names
         needed: dict[str, set[str]] = {view: set() for view in views.values()}
-        for scope in traverse_scope(tree):
-            for alias, source in scope.sources.items():
-                if isinstance(source, exp.Table) and source.name in needed:
-                    needed[source.name] |= {column.name for column in scope.source_columns(alias)}
+        for view, used in _used_columns(tree, may_shrink=_may_shrink_stars(self.tree, tree)):
+            if view in needed:
+                needed[view] |= used
         found = {}
         for table in self.tables:
             names = tuple(name for name in schemas[table].names if name.lower() in needed[views[table]])
@@ -458,6 +458,57 @@ def takes_all_columns(tree: exp.Expression) -> bool:
     """
     stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
     return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
+
+
+def _may_shrink_stars(written: exp.Query, tree: exp.Query) -> bool:
+    """Whether `*` in an inner query may stand for only the columns that something uses.
+
+    So it is where nothing depends on how many columns there are, on their places, or on which names both sides of a join have.
+
+    Args:
+        written: the query.
+        tree: the same, qualified.
+    """
+    if any(query.find(exp.SetOperation, exp.Lateral, exp.Unnest) for query in (written, tree)):
+        return False
+    if any(join.method.upper() == "NATURAL" for join in written.find_all(exp.Join)):
+        return False
+    for select in tree.find_all(exp.Select):
+        names = [name.lower() for name in select.named_selects]
+        if len(set(names)) < len(names):
+            return False
+    for select in written.find_all(exp.Select):
+        places = [part for key in ("group", "order", "sort") if (part := select.args.get(key)) is not None]
+        if select.is_star and any(part.args.get("all") or part.find(exp.Literal, exp.Var) for part in places):
+            return False
+    return True
+
+
+def _used_columns(tree: exp.Query, *, may_shrink: bool) -> Iterator[tuple[str, set[str]]]:
+    """Each table of a qualified query with the columns that a part of it uses.
+
+    What the text names must exist, even if nothing uses it. With `may_shrink`, what `*` of an inner query stands for need not.
+    """
+    used: defaultdict[int, set[str]] = defaultdict(set)
+    for scope in reversed(traverse_scope(tree)):  # each query before those that it selects from
+        query = scope.expression
+        is_inner = may_shrink and (scope.is_derived_table or scope.is_cte) and not query.args.get("distinct")
+        for alias, source in scope.sources.items():
+            names = {
+                column.name
+                for column in scope.source_columns(alias)
+                if not is_inner or column.parent_select is not query or not _is_unused(column, used[id(query)])
+            }
+            if isinstance(source, exp.Table):
+                yield source.name, names
+            elif isinstance(source, Scope):
+                used[id(source.expression)] |= names
+
+
+def _is_unused(column: exp.Column, used: Collection[str]) -> bool:
+    """Whether a column stands for a part of a star, which alone have no place in the text, and that nobody uses."""
+    is_of_star = "start" not in column.this.meta and isinstance(column.parent, exp.Alias)
+    return is_of_star and isinstance(column.parent.parent, exp.Select) and column.parent.alias not in used
 
 
 def traceable(tree: exp.Query) -> exp.Query | str:

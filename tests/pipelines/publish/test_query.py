@@ -168,6 +168,28 @@ def test_a_query_that_cannot_run_is_refused_with_the_name_of_the_published_table
             ("id", "city"),
         ),
         ("select 1 as n where exists (select * from shop.orders)", ("id",), None),
+        (
+            "select city from shop.customers where id in (select id from (select * from shop.orders) where due is null)",
+            ("id", "due"),
+            ("id", "city"),
+        ),
+        (
+            """with o as (select * from shop.orders where note = 'x'), c as (select *, upper(city) as u from shop.customers)
+            select o.id, u, max(due) as due from o left join c on c.id = o.customer_id group by 1, 2""",
+            ("id", "customer_id", "Note", "due"),
+            ("id", "city"),
+        ),
+        (
+            """with o as (select *, row_number() over (partition by customer_id order by due) as n from shop.orders)
+            select id from o where n = 1""",
+            ("id", "customer_id", "due"),
+            None,
+        ),
+        (
+            "with o as (select * from shop.orders), u as (select *, upper(note) as n from o) select id from o",
+            ("id", "Note"),
+            None,
+        ),
         ("select unknown_column from shop.orders", _SCHEMAS["shop.orders"].names, None),
     ],
 )
@@ -187,6 +209,15 @@ def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
         "select count(distinct *) as n from shop.orders",
         "select count(o.*) as n from shop.orders o",
         "select * except (note, due) from shop.orders",
+        "select id from (select * from shop.orders union all select * from shop.orders)",
+        "select id from (select * from shop.orders order by 4 limit 3)",
+        "select id from (select distinct * from shop.orders)",
+        "select id from (select * from shop.orders) natural join (select * from shop.customers)",
+        "select id from (select *, id from shop.orders)",
+        "select id from (select * from shop.orders group by all)",
+        "select id from (select * from shop.orders order by all limit 3)",
+        "select o.* from (select * from shop.orders) o",
+        "with o as (select * from shop.orders) select * from o where id in (select id from o where due is null)",
         "select * from shop.orders pivot (max(due) for note in ('a', 'b'))",
         "with o as (select struct(*) as row from shop.orders) select row.id from o",
         "select b from shop.orders as o (a, b, c, d, e, f)",
