@@ -4,6 +4,7 @@ The only import of PyIceberg in scan_core, and a lazy one: local tables never lo
 """
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +18,9 @@ from scan_core.model.errors import MissingFileError, TableNotFoundError
 _AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 ANSWER_SECONDS = 60.0
 """How long a REST catalog may say nothing; PyIceberg itself waits for ever."""
+CONNECT_SECONDS = 15
+"""How long a database may take to accept a connection, unless the address of the catalog says otherwise; libpq waits for ever."""
+_LIBPQ = re.compile(r"postgresql(\+psycopg2?)?://(?!.*[?&]connect_timeout=)")
 _filesystems: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
 
@@ -64,7 +68,7 @@ def with_file_io(place: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_catalog(name: str | None, properties: Mapping[str, str]) -> Any:
-    """The catalog of PyIceberg with these properties, of which one behind REST that does not answer is an error.
+    """The catalog of PyIceberg with these properties; one that does not answer is an error.
 
     Raises:
         Exception: it cannot be opened; each kind of catalog has errors of its own.
@@ -72,6 +76,9 @@ def load_catalog(name: str | None, properties: Mapping[str, str]) -> Any:
     from pyiceberg import catalog as library
 
     library.AVAILABLE_CATALOGS[library.CatalogType.REST] = _load_rest
+    uri = properties.get("uri", "")
+    if _LIBPQ.match(uri):
+        properties = {**properties, "uri": f"{uri}{'&' if '?' in uri else '?'}connect_timeout={CONNECT_SECONDS}"}
     return library.load_catalog(name, **properties)
 
 

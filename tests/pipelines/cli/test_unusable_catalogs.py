@@ -120,14 +120,19 @@ POSTGRES = {
     "tls": ("postgres:sEcret9@{server}/postgres?sslmode=require", ["does not support SSL", "sslmode"]),
     "port": ("postgres:sEcret9@{refuses}/postgres", ["Connection refused", "correct host and port"]),
     "host": ("postgres:sEcret9@no.such.host.invalid/postgres", ["no.such.host.invalid", "correct it in the config"]),
-    "silence": ("postgres:sEcret9@{silent}/postgres?connect_timeout=2", ["timeout expired", "firewall"]),
+    "silence": ("postgres:sEcret9@{silent}/postgres", ["timeout expired", "firewall"]),
+    "silence, with options": ("postgres:sEcret9@{silent}/postgres?sslmode=disable", ["timeout expired", "firewall"]),
+    "silence, with a limit": ("postgres:sEcret9@{silent}/postgres?connect_timeout=3", ["timeout expired", "firewall"]),
 }
 
 
 @pytest.mark.parametrize(
     "name", [name if name == "database" else pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES]
 )
-def test_a_catalog_in_postgresql(run: Run, tmp_path: Path, places: Places, server: str, name: str) -> None:
+def test_a_catalog_in_postgresql(
+    run: Run, tmp_path: Path, places: Places, server: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("scan_core.io.catalog.CONNECT_SECONDS", 2)
     address, needed = POSTGRES[name]
     address = address.format(server=server, refuses=places.refuses, silent=places.is_silent)
     said(run, project(tmp_path, {"type": "sql", "uri": f"postgresql+psycopg2://{address}"}), *needed)
