@@ -97,10 +97,13 @@ def _call(scan: "Scan", function: str, name: str, names: Sequence[str]) -> Call:
 
 
 def _public(answer: Partial, call: Call, kinds: Sequence[pa.DataType]) -> Any:
-    """The value as a Python object; a UUID is stored as 16 bytes."""
+    """The value as a Python object; a UUID is stored as 16 bytes. A date or time beyond Python's years is text."""
     if not isinstance(answer, pa.Scalar):
         return answer
-    found = answer.as_py()
+    try:
+        found = answer.as_py()
+    except OverflowError:
+        found = answer.cast(pa.string()).as_py()
     return UUID(bytes=found) if call.column is not None and kinds[call.column] == pa.uuid() else found
 
 

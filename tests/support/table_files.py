@@ -125,7 +125,10 @@ def statistics(table: pa.Table, columns: Sequence[Column]) -> dict[str, list[dic
     for column in columns:
         if column.name not in table.column_names or isinstance(column.type, dict) or column.type == "unknown":
             continue
-        values = table.column(column.name).to_pylist()
+        try:
+            values = table.column(column.name).to_pylist()
+        except OverflowError:  # dates and times beyond Python's years: their file has no statistics of the column
+            continue
         plain = [v for v in values if v is not None]
         found["value_counts"].append({"key": column.id, "value": len(values)})
         found["null_value_counts"].append({"key": column.id, "value": len(values) - len(plain)})
