@@ -402,8 +402,7 @@ def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
         if is_natural or token.token_type is TokenType.PIPE_GT:
             return True
     joins = [join for join in tree.find_all(exp.Join) if join.args.get("using")]
-    has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
-    return bool(joins) and (has_star or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
+    return bool(joins) and (_has_star(tree) or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
 
 
 def _has_members_of_plain_columns(tree: exp.Expression) -> bool:
@@ -435,7 +434,7 @@ def _leave_out_stars(tree: exp.Expression) -> None:
         if not isinstance(query, exp.Select):
             continue
         selected = [e.this if isinstance(e, exp.Column) else e for e in query.expressions]
-        if all(isinstance(e, exp.Star) and not any(e.args.values()) for e in selected):
+        if not _names_places(query) and all(isinstance(e, exp.Star) and not any(e.args.values()) for e in selected):
             query.set("expressions", [exp.Literal.number(1)])
 
 
@@ -456,8 +455,13 @@ def takes_all_columns(tree: exp.Expression) -> bool:
 
     That is a star that was not expanded, as in `struct(*)`, or a pivot, which groups by all other columns.
     """
-    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
-    return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
+    return _has_star(tree) or next(tree.find_all(exp.Pivot), None) is not None
+
+
+def _has_star(tree: exp.Expression) -> bool:
+    """Whether a star stands for columns, unlike that of `count(*)`; `count(*, 1)` counts rows without NULL."""
+    parents = (star.parent for star in tree.find_all(exp.Star))
+    return any(not isinstance(parent, exp.Count) or parent.expressions for parent in parents)
 
 
 def _may_shrink_stars(written: exp.Query, tree: exp.Query) -> bool:
@@ -477,11 +481,16 @@ def _may_shrink_stars(written: exp.Query, tree: exp.Query) -> bool:
         names = [name.lower() for name in select.named_selects]
         if len(set(names)) < len(names):
             return False
-    for select in written.find_all(exp.Select):
-        places = [part for key in ("group", "order", "sort") if (part := select.args.get(key)) is not None]
-        if select.is_star and any(part.args.get("all") or part.find(exp.Literal, exp.Var) for part in places):
-            return False
-    return True
+    named = (node for node in written.find_all(exp.TableAlias) if isinstance(node.parent, exp.CTE | exp.Subquery))
+    if any(alias.columns for alias in named):
+        return False
+    return not any(query.is_star and _names_places(query) for query in written.find_all(exp.Query))
+
+
+def _names_places(query: exp.Query) -> bool:
+    """Whether rows may be grouped or ordered by the places of columns, or by all of them."""
+    parts = [part for key in ("group", "order", "sort") if (part := query.args.get(key)) is not None]
+    return any(part.args.get("all") or part.find(exp.Literal, exp.Placeholder, exp.Var) for part in parts)
 
 
 def _used_columns(tree: exp.Query, *, may_shrink: bool) -> Iterator[tuple[str, set[str]]]:
