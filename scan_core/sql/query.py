@@ -308,7 +308,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
             return None
         _rename(tree, _STAR, "*")
         _quote_names(tree)
-    except (SqlglotError, RecursionError):
+    except (SqlglotError, RecursionError, AssertionError):  # which sqlglot raises for the place of a star that it cannot expand
         return None
     return tree if isinstance(tree, exp.Query) else None
 

@@ -221,6 +221,8 @@ def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
         "select id from ((select * from shop.orders) order by 4 limit 3)",
         "with o as ((select * from shop.orders) sort by 4 limit 3) select id from o",
         "select id from (select * from shop.orders order by :least limit 3)",
+        "select * from shop.orders lateral view explode(array(1)) e order by 1",
+        "select o.* from (select * from shop.orders a join shop.orders b on a.id = b.customer_id) o order by 2",
         "select count(*, 1) as n from shop.orders",
         "select count(1, *) as n from (select * from shop.orders)",
         "select 1 as n where exists (select * from shop.orders order by 4 limit 1)",
