@@ -308,7 +308,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
             return None
         _rename(tree, _STAR, "*")
         _quote_names(tree)
-    except (SqlglotError, RecursionError, AssertionError):  # which sqlglot raises for the place of a star that it cannot expand
+    except (SqlglotError, RecursionError, AssertionError):  # the last for `order by 1` beside a star in doubt
         return None
     return tree if isinstance(tree, exp.Query) else None
 
