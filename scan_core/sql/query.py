@@ -431,7 +431,7 @@ def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bo
 def _leave_out_stars(tree: exp.Expression) -> None:
     """Select a constant in `exists (select * ...)`, which asks for rows alone: a star would need all columns."""
     for query in (found.this for found in tree.find_all(exp.Exists)):
-        if not isinstance(query, exp.Select):
+        if not isinstance(query, exp.Select) or query.args.get("distinct"):  # fewer rows would be distinct
             continue
         selected = [e.this if isinstance(e, exp.Column) else e for e in query.expressions]
         if not _names_places(query) and all(isinstance(e, exp.Star) and not any(e.args.values()) for e in selected):

@@ -43,6 +43,10 @@ QUERIES = {
     "star grouped": "with a as (select * from shop.orders), b as (select customer_id, max(amount) as most from a group by customer_id) select b.*, c.city from b join shop.customers c on c.id = b.customer_id",
     "star counted": "select count(*) as n from (select * from shop.orders where qty > 1)",
     "star of structs": "select place.road, id from (select * from shop.customers) where place.zip > 50",
+    "star whose columns get names": "with p (a, b, c) as (select * from shop.products) select p.a, q.x from p join (select a as x from (select * from shop.products) t (a, b, c) where b > 0) q on p.a = q.x",
+    "star ordered by place from outside": "select sku from ((select * from shop.products where price is not null) order by 3 desc limit 3)",
+    "star in exists sorted by place": "select id from shop.customers c where exists (select * from shop.orders o where o.qty > 1 sort by 4 limit 1)",
+    "rows without NULL counted": "select count(*, 1) as n from (select * from shop.products)",
     # semi-joins, anti-joins and NULL
     "correlated exists": "select c.id, c.city from shop.customers c where exists (select 1 from shop.orders o where o.customer_id = c.id and o.amount > 50 and o.day = date '2026-01-31')",
     "not exists": "select c.id from shop.customers c where not exists (select 1 from shop.orders o where o.customer_id = c.id and o.qty > 2)",

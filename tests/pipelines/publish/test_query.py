@@ -225,6 +225,7 @@ def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
         "select o.* from (select * from shop.orders a join shop.orders b on a.id = b.customer_id) o order by 2",
         "select count(*, 1) as n from shop.orders",
         "select count(1, *) as n from (select * from shop.orders)",
+        "select 1 as n where exists (select distinct * from shop.orders offset 1)",
         "select 1 as n where exists (select * from shop.orders order by 4 limit 1)",
         "select 1 as n where exists (select * from shop.orders sort by 4 limit 1)",
         "select 1 as n where exists (select o.* from shop.orders o sort by :least)",
