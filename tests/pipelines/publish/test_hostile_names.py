@@ -171,12 +171,13 @@ def test_columns_of_every_name_are_read_and_named_in_the_sql_that_is_made(name: 
 
 
 STARS = {
-    "select x.id0 from (select * from {m}) x": ("id0", "*", "day0"),
+    "select x.id0 from (select * from {m}) x": ("id0",),
     "select * except (`*`) from {m}": ("id0", "*", "day0"),
     "select count(*) as n from {m}": ("id0",),
     "select count(`*`) as n from {m}": ("*",),
     "select x.* from (select id0, 1 as `*` from {m}) x": ("id0",),
-    "with x as (select * from {m}) select `*` from x": ("id0", "*", "day0"),
+    "with x as (select * from {m}) select `*` from x": ("*",),
+    "select x.id0, `*` from (select *, 1 as n from {m}) x where n = 1": ("id0", "*"),
     "select id0 from {m} o where exists (select 1 from {m} i where i.id0 = `*`)": ("id0", "*"),
 }
 
