@@ -669,6 +669,7 @@ class KafkaTopics:
                             offsets[place.partition] = max(offsets[place.partition], end)
                         elif read := _before(messages, left.get(place.partition, 0)):
                             yield place.partition, read
+                            heard = time.monotonic()  # while messages were worked on, nobody listened
                         if place.is_end or messages[-1].offset() + 1 >= left.get(place.partition, 0):
                             self._leave(consumer, left, place.partition)
             finally:
