@@ -101,7 +101,7 @@ def test_small_batches_and_new_partitions(broker: KafkaBroker, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("properties", "speed"),
-    [({}, "quick"), pytest.param({"fetch.queue.backoff.ms": 1000}, "slow", marks=pytest.mark.slow)],
+    [({"fetch.queue.backoff.ms": 10}, "quick"), pytest.param({}, "slow", marks=pytest.mark.slow)],
 )
 def test_a_client_that_has_fetched_enough_goes_on_at_once(
     broker: KafkaBroker, tmp_path: Path, properties: dict[str, int], speed: str
