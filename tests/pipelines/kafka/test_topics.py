@@ -103,7 +103,7 @@ def test_small_batches_and_new_partitions(broker: KafkaBroker, tmp_path: Path) -
     ("properties", "speed"),
     [({"fetch.queue.backoff.ms": 10}, "quick"), pytest.param({}, "slow", marks=pytest.mark.slow)],
 )
-def test_a_client_that_has_fetched_enough_goes_on_at_once(
+def test_how_long_a_client_waits_that_has_fetched_enough_can_be_set(
     broker: KafkaBroker, tmp_path: Path, properties: dict[str, int], speed: str
 ) -> None:
     broker.create_topic("quick")
