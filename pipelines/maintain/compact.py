@@ -53,7 +53,6 @@ from scan_core import (
     ScanMetrics,
     ScanOptions,
     ScanPlan,
-    Schema,
     Split,
     Table,
     read_split,
@@ -672,10 +671,6 @@ def needless_deletes(
     return frozenset(found)
 
 
-def _with_lineage(schema: Schema) -> Schema:
-    return Schema(schema.schema_id, (*schema.fields, *ROW_LINEAGE), schema.identifier_field_ids)
-
-
 def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: bool) -> bool:
     """Whether data files that were rewritten from one snapshot may be replaced in a later one.
 
@@ -922,8 +917,8 @@ class _Run:
         )
         context, target = state.plan.context, delta.target
         if self.table.format_version > 2:  # rows keep their ids, and who changed them last
-            context = replace(context, projection=_with_lineage(context.projection))
-            target = replace(target, schema=_with_lineage(target.schema))
+            context = replace(context, projection=context.projection.with_fields(*ROW_LINEAGE))
+            target = replace(target, schema=target.schema.with_fields(*ROW_LINEAGE))
         return Rewrite(
             table=self.report.table,
             context=context,

@@ -60,7 +60,7 @@ from pipelines.mirrors.fold import (
 from pipelines.mirrors.mirror_lookup import ROW_ID, FoundRows, all_rows, complete, find_rows, with_row_ids
 from pipelines.mirrors.multiset import recount, steps_by_row
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
-from scan_core import Mask, Rows, ScanError, ScanOptions, Schema
+from scan_core import Mask, Rows, ScanError, ScanOptions
 
 if TYPE_CHECKING:
     from pipelines.iceberg.interfaces import Catalog, Table
@@ -166,10 +166,7 @@ class _Writing:
         """Write rows to add, possibly with their ids."""
         target = self.delta.target
         if ROW_ID.name in rows.column_names:
-            schema = target.schema
-            target = replace(
-                target, schema=Schema(schema.schema_id, (*schema.fields, ROW_ID), schema.identifier_field_ids)
-            )
+            target = replace(target, schema=target.schema.with_fields(ROW_ID))
         self.files += write_rows(rows, target, self.delta.default_spec, key_ids=key_ids)
 
     def deletes(self, keys: pa.Table, removes: Mask | None = None) -> None:

@@ -166,6 +166,10 @@ class Schema:
         """Top-level columns with these ids, in the order given."""
         return Schema(self.schema_id, tuple(self.field(i) for i in field_ids), self.identifier_field_ids)
 
+    def with_fields(self, *fields: NestedField) -> "Schema":
+        """The same schema with more top-level columns."""
+        return Schema(self.schema_id, (*self.fields, *fields), self.identifier_field_ids)
+
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of rows of this table (uuid as 16 bytes, see `arrow_type`)."""
         return pa.schema([pa.field(f.name, arrow_type(f.type), nullable=not f.required) for f in self.fields])
