@@ -336,10 +336,8 @@ class TableIngest(TableState):
         if self._reached is None or self._reached == self.position:
             return
         rejected, position = Rejected.concat(self._rejected), self._reached
-        named = self.config.source.format
-        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
         num_changes = self._pending.run.num_rows
-        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
+        self._check_ratio(num_changes, rejected)
         changes = self._in_order(self._pending.uniform(), self._pending.key) if num_changes else None
         self._commit(changes, self._pending.key, self._pending.counts, rejected, position)
         if changes is not None:
@@ -365,9 +363,7 @@ class TableIngest(TableState):
         """
         self._sent |= set(sent)
         self._end = BatchEnd.TRANSACTION if is_atomic else BatchEnd.ANYWHERE
-        named, num_changes = self.config.source.format, 0 if changes is None else changes.num_rows
-        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
-        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
+        self._check_ratio(0 if changes is None else changes.num_rows, rejected)
         if changes is None:
             self._commit(None, (), {}, rejected, position)
         else:
@@ -380,6 +376,11 @@ class TableIngest(TableState):
         storage.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)
+
+    def _check_ratio(self, num_changes: int, rejected: Rejected) -> None:
+        named = self.config.source.format
+        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
+        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
 
     def _has_late(self, changes: RemoteChanges) -> bool:
         """Whether changes belong before some that are logged already."""
