@@ -14,7 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import TIMESTAMP, ChangeBatch, RawEvents, Reasons, Rejected, change_schema, with_members
+from pipelines.decode.batches import (
+    NO_PROMOTION,
+    OTHER_KEY,
+    TIMESTAMP,
+    ChangeBatch,
+    RawEvents,
+    Reasons,
+    Rejected,
+    change_schema,
+    with_members,
+)
 from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import ORDER, TableFeed
@@ -339,15 +349,13 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
 def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_change: bool) -> str | None:
     if kept and not key_may_change and set(part.key) != set(kept[0].key):
         was, now = ", ".join(kept[0].key), ", ".join(part.key)
-        return f"the key columns change from ({was}) to ({now}); a renamed key cannot be distinguished from another key: set the key in the config"
+        return f"{OTHER_KEY}({was}) to ({now}); a renamed key cannot be distinguished from another key: set the key in the config"
     for i in range(part.row_type.num_fields):
         field = part.row_type.field(i)
         at = row_type.get_field_index(field.name)
         if at >= 0 and widened(row_type.field(at).type, field.type) is None:
             was = row_type.field(at).type
-            return (
-                f"column {field.name} changes from {describe(was)} to {describe(field.type)}, which no promotion covers"
-            )
+            return f"column {field.name} changes from {describe(was)} to {describe(field.type)}{NO_PROMOTION}"
     return None
 
 

@@ -129,7 +129,8 @@ def in_row_type(changes: pa.Table, row_type: pa.StructType, key: Sequence[str]) 
     return pa.Table.from_arrays([with_members(changes.column(f.name), f.type) for f in schema], schema=schema)
 
 
-_OF_ANOTHER_TABLE = "^the key columns change from |, which no promotion covers"
+OTHER_KEY, NO_PROMOTION = "the key columns change from ", ", which no promotion covers"
+"""Parts of reasons for events of a table that has become another one."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Rejected:
     def other_shape(self) -> str | None:
         """Why an event does not fit what the table was: another key, or a column of another type; None if there is none."""
         reasons = self.table.column("reason")
-        found = reasons.filter(pc.match_substring_regex(reasons, _OF_ANOTHER_TABLE))
+        found = reasons.filter(pc.match_substring_regex(reasons, f"^{OTHER_KEY}|{NO_PROMOTION}"))
         return str(found[0]) if len(found) else None
 
     @classmethod
@@ -351,7 +352,7 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
     if wanted.into is not None:
         was, now = describe(wanted.into), describe(wanted.arrow)
         was, now = (was, now) if was != now else (str(wanted.into), str(wanted.arrow))
-        texts = _joined(f"column {name} changes from {was} to {now}, which no promotion covers: ", values, "")
+        texts = _joined(f"column {name} changes from {was} to {now}{NO_PROMOTION}: ", values, "")
     elif isinstance(some, SpanColumn):
         kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
         values = pc.binary_join_element_wise(kinds, values, " ")
