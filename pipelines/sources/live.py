@@ -57,12 +57,12 @@ class LoadOutdatedError(SourceError):
         self.position = position
 
 
+LOAD_AGAIN = "Load the table again: nevermore resync TABLE --from-source"
+
+
 def other_identity(table: str, what: str) -> SourceError:
     """The error for a table of the source whose rows are no longer identified as before."""
-    return SourceError(
-        f"{table}: {what} than when it was read last, so its mirror could mix up rows. Load the table again: "
-        "nevermore resync TABLE --from-source"
-    )
+    return SourceError(f"{table}: {what} than when it was read last, so its mirror could mix up rows. {LOAD_AGAIN}")
 
 
 def check_rejected(rejected: Rejected) -> None:
@@ -72,7 +72,7 @@ def check_rejected(rejected: Rejected) -> None:
         SourceError: the key or the type of a column is another one.
     """
     if (why := rejected.other_shape) is not None:
-        raise SourceError(f"{why}. Load the table again: nevermore resync TABLE --from-source")
+        raise SourceError(f"{why}. {LOAD_AGAIN}")
 
 
 @dataclass(frozen=True, slots=True)

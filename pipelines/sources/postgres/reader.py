@@ -21,7 +21,7 @@ from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTable, described, relation_message
 from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.live import LoadOutdatedError, check_rejected, other_identity
+from pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
 from pipelines.sources.postgres.load import TableLoad, without_loaded
 from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
 from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
@@ -448,7 +448,7 @@ class PostgresReader:
                 raise other_identity(source_table, str(unsent)) from None
             why = f"{source_table}: {unsent}, and PostgreSQL does not send what becomes of existing rows"
             if unsent.is_another_type:
-                text = f"{why}. Load the table again: nevermore resync TABLE --from-source"
+                text = f"{why}. {LOAD_AGAIN}"
                 raise SourceError(text) from None
             again = replace(known, load=Load(), shape=published.shape).to_json()
             raise LoadOutdatedError(f"{why}, so the table is loaded again", again) from None
