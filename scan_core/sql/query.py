@@ -475,8 +475,6 @@ def _may_shrink_stars(written: exp.Query, tree: exp.Query) -> bool:
     """
     if any(query.find(exp.SetOperation, exp.Lateral, exp.Unnest) for query in (written, tree)):
         return False
-    if any(join.method.upper() == "NATURAL" for join in written.find_all(exp.Join)):
-        return False
     for select in tree.find_all(exp.Select):
         names = [name.lower() for name in select.named_selects]
         if len(set(names)) < len(names):
@@ -506,7 +504,7 @@ def _used_columns(tree: exp.Query, *, may_shrink: bool) -> Iterator[tuple[str, s
             names = {
                 column.name
                 for column in scope.source_columns(alias)
-                if not is_inner or column.parent_select is not query or not _is_unused(column, used[id(query)])
+                if not is_inner or not _is_unused(column, query, used[id(query)])
             }
             if isinstance(source, exp.Table):
                 yield source.name, names
@@ -514,10 +512,11 @@ def _used_columns(tree: exp.Query, *, may_shrink: bool) -> Iterator[tuple[str, s
                 used[id(source.expression)] |= names
 
 
-def _is_unused(column: exp.Column, used: Collection[str]) -> bool:
-    """Whether a column stands for a part of a star, which alone have no place in the text, and that nobody uses."""
-    is_of_star = "start" not in column.this.meta and isinstance(column.parent, exp.Alias)
-    return is_of_star and isinstance(column.parent.parent, exp.Select) and column.parent.alias not in used
+def _is_unused(column: exp.Column, query: exp.Expression, used: Collection[str]) -> bool:
+    """Whether a query selects a column as part of a star, which alone has no place in the text, and nobody uses it."""
+    selected = column.parent
+    is_of_star = "start" not in column.this.meta and isinstance(selected, exp.Alias) and selected.parent is query
+    return is_of_star and selected.alias not in used
 
 
 def traceable(tree: exp.Query) -> exp.Query | str:
