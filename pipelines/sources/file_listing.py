@@ -185,8 +185,8 @@ def stored_version(file: ListedFile, filesystem: FileSystem | None = None) -> by
     if "://" not in file.path:
         return None
     with open_file(file, filesystem) as stream:
-        told: dict[str, bytes] = stream.metadata() or {}
-    return next((value for name, value in told.items() if name.lower() == "etag"), None)
+        metadata: dict[str, bytes] = stream.metadata() or {}
+    return next((value for name, value in metadata.items() if name.lower() == "etag"), None)
 
 
 def _plain(path: str, flags: int) -> int:

@@ -26,7 +26,7 @@ QUERIES = {
     "left lateral join": "select c.id, t.amount from shop.customers c left join lateral (select max(amount) as amount from shop.orders o where o.customer_id = c.id and o.qty > 2) t where c.city is not null",
     "sub-query below a union": "select id, (select count(*) from shop.orders o where o.customer_id = c.id) as n from shop.customers c where city = 'Oslo' union all select id, qty from shop.orders where qty > 3",
     "nested sub-queries": "select c.id, (select max(o.amount) from shop.orders o where o.customer_id = c.id and o.amount < (select max(amount) from shop.orders)) as second from shop.customers c",
-    # stars, of which an inner query needs some columns alone
+    # stars in inner queries, where only some of the columns are used
     "star imports": "with orders as (select * from shop.orders), customers as (select * from shop.customers), final as (select o.id, c.city, o.amount from orders o left join customers c on c.id = o.customer_id where o.qty > 1) select * from final",
     "star of a star": "select id, amount from (select * from (select * from shop.orders) a where qty > 0) b where amount > 10",
     "star ordered by place": "select customer_id from (select * from shop.orders where id is not null order by 1 desc limit 7)",
