@@ -17,6 +17,7 @@ from pipelines.decode.feed import Decided, TableFeed
 from pipelines.errors import PositionLostError, SourceError
 from scan_core import Mask
 
+LOAD_AGAIN = "Load the table again: nevermore resync TABLE --from-source"
 T = TypeVar("T")
 
 
@@ -55,9 +56,6 @@ class LoadOutdatedError(SourceError):
     def __init__(self, message: str, position: str) -> None:
         super().__init__(message)
         self.position = position
-
-
-LOAD_AGAIN = "Load the table again: nevermore resync TABLE --from-source"
 
 
 def other_identity(table: str, what: str) -> SourceError:
