@@ -91,7 +91,11 @@ class FolderHandler(BaseHTTPRequestHandler):
             file.seek(begin)
             for sent in range(0, end - begin, _PIECE):
                 data = file.read(min(_PIECE, end - begin - sent))
-                self.wfile.write(data)
+                try:
+                    self.wfile.write(data)
+                except ConnectionError:  # the client has seen enough
+                    self.close_connection = True
+                    return
                 late = (sent + len(data)) / BYTES_PER_SECOND - (time.perf_counter() - started)
                 if late > 0:
                     time.sleep(late)

@@ -1,7 +1,7 @@
 """An object store answers late: what do reading ahead and the client save, and how far is it from a store that answers at once?
 
 The table lies behind a server of its own process, see `late_store`. D asks the same server, which then answers at once, at the
-same rate of bytes.
+same rate of bytes. The peers (`make peers`) read the raw Parquet files of the late store, deleted rows too.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from typing import Any
 
 import scan_core
 from benchmarks.late_store import BUCKET, REQUEST_SECONDS, late_store
+from benchmarks.peers import running
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
 from scan_core import ScanOptions
@@ -18,6 +19,12 @@ from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS
 
 NEEDLE = "s1 = 'city-77' and v0 < 10"
+PEERS = {
+    "all columns": "select * from {table}",
+    "count": "select count(*) from {table}",
+    "needle": f"select * from {{table}} where {NEEDLE}",
+}
+ENGINES = ("clickhouse", "datafusion", "duckdb", "polars")
 ROUNDS = 5
 PLAIN = ScanOptions(disk_cache_bytes=0)
 
@@ -31,10 +38,21 @@ def opened(location: Path, properties: dict[str, str]) -> scan_core.Scan:
 
 
 def measure(name: str) -> None:
-    """Print three queries on one shape, with and without reading ahead."""
-    location = Path(str(build(name).metadata_location).removeprefix("file://"))
+    """Print three queries on one shape, with and without reading ahead, beside the peers."""
+    table = build(name)
+    location = Path(str(table.metadata_location).removeprefix("file://"))
     root = location.parent.parent
-    with late_store(root, REQUEST_SECONDS) as late, late_store(root, 0.0) as prompt:
+    paths = [Path(path.removeprefix("file://")) for path in table.inspect.data_files()["file_path"].to_pylist()]
+    with (
+        late_store(root, REQUEST_SECONDS) as late,
+        late_store(root, 0.0) as prompt,
+        running(ENGINES, script="store_peer.py") as peers,
+    ):
+        asked = {
+            "files": [str(path.relative_to(root)) for path in paths],
+            "bucket": BUCKET,
+            "endpoint": late["s3.endpoint"],
+        }
         file_io = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
         scans = {
             "late": opened(location, late),
@@ -53,15 +71,21 @@ def measure(name: str) -> None:
                 DELETE_CACHE.clear()
                 return query(scans[store].with_options(options))
 
-            candidates = {
+            candidates: dict[str, Callable[[], Any]] = {
                 "ahead": lambda: from_nothing("late", PLAIN),
                 "ahead, pyarrow's client": lambda: from_nothing("late, by FileIO", PLAIN),
                 "ahead, with the disk cache": lambda: from_nothing("late", ScanOptions()),
                 "not ahead": lambda: from_nothing("late", replace(PLAIN, read_ahead_bytes=0)),
                 "no wait (D)": lambda: from_nothing("prompt", PLAIN),
             }
-            goals = [Goal("ahead", name) for name in candidates if name != "ahead"]
-            report(f"object store, {name}: {title}", race(candidates, ROUNDS), "ahead", goals)
+            if len(answers := {run() for run in candidates.values()}) > 1:
+                raise SystemExit(f"the answers differ: {answers}")
+            goals = [Goal("ahead", candidate) for candidate in candidates if candidate != "ahead"]
+            for engine, peer in peers.items():
+                request = {"sql": PEERS[title], **asked}
+                candidates[engine] = lambda p=peer, r=request: p.request(r, r["sql"])
+                goals.append(Goal("ahead", engine, 1.0))
+            report(f"object store, {name}: {title}", race(candidates, ROUNDS, same=False), "ahead", goals)
 
 
 if __name__ == "__main__":
