@@ -407,7 +407,7 @@ class PageHeaders:
         Raises:
             ValueError: it is wrong.
         """
-        checksums, group = self._footer.checksums, self._footer.row_groups[row_group]
+        checksums = self._footer.checksums
         if checksums is None:
             return
         wanted = [
@@ -415,21 +415,43 @@ class PageHeaders:
             for leaf in leaves
             if checksums[row_group, leaf, PAGE_HEADERS] and (row_group, leaf) not in self._checked
         ]
-        for leaf, index in zip(wanted, self._source.read(self.ranges(row_group, wanted)), strict=True):
-            check_part(checksums, row_group, leaf, OFFSET_INDEX, index)
-            locations = parse_offset_index(bytes(index), group.chunks[leaf], group.num_rows)
-            if locations is None:
-                raise ValueError("the offset index contradicts the footer")
-            places = page_places(group.chunks[leaf], locations)
-            if stored is None:
-                # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
-                beginnings = [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
-            else:
-                data, start = stored[leaves.index(leaf)], group.chunks[leaf].start
-                beginnings = [data[at - start : at - start + min(length, HEADER_BYTES)] for at, length in places]
+        if stored is None:
+            indexes = self._source.read(self.ranges(row_group, wanted))
+            found = (self._beginnings(row_group, leaf, index) for leaf, index in zip(wanted, indexes, strict=True))
+        else:
+            found = (page_beginnings(stored[leaves.index(leaf)]) for leaf in wanted)
+        for leaf, beginnings in zip(wanted, found, strict=True):
             if crc32(b"".join(beginnings)) != checksums[row_group, leaf, PAGE_HEADERS]:
                 raise ValueError("the checksum of the page headers is wrong: the bytes are damaged")
             self._checked.add((row_group, leaf))
+
+    def _beginnings(self, row_group: int, leaf: int, index: Raw) -> list[Raw]:
+        """The first bytes of the pages that an offset index names."""
+        checksums, group = self._footer.checksums, self._footer.row_groups[row_group]
+        check_part(checksums, row_group, leaf, OFFSET_INDEX, index)
+        locations = parse_offset_index(bytes(index), group.chunks[leaf], group.num_rows)
+        if locations is None:
+            raise ValueError("the offset index contradicts the footer")
+        # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
+        places = page_places(group.chunks[leaf], locations)
+        return [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
+
+
+def page_beginnings(data: Raw) -> list[Raw]:
+    """The first bytes of all pages of a chunk, found from header to header, which takes less time than its offset index.
+
+    Raises:
+        ValueError: a header that cannot be read.
+    """
+    found, at = list[Raw](), 0
+    while at < len(data):
+        page = page_facts(data, at)
+        if page is None:
+            raise ValueError(f"the page at {at} of the column chunk has no header, or one without sizes")
+        end = page.body + page.stored_bytes
+        found.append(data[at : min(end, at + HEADER_BYTES)])
+        at = end
+    return found
 
 
 def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
