@@ -44,6 +44,10 @@ _QUEUE_SHARE = 4
 """Share of a batch that the client fetches ahead, and that is taken from it at a time."""
 _MIN_QUEUE_KILOBYTES = 256
 _MIN_FETCH_BYTES = 1 << 20
+_FULL_QUEUE_MILLISECONDS = 10
+"""How long the client waits once it has fetched enough ahead. Its default is a second, in which a small queue is read a hundred times."""
+_UNANSWERED_MILLISECONDS = 40_000
+"""A request without an answer is sent again through another connection after this time. The client's default is that after which we give up."""
 _MAX_ANSWER_BYTES = 1_000_000_000
 """A message that is larger than a batch is a batch of its own, as large as brokers allow."""
 _CREATED_AGAIN = (
@@ -481,6 +485,8 @@ class KafkaTopics:
             properties = {
                 "group.id": "nevermore",  # required by the library; with explicit offsets, the group is never joined
                 "fetch.max.bytes": max(queue * 1024, _MIN_FETCH_BYTES),
+                "fetch.queue.backoff.ms": _FULL_QUEUE_MILLISECONDS,
+                "socket.timeout.ms": _UNANSWERED_MILLISECONDS,
                 "receive.message.max.bytes": _MAX_ANSWER_BYTES,
                 **self._properties(),
                 "enable.auto.commit": False,

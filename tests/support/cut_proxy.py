@@ -29,6 +29,7 @@ class CutProxy:
         self._action: Callable[[], bool] = lambda: True
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        self._silent: set[socket.socket] = set()
 
     def cut_at(self, piece: int | None, action: Callable[[], bool] = lambda: True) -> None:
         """Do something before this piece from now on, counted from 1; None for never. A cut if it returns True."""
@@ -53,6 +54,8 @@ class CutProxy:
     def _pass(self, source: socket.socket, sink: socket.socket, is_counted: bool = False) -> None:  # noqa: FBT001, FBT002
         with suppress(OSError):
             while piece := source.recv(PIECE):
+                if source in self._silent:
+                    continue
                 if is_counted and self._is_cut():
                     for end in (source, sink) if self.pieces % 2 else ():  # a reset, as if the network had failed
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -68,9 +71,15 @@ class CutProxy:
             self.pieces += 1
             return self.pieces == self._cut_at and self._action()
 
+    def silence(self) -> None:
+        """Pass nothing more through the connections that there are, which do not end: a network has failed."""
+        self._silent |= set(self._open)
+
     def close(self) -> None:
         """Close all connections."""
         for end in self._open:
+            with suppress(OSError):  # it has ended before
+                end.shutdown(socket.SHUT_RDWR)  # without it, those who wait for something at this end are not told
             end.close()
 
 

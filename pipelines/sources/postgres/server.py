@@ -585,16 +585,3 @@ def lost(why: str, at: int) -> SourceError:
     return SourceError(
         f"{why}, so changes after {lsn_text(at)} may be lost. Load the tables again: nevermore resync TABLE --from-source"
     )
-
-
-__all__ = [
-    "Publication",
-    "PublishedTable",
-    "Server",
-    "Slot",
-    "SourceTable",
-    "connect",
-    "lost",
-    "reported",
-    "slot_of",
-]

@@ -25,7 +25,9 @@ from pipelines.ingest.table_ingest import TableIngest
 from pipelines.maintain.replay import resync_from_source
 from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the
+from tests.support.cut_proxy import cut_proxy
 from tests.support.kafka_broker import KafkaBroker, running_broker
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -99,25 +101,43 @@ def test_small_batches_and_new_partitions(broker: KafkaBroker, tmp_path: Path) -
     assert len(project.rows()) == 1_060
 
 
-@pytest.mark.parametrize(
-    ("properties", "speed"),
-    [({"fetch.queue.backoff.ms": 10}, "quick"), pytest.param({}, "slow", marks=pytest.mark.slow)],
-)
-def test_how_long_a_client_waits_that_has_fetched_enough_can_be_set(
-    broker: KafkaBroker, tmp_path: Path, properties: dict[str, int], speed: str
+@pytest.mark.parametrize("backoff", [None, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_client_that_has_fetched_enough_goes_on_at_once(
+    broker: KafkaBroker, tmp_path: Path, backoff: int | None
 ) -> None:
     broker.create_topic("quick")
     broker.produce("quick", [(None, b"x" * 1_000)] * 10_000)
     project = KafkaProject(tmp_path, broker, "quick")
-    project.more = {"properties": properties}
+    project.more = {} if backoff is None else {"properties": {"fetch.queue.backoff.ms": backoff}}
     project.write({"shop.products": {}})
     source = load(tmp_path / "nevermore.yaml").tables["shop.products"].source
     began = time.monotonic()
     with closing(KafkaTopics(source)) as topics:
         assert sum(batch.raw.num_events for batch in topics.batches(None, 1024**2)) == 10_000
     assert (time.monotonic() - began < 5) == (
-        speed == "quick"
+        backoff is None
     )  # 0.3 s on a quiet machine; 9 s with the default of the client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_a_connection_that_falls_silent_is_replaced(tmp_path: Path) -> None:
+    port = free_port()
+    with cut_proxy(port) as proxy:
+        broker = KafkaBroker(tmp_path)
+        broker.listen(port, advertised=proxy.port)
+        try:
+            broker.start()
+            broker.create_topic("silent")
+            broker.produce("silent", [(None, b"x" * 1_000)] * 10_000)
+            source = KafkaSource(type="kafka", brokers=f"127.0.0.1:{proxy.port}", topics="silent")
+            with closing(KafkaTopics(source)) as topics:
+                batches = topics.batches(None, 1024**2)
+                first = next(batches).raw.num_events
+                proxy.silence()
+                assert first + sum(batch.raw.num_events for batch in batches) == 10_000
+        finally:
+            broker.stop()
 
 
 def test_messages_of_aborted_transactions_are_not_read(broker: KafkaBroker, tmp_path: Path) -> None:
