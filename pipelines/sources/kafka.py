@@ -682,7 +682,8 @@ class KafkaTopics:
     def _leave(consumer: Any, left: dict[Partition, int], partition: Partition) -> None:
         """Read no more of a partition in this round."""
         if left.pop(partition, None) is not None and left:
-            consumer.pause([_library().TopicPartition(*partition)])
+            # Of what was paused, and is assigned again soon after, the client may never return anything.
+            consumer.incremental_unassign([_library().TopicPartition(*partition)])
 
     def _silent(self, left: Mapping[Partition, int]) -> SourceError:
         topic, number = next(iter(left))

@@ -140,6 +140,20 @@ def test_a_connection_that_falls_silent_is_replaced(tmp_path: Path) -> None:
             broker.stop()
 
 
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_partitions_are_read_again_and_again_by_one_connection(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.sources.kafka._SILENCE_SECONDS", 5.0)
+    broker.create_topic("again", 3)
+    for number, count in enumerate((5_000, 15_000, 30_000)):
+        broker.produce("again", [(None, b"x" * 200)] * count, partition=number)
+    source = KafkaSource(type="kafka", brokers=broker.address, topics="again")
+    with closing(KafkaTopics(source)) as topics:
+        for _ in range(5):
+            assert sum(batch.raw.num_events for batch in topics.batches(None, 1024**2)) == 50_000
+
+
 def test_messages_of_aborted_transactions_are_not_read(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.create_topic("transactions")
     project = KafkaProject(tmp_path, broker, "transactions")
