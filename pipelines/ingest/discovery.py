@@ -9,16 +9,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 from pydantic import ValidationError
 
-from pipelines.config.project import is_table_name, parse
+from pipelines.config.project import change_log_name, is_table_name, parse
 from pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
 from pipelines.decode.batches import ChangeBatch, RawEvents
 from pipelines.decode.feed import Decided, FeedConfig, TableFeed
@@ -108,10 +109,7 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
 
 def config_text(sources: Sequence[FoundSource]) -> str:
     """A commented config with all tables of these sources."""
-    if len({name for source in sources for name in (t.name for t in source.tables)}) != sum(
-        len(s.tables) for s in sources
-    ):
-        sources = _with_distinct_names(sources)
+    sources = _with_distinct_names(sources)
     properties: dict[str, str] = {}
     for source in sources:
         properties |= source.properties
@@ -121,7 +119,7 @@ def config_text(sources: Sequence[FoundSource]) -> str:
         "",
     ]
     for source in sources:
-        lines += [f"# Before the first run: {step}" for step in source.steps]
+        lines += [f"# Before the first run: {_plain(step)}" for step in source.steps]
     lines += ["catalog:", "  type: sql                              # sql | rest | hive | glue"]
     lines += [
         "  uri: sqlite:///warehouse/catalog.db",
@@ -142,8 +140,7 @@ def config_text(sources: Sequence[FoundSource]) -> str:
 
 
 def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, is_first: bool) -> list[str]:
-    lines = [f"  # {fact}" for fact in table.facts]
-    lines += [f"  # WARNING: {warning}" for warning in table.warnings]
+    lines = [f"  # {_plain(text)}" for text in (*table.facts, *(f"WARNING: {each}" for each in table.warnings))]
     own = [f"  {_value(table.name)}:"]
     if not is_first and anchor is not None and table.is_ready:
         own.append(f"    source: *{anchor}")
@@ -152,10 +149,16 @@ def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, 
         own += [f"      {name}: {_value(value)}" for name, value in source.items()]
     own += [f"    {name}: {_value(value)}" for name, value in table.settings.items()]
     if table.columns:
-        own += [f"    # {line}" for line in _wrapped("columns: " + ", ".join(f"{n} {t}" for n, t in table.columns))]
+        text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
+        own += [f"    # {_plain(line)}" for line in _wrapped(f"columns: {text}")]
     if not table.is_ready:
         own = [f"  # {line[2:]}" for line in own]
     return [*lines, *own, ""]
+
+
+def _plain(text: str) -> str:
+    """A text on one line, with escapes for what YAML does not allow in a comment."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _value(value: Any) -> str:
@@ -174,17 +177,25 @@ def _wrapped(text: str, width: int = 110) -> list[str]:
 
 
 def _with_distinct_names(sources: Sequence[FoundSource]) -> list[FoundSource]:
-    """The sources with a number after names that occur several times."""
-    seen: dict[str, int] = defaultdict(int)
+    """The sources with a number after names that are taken, or have a change log that is."""
+    wanted = {change_log_name(table.name) for source in sources for table in source.tables}
+    seen: set[str] = set()
     result = []
     for source in sources:
         tables = []
         for table in source.tables:
-            seen[table.name] += 1
-            count = seen[table.name]
-            tables.append(table if count == 1 else replace(table, name=f"{table.name}_{count}"))
+            numbered = (f"{table.name}_{number}" for number in count(2))
+            free = (name for name in numbered if change_log_name(name) not in wanted | seen)
+            name = next(free) if change_log_name(table.name) in seen else table.name
+            seen.add(change_log_name(name))
+            tables.append(replace(table, name=name))
         result.append(replace(source, tables=tuple(tables)))
     return result
+
+
+def _literal(name: str) -> str:
+    """A `source_table` that takes this table alone: what has a meaning in patterns and configs has none in brackets."""
+    return re.sub(r"[*?[]|[$](?={)", r"[\g<0>]", name)
 
 
 def _mirror(namespace: str, name: str) -> str:
@@ -209,14 +220,16 @@ def _postgres(address: str) -> FoundSource:
 
     source = PostgresSource(type="postgres", dsn=address)
     database = database_of(source)
+    from psycopg2.extensions import make_dsn, parse_dsn
+
     if not database.tables:
         raise SourceError(f"database {database.name} has no tables")
-    dsn, secret = _without_password(address)
+    given = parse_dsn(address)
+    shown = {name: value for name, value in given.items() if not re.search("password|secret", name)}
     found = []
     for table in database.tables[:MAX_TABLES]:
         name = _mirror(database.name if table.schema == "public" else table.schema, table.name)
-        settings: dict[str, Any] = {"source_table": f"{table.schema}.{table.name}"}
-        columns = tuple((column, kind) for column, kind, _ in table.columns)
+        settings: dict[str, Any] = {"source_table": _literal(f"{table.schema}.{table.name}")}
         facts = [
             f"about {counted(table.rows, 'row')}"
             if table.rows >= 0
@@ -238,14 +251,16 @@ def _postgres(address: str) -> FoundSource:
             )
         else:
             settings["key"] = list(table.key)
-        fact = partition_fact(columns, table.key, table.rows)
+        fact = partition_fact(table.columns, table.key, table.rows)
         found.append(
-            FoundTable(name, settings, columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
+            FoundTable(name, settings, table.columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
         )
     wanted = {f"{t.schema}.{t.name}": t.sql_name for t, f in zip(database.tables, found, strict=False) if f.is_ready}
     publication, steps = _publication(wanted, database.publications)
-    if secret:
+    if given != shown:
         steps.append("set PGPASSWORD, or add a line to ~/.pgpass: the password is not written to this file")
+    # In other words than the address only if it must be: what a password is, libpq decides in its own way.
+    dsn = address if given == shown else make_dsn(**shown)
     entry = {"type": "postgres", "dsn": dsn, "slot": DEFAULT_SLOT, "publication": publication}
     return FoundSource(entry, tuple(found), tuple(steps))
 
@@ -268,7 +283,7 @@ def _mysql(address: str) -> FoundSource:
         found = []
         for name in tables[:MAX_TABLES]:
             described = server.describe(name)
-            settings: dict[str, Any] = {"source_table": name}
+            settings: dict[str, Any] = {"source_table": _literal(name)}
             facts, warnings, is_ready = [f"about {counted(rows.get(name, 0), 'row')}"], [], True
             try:
                 server.check_engine(name)
@@ -293,9 +308,12 @@ def _mysql(address: str) -> FoundSource:
             found.append(
                 FoundTable(_mirror(*name.split(".", 1)), settings, columns, tuple(facts), tuple(warnings), is_ready)
             )
-    dsn, secret = _without_password(address)
-    if secret:
+    parts = urlsplit(address)
+    user, at, host = parts.netloc.rpartition("@")
+    name, has_password, _ = user.partition(":")
+    if has_password:
         steps.append("set MYSQL_PWD: the password is not written to this file")
+    dsn = urlunsplit(parts._replace(netloc=f"{name}{at}{host}"))
     return FoundSource({"type": "mysql", "dsn": dsn}, tuple(found), tuple(steps))
 
 
@@ -312,17 +330,6 @@ def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]])
         ]
     missing = [sql for name, sql in wanted.items() if name not in known[best]]
     return best, [f"ALTER PUBLICATION {best} ADD TABLE {', '.join(missing)}"] if missing else []
-
-
-def _without_password(address: str) -> tuple[str, bool]:
-    """An address without its password, and whether it had one."""
-    parts = urlsplit(address)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    kept = "&".join(f"{name}={quote(value, safe='/')}" for name, value in options if name != "password")
-    user, has_user, host = parts.netloc.rpartition("@")
-    name, has_password, _ = user.partition(":")
-    plain = urlunsplit((parts.scheme, f"{name}{has_user}{host}", parts.path, kept, parts.fragment))
-    return plain, bool(has_password) or any(name == "password" for name, _ in options)
 
 
 def _options(query: str) -> dict[str, str]:
@@ -449,7 +456,9 @@ def _qualified(table: str, namespace: str) -> tuple[str, str]:
 def _table(scanned: ScannedFeed, feed: FeedConfig, name: str, source_table: str | None, fact: str) -> FoundTable:
     """A table with the key that its events declare, or one that its columns suggest."""
     wanted = TableFeed(name=name, source_table=source_table)
-    settings: dict[str, Any] = {} if source_table is None or source_table == name else {"source_table": source_table}
+    settings: dict[str, Any] = (
+        {} if source_table is None or source_table == name else {"source_table": _literal(source_table)}
+    )
     changes = _decoded(scanned, feed, wanted)
     if changes is not None and changes.num_rows and changes.key:
         settings["key"] = list(changes.key)
@@ -558,7 +567,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 def tables_of(sources: Sequence[FoundSource]) -> Iterator[dict[str, Any]]:
     """What was found, as JSON objects."""
-    for source in sources:
+    for source in _with_distinct_names(sources):
         for table in source.tables:
             yield {
                 "name": table.name,

@@ -4,6 +4,7 @@ Decoders are loaded only where events are read: a run that finds nothing new sta
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -328,7 +329,10 @@ class Feed:
         every = range(len(source_tables))
         codes, claims = route_tables(source_tables, tables, decided.claims, codes=every, is_open=bool(self.patterns))
         taken: dict[str, str] = {}
+        twice = {name for name, count in Counter(source_tables).items() if count > 1}
         for name, code in zip(source_tables, codes, strict=False):
+            if code >= 0 and name in twice:
+                raise SourceError(f"{name} may be either of two tables, as their names have dots: rename one of them")
             if code >= 0 and (first := taken.setdefault(tables[int(code)].name, name)) != name:
                 target = tables[int(code)].name
                 raise SourceError(f"{target} fits {first} and {name}: choose one of them with source_table, in full")

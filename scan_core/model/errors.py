@@ -15,6 +15,7 @@ MIN_CHARACTERS = 4
 """Shorter values would also be replaced inside other words; where the place identifies a value, length does not matter."""
 
 _IN_URL = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/'\"]*@")
+_PASSWORD = re.compile(r"://[^\s/@:]*:(?!\d*/)(\S+)@|password=([^&\s]+)")
 _known: dict[str, str] = {}
 
 
@@ -25,8 +26,9 @@ def remember_secret(variable: str, value: str) -> None:
 
 def remember_passwords(text: str) -> None:
     """Hide the passwords of URLs in a text in all messages, also where a library shows only a part of the URL."""
-    for match in _IN_URL.finditer(text):
-        _remember(match[0][:-1].partition(":")[2], "***")
+    for found in _PASSWORD.findall(text):
+        for part in ("".join(found), *re.split("[@/?#]", "".join(found))):  # a library may see its end at one of these
+            _remember(part, "***")
 
 
 def _remember(value: str, shown: str) -> None:

@@ -49,8 +49,6 @@ End = int | tuple[str, ...] | None
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_TIMEOUT = 1205
 """Error of the server: a lock was not given in time."""
-ALTERED = 1412
-"""Error of the server: the table was altered after the transaction began."""
 
 
 @dataclass(frozen=True)

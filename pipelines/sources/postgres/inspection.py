@@ -20,27 +20,18 @@ class DatabaseTable:
     Attributes:
         key: columns of the replica identity's index, else of the primary key.
         identity: replica identity: d(efault), n(othing), f(ull) or i(ndex).
-        columns: names, types as PostgreSQL writes them, and whether they are NOT NULL.
+        columns: names, and types as PostgreSQL writes them.
         rows: number of rows as the planner estimates it; -1 if it was never analysed.
+        sql_name: the name in SQL, in quotes where it needs them.
     """
 
     schema: str
     name: str
     key: tuple[str, ...]
     identity: str
-    columns: tuple[tuple[str, str, bool], ...]
+    columns: tuple[tuple[str, str], ...]
     rows: int
-
-    @property
-    def sql_name(self) -> str:
-        """The name in SQL, in quotes where it needs them."""
-        return ".".join(
-            f'"{part}"' if not part.isidentifier() or part != part.lower() else part for part in self._parts
-        )
-
-    @property
-    def _parts(self) -> tuple[str, str]:
-        return self.schema, self.name
+    sql_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +56,8 @@ def database_of(source: PostgresSource) -> Database:
             "SELECT c.oid::int8, n.nspname, c.relname, c.relreplident::text, "
             "CASE WHEN c.relkind = 'p' THEN (SELECT coalesce(sum(greatest(p.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t "
             "JOIN pg_class p ON p.oid = t.relid) ELSE c.reltuples END::int8, "
-            "(SELECT array_agg(ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull::text] ORDER BY a.attnum) "
-            "FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) "
+            "(SELECT array_agg(ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod)] ORDER BY a.attnum) "
+            "FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), format('%I.%I', n.nspname, c.relname) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
             "AND n.nspname NOT LIKE 'pg\\_%%' AND n.nspname <> 'information_schema' "
@@ -78,17 +69,17 @@ def database_of(source: PostgresSource) -> Database:
                 name,
                 server.key_of(oid),
                 identity,
-                tuple((column, kind, required == "true") for column, kind, required in columns or ()),
+                tuple((column, kind) for column, kind in columns or ()),
                 int(estimate),
+                sql_name,
             )
-            for oid, schema, name, identity, estimate, columns in rows
+            for oid, schema, name, identity, estimate, columns, sql_name in rows
         )
-        publications: dict[str, frozenset[str]] = {}
-        for (name,) in server.query("SELECT pubname::text FROM pg_publication ORDER BY 1"):
-            taken = server.query(
-                "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", name
-            )
-            publications[name] = frozenset(table for (table,) in taken)
+        published = server.query(
+            "SELECT pubname::text, array_agg(schemaname || '.' || tablename) FROM pg_publication "
+            "LEFT JOIN pg_publication_tables USING (pubname) GROUP BY 1 ORDER BY 1"
+        )
+        publications = {name: frozenset(filter(None, taken)) for name, taken in published}
         return Database(str(server.value("SELECT current_database()")), tables, publications)
     finally:
         server.close()
@@ -125,7 +116,11 @@ def _settings(server: Server) -> Iterator[Finding]:
         yield Finding("server settings", "failed", str(error))
     for setting, used in (
         ("max_replication_slots", "SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s"),
-        ("max_wal_senders", "SELECT count(*) FROM pg_stat_replication WHERE application_name <> %s"),
+        # Of other senders, who has no right to see more knows only the process.
+        (
+            "max_wal_senders",
+            "SELECT count(*) FROM pg_stat_replication LEFT JOIN pg_replication_slots ON pid = active_pid WHERE slot_name IS DISTINCT FROM %s",
+        ),
     ):
         limit, taken = int(server.value(f"SHOW {setting}")), int(server.value(used, server.source.slot))
         if taken < limit:
@@ -137,7 +132,7 @@ def _settings(server: Server) -> Iterator[Finding]:
 
 def _rights(server: Server) -> Iterator[Finding]:
     user, may = server.query(
-        "SELECT current_user::text, rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = "
+        "SELECT quote_ident(current_user), rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = "
         "'rds_replication' AND pg_has_role(current_user, r.oid, 'member')) FROM pg_roles WHERE rolname = current_user"
     )[0]
     if may:
@@ -177,20 +172,18 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
             )
             continue
         may_read = server.value(
-            "SELECT has_table_privilege(format('%%I.%%I', %s::text, %s::text), 'SELECT') OR has_any_column_privilege(format('%%I.%%I', "
-            "%s::text, %s::text), 'SELECT')",
-            *(sent[table].schema, sent[table].table) * 2,
+            "SELECT has_table_privilege(%s::oid, 'SELECT') OR has_any_column_privilege(%s::oid, 'SELECT')",
+            *[sent[table].oid] * 2,
         )
         if not may_read:
             yield Finding(
-                f"table {table}", "failed", f"it may not be read: GRANT SELECT ON {table} TO the user of the config"
+                f"table {table}",
+                "failed",
+                f"it may not be read: GRANT SELECT ON {sent[table].sql_name} TO the user of the config",
             )
             continue
-        hidden = server.value(
-            "SELECT row_security_active(format('%%I.%%I', %s::text, %s::text))", sent[table].schema, sent[table].table
-        )
-        if hidden:
-            user = server.value("SELECT current_user")
+        if server.value("SELECT row_security_active(%s::oid)", sent[table].oid):
+            user = server.value("SELECT quote_ident(current_user)")
             what = f"policies hide rows of it from {user}: as a superuser, ALTER ROLE {user} BYPASSRLS"
             yield Finding(f"table {table}", "failed", what)
             continue
@@ -198,8 +191,8 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
         if identity == "n" or (identity == "d" and not described.key):
             why = "REPLICA IDENTITY NOTHING" if identity == "n" else "no primary key"
             what = (
-                f"it has {why}, so its updates and deletes cannot be read: ALTER TABLE {table} ADD PRIMARY KEY (...), or "
-                f"ALTER TABLE {table} REPLICA IDENTITY FULL with identity: full in the config"
+                f"it has {why}, so its updates and deletes cannot be read: ALTER TABLE {sent[table].sql_name} ADD PRIMARY KEY (...), or "
+                f"ALTER TABLE {sent[table].sql_name} REPLICA IDENTITY FULL with identity: full in the config"
             )
             yield Finding(f"table {table}", "failed", what)
         else:

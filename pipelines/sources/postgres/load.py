@@ -112,7 +112,7 @@ class TableLoad:
             raise SourceError(
                 f"{name} is identified by {', '.join(unsent)}, which is not sent: it is generated, or not among the columns of the "
                 "publication. Choose other columns (ALTER PUBLICATION ... SET TABLE), or another identity (ALTER TABLE "
-                f"{name} REPLICA IDENTITY USING INDEX ...)"
+                f"{self.published.sql_name} REPLICA IDENTITY USING INDEX ...)"
             )
         is_known = identity in "fi" or (identity == "d" and description.key)
         if is_known or not self.publication.operations & {"update", "delete"}:
@@ -120,8 +120,8 @@ class TableLoad:
         why = "REPLICA IDENTITY NOTHING" if identity == "n" else "no primary key"
         raise SourceError(
             f"{name} has {why}, so PostgreSQL refuses its updates and deletes while it is published. Give it one of: "
-            f"ALTER TABLE {name} ADD PRIMARY KEY (...); ALTER TABLE {name} REPLICA IDENTITY USING INDEX ...; "
-            f"ALTER TABLE {name} REPLICA IDENTITY FULL, with identity: full in the config"
+            f"ALTER TABLE {self.published.sql_name} ADD PRIMARY KEY (...); ALTER TABLE {self.published.sql_name} REPLICA IDENTITY USING INDEX ...; "
+            f"ALTER TABLE {self.published.sql_name} REPLICA IDENTITY FULL, with identity: full in the config"
         )
 
     def _begun(self, description: SourceTable) -> Load:
@@ -149,7 +149,7 @@ class TableLoad:
         )[0]
         # rows of tables that inherit from this one are sent as theirs
         only = "" if is_partitioned else "ONLY "
-        relation = f"{only}{_quoted(self.published.schema)}.{_quoted(self.published.table)}"
+        relation = f"{only}{self.published.sql_name}"
         width = float(size) / float(rows) if rows else 100.0
         step = int(min(max(self.server.source.chunk_bytes / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
         begin = done.chunks[-1].end if done.chunks else None
@@ -166,16 +166,14 @@ class TableLoad:
 
     def _by_address(self) -> Iterator[_Range]:
         leaves = self.server.query(
-            "SELECT n.nspname, c.relname, c.relkind::text, pg_relation_size(c.oid) / current_setting('block_size')::int "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, "
-            "(SELECT to_regclass(format('%%I.%%I', %s::text, %s::text)) AS oid) root "
-            "WHERE (c.oid = root.oid OR c.oid IN (SELECT relid FROM pg_partition_tree(root.oid))) AND c.relkind <> 'p' "
-            "ORDER BY 1, 2",
-            self.published.schema,
-            self.published.table,
+            "SELECT format('%%I.%%I', n.nspname, c.relname), c.relkind::text, pg_relation_size(c.oid) / "
+            "current_setting('block_size')::int FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE (c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s))) AND c.relkind <> 'p' ORDER BY 1",
+            self.published.oid,
+            self.published.oid,
         )
-        for schema, name, kind, pages in leaves:
-            relation = f"ONLY {_quoted(schema)}.{_quoted(name)}"
+        for name, kind, pages in leaves:
+            relation = f"ONLY {name}"
             step = max(self.server.source.chunk_bytes // PAGE_BYTES, 1)
             borders = [*range(step, int(pages), step)] if kind == "r" else []
             for begin, end in zip([0, *borders], [*borders, None], strict=True):
@@ -183,7 +181,7 @@ class TableLoad:
                 upper = "" if end is None else f"ctid < '({end},0)'"
                 yield _Range(relation, " AND ".join(filter(None, (lower, upper))))
         if not leaves:  # a partitioned table without partitions
-            yield _Range(f"{_quoted(self.published.schema)}.{_quoted(self.published.table)}", "")
+            yield _Range(self.published.sql_name, "")
 
     def _decodable(self, description: SourceTable, load: Load, ranges: Iterator[_Range]) -> Iterator[Part]:
         """Blocks as raw events, with the state of the load after each."""

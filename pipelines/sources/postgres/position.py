@@ -199,6 +199,8 @@ class Shape:
             table of its own before; empty if that is not known.
         key: numbers of the columns that identify rows, in their order; empty if there are none.
         publication: transaction that wrote the settings of the publication; empty if it is not known.
+        types: how values of types of the database's own are written, by their number: words for the values of an enum in order of their
+            creation, which may get more; `+` and `-` for the fields of a composite type, and a point.
     """
 
     file: str
@@ -206,19 +208,22 @@ class Shape:
     parts: Mapping[str, str]
     key: str = ""
     publication: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Parse `file;columns;parts;key;publication`; older positions have the first three."""
+        """Parse `file;columns;parts;key;publication;types`; older positions have the first three or five."""
         file, columns, parts, *more = text.split(";")
-        key, publication = more[:2] or ("", "")
+        key, publication, types = (*more, "", "", "")[:3]
         numbered = (part.split("@") for part in parts.split())
         attached = {part.rstrip("a"): by[0] if by else "" for part, *by in numbered}
-        return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication)
+        words = dict(each.split("=") for each in types.split())
+        return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication, words)
 
     def __str__(self) -> str:
         parts = " ".join(f"{part}@{by}" for part, by in self.parts.items())
-        return f"{self.file};{' '.join(map(str, self.columns))};{parts};{self.key};{self.publication}"
+        types = " ".join(f"{number}={words}" for number, words in self.types.items())
+        return f"{self.file};{' '.join(map(str, self.columns))};{parts};{self.key};{self.publication};{types}"
 
     def after(self, before: "Shape") -> "Shape":
         """This shape, with the names and types that dropped columns had."""
@@ -261,6 +266,9 @@ class Shape:
             ),
             "the settings of the publication were changed, perhaps for some time only": self.publication
             not in {"", now.publication},
+            "values of an enum were renamed, or a composite type has other fields": any(
+                not now.types.get(number, words).startswith(words) for number, words in self.types.items()
+            ),
         }
         if why := next((text for text, is_so in reasons.items() if is_so), None):
             raise UnsentError(why)

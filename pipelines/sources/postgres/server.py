@@ -42,7 +42,14 @@ _SHAPE = (
     "JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = -1 WHERE m.level > 0), ';', "
     "(SELECT string_agg(k.attnum::text, ',' ORDER BY k.attnum) FROM (SELECT * FROM pg_index x WHERE x.indrelid = c.oid AND x.indimmediate "
     "AND (x.indisprimary OR x.indisreplident) ORDER BY x.indisreplident DESC LIMIT 1) i, unnest(i.indkey[0:i.indnkeyatts - 1]) k(attnum)), "
-    "';', p.xmin)"
+    "';', p.xmin, ';', (WITH RECURSIVE used(oid) AS (SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 "
+    "AND NOT a.attisdropped AND ({sent}) UNION SELECT part FROM used JOIN pg_type t USING (oid), LATERAL (VALUES (t.typelem), "
+    "(t.typbasetype) UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid UNION ALL SELECT atttypid FROM pg_attribute "
+    "WHERE attrelid = t.typrelid AND attnum > 0) parts(part)) SELECT string_agg(concat(oid, '=', "
+    "words), ' ' ORDER BY oid) FROM (SELECT oid, coalesce((SELECT string_agg(left(md5(enumlabel), 4), '' ORDER BY e.oid) FROM pg_enum e "
+    "WHERE enumtypid = used.oid), (SELECT string_agg(CASE WHEN attisdropped THEN '-' ELSE '+' END, '' ORDER BY attnum) || '.' "
+    "FROM pg_type t JOIN pg_attribute ON attrelid = t.typrelid AND attnum > 0 WHERE t.oid = used.oid)) AS words FROM used) w "
+    "WHERE words IS NOT NULL))"
 )
 """The text of a `Shape` in SQL."""
 
@@ -149,8 +156,7 @@ class PublishedTable:
 
     Attributes:
         name: `schema.table`.
-        schema: its schema.
-        table: its name in the schema.
+        sql_name: the same in SQL, in quotes where it needs them.
         columns: the only columns that are sent; None for all.
         condition: of the only rows that are sent; None for all.
         member: identifiers of the table, the publication, and the entry by which it is in it. They change if the table is
@@ -159,8 +165,7 @@ class PublishedTable:
     """
 
     name: str
-    schema: str
-    table: str
+    sql_name: str
     columns: tuple[str, ...] | None
     condition: str | None
     member: str
@@ -403,7 +408,7 @@ class Server:
         entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
         shape = _SHAPE.format(sent=sent)
         rows = self.query(
-            f"SELECT t.schemaname, t.tablename, {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
+            f"SELECT concat(t.schemaname, '.', t.tablename), format('%%I.%%I', t.schemaname, t.tablename), {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
             "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "
             "JOIN pg_namespace n ON n.nspname = t.schemaname "
             "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "
@@ -411,10 +416,8 @@ class Server:
             self.source.publication,
         )
         tables = (
-            PublishedTable(
-                f"{schema}.{table}", schema, table, None if columns is None else tuple(columns), where, member, shape
-            )
-            for schema, table, columns, where, member, shape in rows
+            PublishedTable(name, sql_name, None if columns is None else tuple(columns), where, member, shape)
+            for name, sql_name, columns, where, member, shape in rows
         )
         return Publication(operations, tuple(tables))
 
@@ -440,24 +443,20 @@ class Server:
         """
         rows = self.query(
             "SELECT a.attname, a.atttypid::int8, a.atttypmod FROM pg_attribute a "
-            "WHERE a.attrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) AND a.attnum > 0 AND NOT a.attisdropped "
+            "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped "
             "AND (a.attgenerated = '' OR a.attname = ANY (%s)) ORDER BY a.attnum",
-            table.schema,
-            table.table,
+            table.oid,
             [] if table.columns is None else list(table.columns),
         )
         rows = [row for row in rows if table.columns is None or row[0] in table.columns]
-        oid = self.value(
-            "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid::int8", table.schema, table.table
-        )
-        if oid is None:
+        if not self.query("SELECT FROM pg_class WHERE oid = %s", table.oid):
             raise SourceError(f"{table.name} no longer exists in the database")
         if not rows:
             raise SourceError(f"{table.name} has no columns that are sent, so there is nothing to read: leave it out")
-        key = self.key_of(oid)
+        key = self.key_of(table.oid)
         names = self.type_names([(kind, modifier) for _, kind, modifier in rows])
         columns = (SourceColumn(name, names[kind, modifier], name in key) for name, kind, modifier in rows)
-        return SourceTable(int(oid), table.name, tuple(columns), key)
+        return SourceTable(table.oid, table.name, tuple(columns), key)
 
     def key_of(self, oid: int) -> tuple[str, ...]:
         """Columns of the index that is the replica identity, else of the primary key, in the order of the table."""
@@ -518,12 +517,7 @@ class Server:
 
     def identity(self, table: PublishedTable) -> str:
         """The replica identity of a table: d(efault), n(othing), f(ull) or i(ndex)."""
-        found = self.value(
-            "SELECT relreplident::text FROM pg_class WHERE oid = to_regclass(format('%%I.%%I', %s::text, %s::text))",
-            table.schema,
-            table.table,
-        )
-        return str(found or "n")
+        return str(self.value("SELECT relreplident::text FROM pg_class WHERE oid = %s", table.oid) or "n")
 
     def type_names(self, types: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """Names of types with their modifiers; domains by what they are based on, types of the database's own as text."""

@@ -7,6 +7,9 @@ import pytest
 
 from pipelines.cli.main import main
 from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.loaded_table import open_current
+from pipelines.ingest.feed_run import run_once
 from tests.pipelines.postgres.conftest import Shop
 
 TABLES = (
@@ -87,3 +90,58 @@ def test_what_would_stop_a_run_is_seen_before(shop: Shop, capsys: pytest.Capture
     assert code == 1
     assert found["connection"][0] == "failed"
     assert "top-secret" not in str(found)
+
+
+NAMES = ('quo"te', "d.ot", "order", "Order", "new\nline", "${HOME}", "*", "[a]", "a b", "a_b", "nul\x01l", "x" * 63)
+
+
+def test_tables_and_columns_of_any_name_are_read_by_the_config_as_written(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quoted = ['"' + name.replace('"', '""') + '"' for name in NAMES]
+    for number, name in enumerate(quoted):
+        shop.sql(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} VALUES ({number})")
+    shop.sql(f"CREATE TABLE wide ({', '.join(f'{name} int DEFAULT 7' for name in quoted)}, PRIMARY KEY ({quoted[0]}))")
+    shop.sql("INSERT INTO wide DEFAULT VALUES", 'CREATE SCHEMA "s.t"; CREATE TABLE "s.t".u (id int PRIMARY KEY)')
+    shop.sql("CREATE SCHEMA s; CREATE TABLE s.t_u (id int PRIMARY KEY)")
+    assert run(shop.folder, "init", "--from", shop.dsn, "--dir", str(shop.folder), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    (create,) = (step for step in told["steps"] if "CREATE PUBLICATION" in step)
+    shop.sql(create.partition("the tables, ")[2])
+    code, found = findings(shop, capsys)
+    assert code == 0, found
+    config = load(shop.folder / "nevermore.yaml")
+    shop.ingest(config)
+    catalog = open_catalog(config)
+    found_tables = [table for name in config.tables if (table := find_table(catalog, name)) is not None]
+    rows = {".".join(table.name()): open_current(table).scan().to_table().to_pylist() for table in found_tables}
+    assert rows.pop(f"{shop.database}.wide") == [dict.fromkeys(NAMES, 7)]
+    assert sorted(row["id"] for (row,) in rows.values()) == list(range(len(NAMES)))
+
+
+def test_two_tables_whose_names_differ_in_a_dot_only_do_not_become_one_mirror(shop: Shop) -> None:
+    for schema, table in (("a", "b.c"), ("a.b", "c")):
+        shop.sql(f'CREATE SCHEMA "{schema}"', f'CREATE TABLE "{schema}"."{table}" (id int PRIMARY KEY)')
+    shop.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+    (table,) = run_once(shop.config("c", source_table="a.b.c")).tables
+    assert "a.b.c may be either of two tables" in str(table.error)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["secret9", "se#cret9", "se?cret9", "se@cret9", "se cret9", "s%65cret9", "s'cret9", "se/cret9", "secret9%z"],
+)
+@pytest.mark.parametrize("place", ["postgresql://postgres:{}@{}", "postgresql://postgres@{1}?password={0}"])
+def test_no_password_gets_into_the_config(
+    shop: Shop, capsys: pytest.CaptureFixture[str], secret: str, place: str
+) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    address = place.format(secret, shop.dsn.partition("@")[2])
+    code = run(shop.folder, "init", "--from", address, "--dir", str(shop.folder))
+    said = capsys.readouterr()
+    files = "".join(path.read_text() for path in shop.folder.iterdir())
+    assert "cret9" not in said.out + said.err + files
+    if code == 0:
+        assert "PGPASSWORD" in files
+        assert run(shop.folder, "doctor", "--config", str(shop.folder / "nevermore.yaml")) == 1  # no publication
+        assert "there is no publication" in capsys.readouterr().out

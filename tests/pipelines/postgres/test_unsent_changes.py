@@ -192,6 +192,64 @@ def test_numbers_with_more_digits_are_wider_and_others_are_not() -> None:
         assert found.value.is_another_type
 
 
+OWN_TYPES = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+    "CREATE DOMAIN feeling AS mood",
+    "CREATE TYPE pair AS (x mood, y int)",
+    "CREATE TYPE span AS RANGE (SUBTYPE = mood)",
+)
+USED = {
+    "mood": "sad",
+    "mood[]": "{sad,ok}",
+    "feeling": "sad",
+    "feeling[]": "{sad}",
+    "pair": "(sad,1)",
+    "pair[]": '{"(sad,1)"}',
+    "span": "[sad,ok]",
+}
+
+
+def texts(shop: Shop, config: Any) -> None:
+    """The mirror has the values of column `m` as the table has them."""
+    kind = shop.mirror(config, "items").schema.field("m").type
+    found = {row[0]: row[-1] for row in shop.rows(config, "items")}
+    wanted = dict(
+        shop.sql("SELECT id, m::text[] FROM items" if "list" in str(kind) else "SELECT id, m::text FROM items")
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in {"mood", "pair"} else pytest.param(k, marks=pytest.mark.slow) for k in USED]
+)
+def test_values_of_own_types_that_are_written_in_another_way_are_loaded_again(shop: Shop, kind: str) -> None:
+    column = f"m {kind} DEFAULT '{USED[kind]}'"
+    config = loaded(shop, *OWN_TYPES, f"CREATE TABLE items (id int PRIMARY KEY, a text, b text, n int, {column})")
+    texts(shop, config)
+    shop.sql("ALTER TYPE mood ADD VALUE 'glad' BEFORE 'ok'", "UPDATE items SET a = 'x' WHERE id = 5")
+    assert shop.ingest(config).tables[0].events["r"] == 0
+    shop.sql("INSERT INTO items (id) VALUES (20)", "ALTER TYPE mood RENAME VALUE 'sad' TO 'glum'")
+    assert shop.ingest(config).tables[0].events["r"] == 20
+    texts(shop, config)
+    assert shop.ingest(config).tables[0].events["r"] == 0
+    for change in ("ADD ATTRIBUTE z text", "RENAME ATTRIBUTE z TO zz", "DROP ATTRIBUTE y") if kind == "pair" else ():
+        shop.sql(f"ALTER TYPE pair {change}")
+        assert (shop.ingest(config).tables[0].events["r"] == 20) == ("RENAME" not in change)
+        texts(shop, config)
+
+
+@pytest.mark.slow
+def test_a_load_by_an_enum_goes_on_after_its_values_were_renamed(shop: Shop) -> None:
+    config = loaded(
+        shop,
+        OWN_TYPES[0],
+        "CREATE TABLE items (id int, a text, b text, n int, m mood DEFAULT 'sad', PRIMARY KEY (m, id))",
+    )
+    shop.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'glum'", "UPDATE items SET a = 'new' WHERE id = 3")
+    shop.ingest(config)
+    assert shop.rows(config, "items") == shop.sql("SELECT id, a, b, n, m::text FROM items ORDER BY id")
+
+
 def test_a_key_that_is_checked_at_the_end_of_transactions_is_none(shop: Shop) -> None:
     shop.sql("CREATE TABLE items (id int PRIMARY KEY DEFERRABLE)", "CREATE PUBLICATION pub FOR TABLE items")
     (table,) = run_once(shop.config("items")).tables
