@@ -29,6 +29,7 @@ from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.ingest.feeds import Readers, feeds_of
 from pipelines.sources.file_listing import list_files
 from pipelines.wording import counted
+from scan_core import remember_passwords
 
 SAMPLE_MEMORY = "64MiB"
 """Memory limit of the table that is decoded as a sample: a sixteenth of it is read."""
@@ -39,7 +40,10 @@ _EVENT_FILE = re.compile(r"(?P<kind>\.(jsonl?|ndjson|csv|tsv|parquet|avro)(\.(gz
 _PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{2,8}([-_]\d{2}){0,2}")
 """Folders that are created for each day or value: their files belong to one table."""
 _NOT_IN_NAMES = re.compile(r"[^0-9A-Za-z_-]+")
-_SECRET_OPTION = re.compile(r"password|secret|token|key$", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"(.*(password|passphrase|secret|token|credential|jaas|oauthbearer[.]config|key[.]pem|[_-]user|connection-string).*|.*key)=.*|.*://[^/]*@.*",
+    re.IGNORECASE | re.DOTALL,
+)
 _TIMES = ("created_at", "created", "inserted_at", "ordered_at", "event_time", "occurred_at", "ts", "timestamp", "date")
 _TIME_TYPE = re.compile(r"(timestamp|date).*")
 
@@ -93,6 +97,7 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
         ConfigError: the address is of no known kind, or contains a secret that would get into the config.
         SourceError: the source cannot be reached, or has nothing that can be read.
     """
+    remember_passwords(address)
     scheme = address.partition("://")[0].lower() if "://" in address else ""
     if scheme in {"postgresql", "postgres"}:
         return [_postgres(address)]
@@ -336,7 +341,7 @@ def _options(query: str) -> dict[str, str]:
     """Options behind the `?` of an address; secrets must be names of environment variables."""
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name, value in options.items():
-        if _SECRET_OPTION.search(name) and not re.fullmatch(r"\$\{\w+\}", value):
+        if _SECRET_OPTION.fullmatch(f"{name}={value}") and not re.fullmatch(r"\$\{\w+\}", value):
             raise ConfigError(
                 f"--from: {name} would be written to the config; put it into an environment variable and pass its name: "
                 f"'...?{name}=${{MY_SECRET}}' (in single quotes)"

@@ -188,3 +188,37 @@ def test_rights_that_a_catalog_lends_with_a_table_are_enough_for_every_command(
             "verify shop.products",
         ):
             assert run(*command.split(), "--config", str(path)) == 0, (command, capsys.readouterr())
+
+
+SECRETS = (
+    "kafka://127.0.0.1:1/t?sasl.password=hunt3rX",
+    "kafka://127.0.0.1:1/t?sasl.jaas.config=hunt3rX",
+    "kafka://127.0.0.1:1/t?sasl.oauthbearer.config=hunt3rX",
+    "kafka://127.0.0.1:1/t?ssl.key.pem=hunt3rX",
+    "kafka://127.0.0.1:1/t?registry=http://u:hunt3rX@127.0.0.1:1",
+    "kafka://127.0.0.1:1/t?registry_user=u:hunt3rX",
+    "kafka://127.0.0.1:1/t?registry_token=hunt3rX",
+    "s3://bucket/x?secret-access-key=hunt3rX",
+    "s3://bucket/x?proxy-uri=http://u:hunt3rX@127.0.0.1:1",
+    "abfs://c/x?connection-string=AccountKey%3DhHunt3rX",
+    "abfs://c/x?account-key=hunt3rX",
+)
+
+
+@pytest.mark.parametrize("address", SECRETS)
+def test_a_secret_must_be_the_name_of_a_variable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    assert run("init", "--from", address, "--dir", str(tmp_path)) == 2
+    said = capsys.readouterr().err
+    assert "would be written to the config" in said
+    assert "hunt3rX" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["kafka://u:hunt3rX@127.0.0.1:1/t", "host=127.0.0.1 user=u password=hunt3rX"])
+def test_an_address_that_is_wrong_does_not_show_its_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    assert run("init", "--from", address, "--dir", str(tmp_path)) in {1, 2}
+    assert "hunt3rX" not in capsys.readouterr().err
