@@ -324,6 +324,8 @@ def _mysql(address: str) -> FoundSource:
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:
     """The publication that has most of the tables, and the SQL for what it lacks."""
+    from pipelines.sources.postgres.server import quoted
+
     if not wanted:
         return DEFAULT_SLOT, []
     best = max(sorted(known), key=lambda name: len(known[name] & set(wanted)), default=None)
@@ -334,7 +336,7 @@ def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]])
             f"as the owner of the tables, CREATE PUBLICATION {DEFAULT_SLOT} FOR TABLE {tables} {options}"
         ]
     missing = [sql for name, sql in wanted.items() if name not in known[best]]
-    return best, [f"ALTER PUBLICATION {best} ADD TABLE {', '.join(missing)}"] if missing else []
+    return best, [f"ALTER PUBLICATION {quoted(best)} ADD TABLE {', '.join(missing)}"] if missing else []
 
 
 def _options(query: str) -> dict[str, str]:
@@ -510,6 +512,8 @@ def _likely_key(changes: ChangeBatch, table: str) -> str | None:
 def _files(address: str, folder: Path) -> list[FoundSource]:
     """Event files by folder and kind."""
     parts = urlsplit(address) if "://" in address and not address.startswith("file:") else None
+    if not (parts.netloc if parts is not None else address.removeprefix("file://").strip()):
+        raise ConfigError(f"--from {address!r}: name a folder, or a bucket as in s3://bucket/prefix")
     options = _options(parts.query) if parts is not None else {}
     catalog = (
         {f"{parts.scheme.rstrip('a')}.{name}": value for name, value in options.items()} if parts is not None else {}

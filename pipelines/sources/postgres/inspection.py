@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipelines.config.sources import PostgresSource
 from pipelines.errors import PipelineError
 from pipelines.sources.live import Finding, Wanted, clock_finding
-from pipelines.sources.postgres.server import Server
+from pipelines.sources.postgres.server import Server, quoted
 
 LARGE_LAG_BYTES = 10 * 1024**3
 """Log that is worth a warning: at a common 16 MiB a second it takes ten minutes to read."""
@@ -160,7 +160,7 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
         return
     lacks = sorted({"insert", "update", "delete", "truncate"} - publication.operations)
     if lacks:
-        what = f"{name} does not send {', '.join(lacks)}: ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')"
+        what = f"{name} does not send {', '.join(lacks)}: ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate')"
         yield Finding("publication", "warning", what)
     else:
         yield Finding("publication", "ok", f"{name} sends {len(publication.tables)} tables")
@@ -168,26 +168,27 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
     for table in sorted(wanted(list(sent))):
         if table not in sent:
             yield Finding(
-                f"table {table}", "failed", f"it is not in the publication: ALTER PUBLICATION {name} ADD TABLE {table}"
-            )
-            continue
-        may_read = server.value(
-            "SELECT has_table_privilege(%s::oid, 'SELECT') OR has_any_column_privilege(%s::oid, 'SELECT')",
-            *[sent[table].oid] * 2,
-        )
-        if not may_read:
-            yield Finding(
                 f"table {table}",
                 "failed",
-                f"it may not be read: GRANT SELECT ON {sent[table].sql_name} TO the user of the config",
+                f"it is not in the publication: ALTER PUBLICATION {quoted(name)} ADD TABLE {table}",
             )
             continue
+        described, identity = server.describe(sent[table]), server.identity(sent[table])
+        may_read, schema, may_use, user = server.query(
+            "SELECT has_table_privilege(oid, 'SELECT') OR (SELECT bool_and(has_column_privilege(c.oid, name, 'SELECT')) FROM unnest(%s) name), "
+            "relnamespace::regnamespace::text, has_schema_privilege(relnamespace, 'USAGE'), quote_ident(current_user) FROM pg_class c "
+            "WHERE oid = %s",
+            [column.name for column in described.columns],
+            sent[table].oid,
+        )[0]
+        if not may_read or not may_use:
+            what = f"SELECT ON {sent[table].sql_name}" if may_use else f"USAGE ON SCHEMA {schema}"
+            yield Finding(f"table {table}", "failed", f"it may not be read: GRANT {what} TO {user}")
+            continue
         if server.value("SELECT row_security_active(%s::oid)", sent[table].oid):
-            user = server.value("SELECT quote_ident(current_user)")
             what = f"policies hide rows of it from {user}: as a superuser, ALTER ROLE {user} BYPASSRLS"
             yield Finding(f"table {table}", "failed", what)
             continue
-        described, identity = server.describe(sent[table]), server.identity(sent[table])
         if identity == "n" or (identity == "d" and not described.key):
             why = "REPLICA IDENTITY NOTHING" if identity == "n" else "no primary key"
             what = (

@@ -24,7 +24,7 @@ from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
 from pipelines.sources.postgres.load import TableLoad, without_loaded
 from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
-from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, reported
+from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, quoted, reported
 from scan_core.io import spill_folder, user_folder
 
 HEARTBEAT_BYTES = 16 * 1024**2
@@ -358,7 +358,7 @@ class PostgresReader:
 
     def how_to_add(self, table: str) -> str:
         """See `LiveSource`."""
-        return f"add it: ALTER PUBLICATION {self.source.publication} ADD TABLE {table}"
+        return f"add it: ALTER PUBLICATION {quoted(self.source.publication)} ADD TABLE {table}"
 
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""

@@ -1,5 +1,6 @@
 """A PostgreSQL server: connections, what its catalog says about tables, the replication slot, and what is wrong with them."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -89,6 +90,11 @@ def connect(source: PostgresSource, *, replication: bool = False) -> "psycopg2.e
     if not replication:  # the other commits each command anyway
         connection.autocommit = True
     return connection
+
+
+def quoted(name: str) -> str:
+    """A name in SQL, in quotes where it needs them because of its letters."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
 def _words(error: Exception) -> str:
@@ -431,7 +437,7 @@ class Server:
         if found is None:
             raise SourceError(
                 f"there is no publication {self.source.publication}: as the owner of the tables, run "
-                f"CREATE PUBLICATION {self.source.publication} FOR TABLE schema.table, ... WITH (publish_via_partition_root = true)"
+                f"CREATE PUBLICATION {quoted(self.source.publication)} FOR TABLE schema.table, ... WITH (publish_via_partition_root = true)"
             )
         return found
 

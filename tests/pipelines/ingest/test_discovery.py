@@ -222,3 +222,11 @@ def test_an_address_that_is_wrong_does_not_show_its_password(
 ) -> None:
     assert run("init", "--from", address, "--dir", str(tmp_path)) in {1, 2}
     assert "hunt3rX" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["", " ", "file://", "s3://", "s3:///x"])
+def test_an_address_without_a_place_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    assert run("init", "--from", address, "--dir", str(tmp_path)) == 2
+    assert "name a folder, or a bucket" in capsys.readouterr().err

@@ -145,3 +145,29 @@ def test_no_password_gets_into_the_config(
         assert "PGPASSWORD" in files
         assert run(shop.folder, "doctor", "--config", str(shop.folder / "nevermore.yaml")) == 1  # no publication
         assert "there is no publication" in capsys.readouterr().out
+
+
+def test_rights_to_a_part_of_a_table_are_not_enough(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    reader = f"Part {shop.slot}"
+    shop.sql(
+        'CREATE SCHEMA "in"; CREATE TABLE "in".a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int)',
+        'CREATE PUBLICATION "my pub" FOR TABLE "in".a, b',
+        "CREATE TABLE c (id int PRIMARY KEY)",
+        f'CREATE ROLE "{reader}" LOGIN REPLICATION; GRANT SELECT (id) ON b TO "{reader}"',
+        f'GRANT SELECT ON "in".a TO "{reader}"',
+    )
+    try:
+        shop.source = {"dsn": shop.dsn.replace("postgres@", f"Part%20{shop.slot}@"), "publication": "my pub"}
+        shop.config("a", "b", "c")
+        code, found = findings(shop, capsys)
+        assert code == 1
+        assert f'GRANT USAGE ON SCHEMA "in" TO "{reader}"' in found["table in.a"][1]
+        assert f'GRANT SELECT ON public.b TO "{reader}"' in found["table public.b"][1]
+        assert 'ALTER PUBLICATION "my pub" ADD TABLE' in found["table shop.c"][1]
+        shop.sql(f'GRANT USAGE ON SCHEMA "in" TO "{reader}"; GRANT SELECT (v) ON b TO "{reader}"')
+        config = shop.config("a", "b")
+        code, found = findings(shop, capsys)
+        assert code == 0, found
+        shop.ingest(config)
+    finally:
+        shop.sql(f'DROP OWNED BY "{reader}"', f'DROP ROLE "{reader}"')
