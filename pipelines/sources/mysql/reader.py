@@ -629,8 +629,13 @@ def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
         for name, wrong in server.settings().items():
             yield Finding(name, "ok", "as it must be") if wrong is None else Finding(name, "failed", wrong)
         yield from _log(server)
-        for table in sorted(wanted(server.tables())):
-            yield _table(server, table)
+        tables = server.tables()
+        for table in sorted(wanted(tables)):
+            if table in tables:
+                yield _table(server, table)
+            else:
+                what = f"the user sees no such table in {server.database or 'any database'}: correct source_table or dsn, or GRANT SELECT ON it"
+                yield Finding(f"table {table}", "failed", what)
         began = time.time()
         theirs = float(server.value("SELECT UNIX_TIMESTAMP(NOW(6))"))
         yield clock_finding("the database", theirs - (began + time.time()) / 2)

@@ -485,7 +485,8 @@ class Server:
         """Refuse a table whose rows of a moment cannot be selected.
 
         Raises:
-            SourceError: its engine has no transactions, or the log has rows of its history among its own.
+            SourceError: its engine has no transactions, the log has rows of its history among its own, or some of its columns may not be
+                read, of which the log has values nevertheless.
         """
         rows = self.query(
             "SELECT engine, table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
@@ -502,6 +503,8 @@ class Server:
                 f"{name} is of engine {engine}, which has no transactions, so it cannot be read at one moment: "
                 f"ALTER TABLE {name} ENGINE = InnoDB"
             )
+        if engine is not None:
+            self.query(f"SELECT * FROM {'.'.join(map(quoted, name.split('.', 1)))} LIMIT 0")
 
     def without_unreadable(self, table: MysqlTable) -> MysqlTable:
         """A description from the log, with columns marked whose type only the catalog knows to be unreadable (UUID, INET6)."""

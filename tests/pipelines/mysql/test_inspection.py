@@ -69,6 +69,33 @@ def test_addresses_that_are_none_are_one_message(tmp_path: Path, capsys: pytest.
     assert not list(tmp_path.iterdir())
 
 
+def test_what_the_user_does_not_see_is_seen_before(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "INSERT INTO t VALUES (1, 5)",
+        "CREATE TABLE hidden (id int PRIMARY KEY)",
+        "DROP USER IF EXISTS part",
+        "CREATE USER part IDENTIFIED BY 'top-secret'",
+        f"GRANT SELECT (id) ON {shop.database}.t TO part",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO part",
+        "GRANT LOCK TABLES ON *.* TO part",
+    )
+    try:
+        shop.source = {"dsn": shop.server.dsn(shop.database).replace("root@", "part:top-secret@")}
+        config = shop.config("t", "hidden")
+        assert run("doctor", "--config", str(config.path), "--json") == 1
+        found = {f["what"]: f["found"] for f in map(json.loads, capsys.readouterr().out.splitlines())}
+        assert "SELECT command denied" in found[f"table {shop.database}.t"]
+        assert "sees no such table" in found["table shop.hidden"]
+        assert "SELECT command denied" in shop.error(shop.config("t"))
+        shop.sql(f"GRANT SELECT ON {shop.database}.t TO part")
+        config = shop.config("t")
+        shop.ingest(config)
+        assert shop.values(config, "t") == [(1, 5)]
+    finally:
+        shop.sql("DROP USER part")
+
+
 @pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_connections_can_be_encrypted(shop: Shop) -> None:
     """MySQL makes a certificate for itself, which is not for this address."""
