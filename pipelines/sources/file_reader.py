@@ -587,12 +587,13 @@ def whole_lines(file: ListedFile, start: int, stop: int, filesystem: FileSystem 
     try:
         with open_file(file, filesystem) as stream:
             at, begin, count = max(start - 1, 0), -1 if start else 0, 0
+            masks = np.empty(min(_COUNTED_BYTES, file.size), np.bool_)  # fresh memory costs more than counting
             stream.seek(at)
             while at < file.size:
                 block = np.frombuffer(stream.read_buffer(min(_COUNTED_BYTES, file.size - at)), np.uint8)
                 if not len(block):
                     break
-                is_end = block == ord("\n")
+                is_end = np.equal(block, ord("\n"), out=masks[: len(block)])
                 if begin < 0 and (first := _first(is_end)) >= 0:
                     begin = at + first + 1
                 if begin >= 0:

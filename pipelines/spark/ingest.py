@@ -50,8 +50,6 @@ _FOLDED = ("op", "key", "after", "unchanged")
 """Columns of changes that `fold` reads."""
 _SAMPLED_ROWS = 16_384
 """With `order_by`, one of so many places of a batch is reported, from which the driver chooses ranges."""
-
-
 PIECES_PER_TASK = 2
 """Decoded pieces that a task passes over, as it takes a fraction of what decoding takes, unless slots would be idle."""
 
@@ -406,8 +404,9 @@ class ToBuckets:
 
     def _by_bucket(self, piece: int, place: int, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         codes = hash_codes(_keys(rows), self.num_buckets)
-        order = np.argsort(codes, kind="stable")  # stable: changes of one key keep their order
-        starts = np.searchsorted(codes[order], np.arange(self.num_buckets + 1))
+        # stable: changes of one key keep their order; codes of 8 or 16 bits are sorted by their bytes
+        order = np.argsort(codes.astype(np.min_scalar_type(self.num_buckets)), kind="stable")
+        starts = np.cumsum([0, *np.bincount(codes, minlength=self.num_buckets)])
         moved = rows.take(pa.array(order)).combine_chunks()
         for number in np.flatnonzero(np.diff(starts)).tolist():
             own = moved.slice(starts[number], starts[number + 1] - starts[number])
