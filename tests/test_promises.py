@@ -215,7 +215,7 @@ def test_every_variable_of_ours_is_in_the_docs() -> None:
     assert {name for name in ours if name not in pages} == {"NEVERMORE_CRASH_AT"}  # for tests of crashes alone
 
 
-PEERS = {"merge_peer", "peer"}
+PEERS = {"merge_peer", "peer", "store_peer"}
 """What benchmarks start in the environment of the other engines, with arguments of their own."""
 HELP = """
 import importlib, runpy, sys
