@@ -74,7 +74,7 @@ def measure(rows: int, changed: int, rounds: int, engines: list[str]) -> None:
     base = pa.table({"id": pa.array(range(rows), pa.int64()), "name": [f"n{i % 1000}" for i in range(rows)]})
     ids = pa.array(range(0, 2 * rows, 2 * rows // changed), pa.int64())
     changes = pa.table({"id": ids, "name": [CHANGED] * len(ids)})
-    with tempfile.TemporaryDirectory() as name, running(engines, script="merge_peer.py") as peers:
+    with tempfile.TemporaryDirectory() as name, running(engines, script="merge_peer") as peers:
         folders = (Path(name) / f"merge_{number}" for number in itertools.count())
         files = {"base": f"{name}/base.parquet", "changes": f"{name}/changes.parquet"}
         pq.write_table(base, files["base"])

@@ -1,18 +1,19 @@
 """Runs in an environment of the peers: one engine merges batches of changes into Iceberg tables, by key, one a request.
 
-Start it as `python merge_peer.py spark` (Iceberg Java, `MERGE INTO`) or `dlt` (`merge` with strategy `upsert`, table format
+Start it as `python -m benchmarks.merge_peer spark` (Iceberg Java, `MERGE INTO`) or `dlt` (`merge` with strategy `upsert`, table format
 Iceberg). A request is a JSON object {"base": Parquet file, "changes": Parquet file, "folder": where the new table goes,
 "mode": of Spark}, both files with columns id and name; the reply {"answer": [rows, sum of ids, changed rows], "seconds", "cpu"}
 of the merge alone, or {"error": text}.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.peer import serve
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CHANGED = "changed"
@@ -109,19 +110,8 @@ def dlt() -> Merge:
     return merge
 
 
-def main(engine: str) -> None:
-    """Answer until standard input ends."""
-    replies = sys.stdout
-    sys.stdout = sys.stderr
-    merge = {"spark": spark, "dlt": dlt}[engine]()
-    print(json.dumps({"ready": engine}), file=replies, flush=True)
-    for line in sys.stdin:
-        try:
-            reply = merge(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - whatever an engine raises is its answer
-            reply = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-        print(json.dumps(reply, default=str), file=replies, flush=True)
+ENGINES = {"spark": spark, "dlt": dlt}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1], ENGINES[sys.argv[1]])

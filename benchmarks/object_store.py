@@ -46,7 +46,7 @@ def measure(name: str) -> None:
     with (
         late_store(root, REQUEST_SECONDS) as late,
         late_store(root, 0.0) as prompt,
-        running(ENGINES, script="store_peer.py") as peers,
+        running(ENGINES, script="store_peer") as peers,
     ):
         asked = {
             "files": [str(path.relative_to(root)) for path in paths],

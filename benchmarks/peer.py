@@ -1,6 +1,6 @@
 """Runs in an environment of the peers: one engine answers queries, one a line, in a process of its own.
 
-Start it as `python peer.py ENGINE`. A request is a JSON object {"sql": text with {table}, "metadata": an Iceberg metadata
+Start it as `python -m benchmarks.peer ENGINE`. A request is a JSON object {"sql": text with {table}, "metadata": an Iceberg metadata
 file or null, "files": a folder of raw Parquet files or null}; the reply {"answer": rows, "seconds": float, "cpu": float} (0 for
 Spark, whose Java runs elsewhere) or
 {"error": text}. With `files` the engine reads raw Parquet, deleted rows too.
@@ -15,6 +15,8 @@ from typing import Any
 
 Rows = list[list[Any]]
 Ask = Callable[[str, "str | None", "str | None"], Rows]
+Request = dict[str, Any]
+Reply = Callable[[Request], dict[str, Any]]
 
 
 def rows_of(table: Any) -> Rows:
@@ -163,26 +165,40 @@ ENGINES: dict[str, Callable[[], Ask]] = {
 }
 
 
-def main(engine: str) -> None:
-    """Answer until standard input ends."""
+def timed(ask: Callable[[Request], Rows], *, is_all_here: bool = True) -> Reply:
+    """What replies to a request with its answer and what that took; the CPU time is 0 unless all work `is_all_here`."""
+
+    def reply(request: Request) -> dict[str, Any]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        answer = ask(request)
+        taken = time.process_time() - cpu if is_all_here else 0
+        return {"answer": answer, "seconds": time.perf_counter() - wall, "cpu": taken}
+
+    return reply
+
+
+def serve(engine: str, start: Callable[[], Reply]) -> None:
+    """Start an engine and reply to requests, one a line, until standard input ends; what it raises is a reply, too."""
     replies = sys.stdout
     sys.stdout = sys.stderr
-    ask = ENGINES[engine]()
+    reply = start()
     print(json.dumps({"ready": engine}), file=replies, flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        wall, cpu = time.perf_counter(), time.process_time()
         try:
-            answer = ask(request["sql"], request["metadata"], request["files"])
+            found = reply(json.loads(line))
         except Exception as error:  # noqa: BLE001 - whatever an engine raises is its answer
-            print(json.dumps({"error": f"{type(error).__name__}: {str(error)[:300]}"}), file=replies, flush=True)
-            continue
-        reply = {
-            "answer": answer,
-            "seconds": time.perf_counter() - wall,
-            "cpu": 0 if engine == "spark" else time.process_time() - cpu,
-        }
-        print(json.dumps(reply, default=str), file=replies, flush=True)
+            found = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        print(json.dumps(found, default=str), file=replies, flush=True)
+
+
+def main(engine: str) -> None:
+    """Serve one engine."""
+
+    def start() -> Reply:
+        ask = ENGINES[engine]()
+        return timed(lambda r: ask(r["sql"], r["metadata"], r["files"]), is_all_here=engine != "spark")
+
+    serve(engine, start)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Peer:
 
 
 @contextmanager
-def running(engines: Iterable[str], folder: Path = _REPO, script: str = "peer.py") -> Iterator[dict[str, Peer]]:
+def running(engines: Iterable[str], folder: Path = _REPO, script: str = "peer") -> Iterator[dict[str, Peer]]:
     """Those of `engines` that are installed, by name; stopped at the end. ClickHouse reads nothing outside of `folder`."""
     with ExitStack() as stack:
         started = {}
@@ -63,7 +63,7 @@ def running(engines: Iterable[str], folder: Path = _REPO, script: str = "peer.py
             if not python.exists():
                 print(f"{engine} is left out: {python} is missing", file=sys.stderr)
                 continue
-            command = [str(python), "-W", "ignore", str(Path(__file__).with_name(script)), engine]
+            command = [str(python), "-W", "ignore", "-m", f"benchmarks.{script}", engine]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -71,7 +71,12 @@ def running(engines: Iterable[str], folder: Path = _REPO, script: str = "peer.py
                 stderr=subprocess.DEVNULL,
                 text=True,
                 cwd=folder,
-                env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(_REPO),
+                    "PYSPARK_PYTHON": str(python),
+                    "PYSPARK_DRIVER_PYTHON": str(python),
+                },
             )
             stack.callback(_stop, process)
             assert process.stdout

@@ -1,31 +1,23 @@
 """Runs in an environment of the peers: one engine reads raw Parquet files of an object store, one query a request.
 
-Start it as `python store_peer.py ENGINE`. A request is a JSON object {"sql": text with {table}, "files": keys in the bucket,
+Start it as `python -m benchmarks.store_peer ENGINE`. A request is a JSON object {"sql": text with {table}, "files": keys in the bucket,
 "bucket": its name, "endpoint": URL of the server}; the reply {"answer": rows, "seconds": float, "cpu": float} or {"error": text}.
 """
 
-import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from benchmarks.peer import Request, Rows, rows_of, serve, timed
 
 KEY, SECRET, REGION = "reader", "no-secret", "us-east-1"
-Rows = list[list[Any]]
-Ask = Callable[[dict[str, Any]], Rows]
 
 
-def rows_of(table: Any) -> Rows:
-    """The rows of an Arrow table; of many columns only their number, as fetching Python objects is not the engine's work."""
-    return [[table.num_rows]] if table.num_columns > 4 else [list(row.values()) for row in table.to_pylist()]
-
-
-def urls(request: dict[str, Any]) -> list[str]:
+def urls(request: Request) -> list[str]:
     return [f"s3://{request['bucket']}/{file}" for file in request["files"]]
 
 
-def duckdb() -> Ask:
+def duckdb() -> Callable[[Request], Rows]:
     import duckdb
     import duckdb_extension_httpfs
 
@@ -34,7 +26,7 @@ def duckdb() -> Ask:
     connection.execute(f"load '{extension}'")
     connection.execute("set enable_external_file_cache = false")  # every query begins with nothing, as ours does
 
-    def ask(request: dict[str, Any]) -> Rows:
+    def ask(request: Request) -> Rows:
         place = request["endpoint"].removeprefix("http://")
         connection.execute(
             f"create or replace secret (type s3, key_id '{KEY}', secret '{SECRET}', region '{REGION}', "
@@ -46,13 +38,13 @@ def duckdb() -> Ask:
     return ask
 
 
-def clickhouse() -> Ask:
+def clickhouse() -> Callable[[Request], Rows]:
     import pyarrow as pa
     from chdb.session import Session
 
     session = Session()
 
-    def ask(request: dict[str, Any]) -> Rows:
+    def ask(request: Request) -> Rows:
         names = ",".join(file.removesuffix(".parquet") for file in request["files"])
         url = f"{request['endpoint']}/{request['bucket']}/{{{names}}}.parquet"
         sql = request["sql"].format(table=f"s3('{url}', '{KEY}', '{SECRET}', 'Parquet')")
@@ -61,10 +53,10 @@ def clickhouse() -> Ask:
     return ask
 
 
-def polars() -> Ask:
+def polars() -> Callable[[Request], Rows]:
     import polars as pl
 
-    def ask(request: dict[str, Any]) -> Rows:
+    def ask(request: Request) -> Rows:
         options = {
             "aws_endpoint_url": request["endpoint"],
             "aws_access_key_id": KEY,
@@ -79,12 +71,12 @@ def polars() -> Ask:
     return ask
 
 
-def datafusion() -> Ask:
+def datafusion() -> Callable[[Request], Rows]:
     import pyarrow as pa
     from datafusion import SessionContext
     from datafusion.object_store import AmazonS3
 
-    def ask(request: dict[str, Any]) -> Rows:
+    def ask(request: Request) -> Rows:
         context = SessionContext()  # which would remember the files' footers
         store = AmazonS3(
             request["bucket"],
@@ -107,21 +99,5 @@ def datafusion() -> Ask:
 ENGINES = {"clickhouse": clickhouse, "datafusion": datafusion, "duckdb": duckdb, "polars": polars}
 
 
-def main(engine: str) -> None:
-    """Answer until standard input ends."""
-    replies = sys.stdout
-    sys.stdout = sys.stderr
-    ask = ENGINES[engine]()
-    print(json.dumps({"ready": engine}), file=replies, flush=True)
-    for line in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
-        try:
-            reply: dict[str, Any] = {"answer": ask(json.loads(line))}
-        except Exception as error:  # noqa: BLE001 - whatever an engine raises is its answer
-            reply = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-        reply |= {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-        print(json.dumps(reply, default=str), file=replies, flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1], lambda: timed(ENGINES[sys.argv[1]]()))

@@ -87,7 +87,7 @@ class FoundSource:
 
 
 def discover(address: str, folder: Path) -> list[FoundSource]:
-    """Look into a source.
+    """Look into a source. No two tables that are found have one name.
 
     Args:
         address: `postgresql://...`, `mysql://...`, `kafka://broker:9092/topic`, `s3://bucket/prefix`, or a local folder or file.
@@ -98,6 +98,10 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
         SourceError: the source cannot be reached, or has nothing that can be read.
     """
     remember_passwords(address)
+    return _with_distinct_names(_found(address, folder))
+
+
+def _found(address: str, folder: Path) -> list[FoundSource]:
     scheme = address.partition("://")[0].lower() if "://" in address else ""
     if scheme in {"postgresql", "postgres"}:
         return [_postgres(address)]
@@ -114,7 +118,6 @@ def discover(address: str, folder: Path) -> list[FoundSource]:
 
 def config_text(sources: Sequence[FoundSource]) -> str:
     """A commented config with all tables of these sources."""
-    sources = _with_distinct_names(sources)
     properties: dict[str, str] = {}
     for source in sources:
         properties |= source.properties
@@ -576,7 +579,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 def tables_of(sources: Sequence[FoundSource]) -> Iterator[dict[str, Any]]:
     """What was found, as JSON objects."""
-    for source in _with_distinct_names(sources):
+    for source in sources:
         for table in source.tables:
             yield {
                 "name": table.name,

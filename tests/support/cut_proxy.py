@@ -79,7 +79,7 @@ class CutProxy:
         """Close all connections."""
         for end in self._open:
             with suppress(OSError):  # it has ended before
-                end.shutdown(socket.SHUT_RDWR)  # without it, those who wait for something at this end are not told
+                end.shutdown(socket.SHUT_RDWR)  # closing alone does not wake threads that wait for data here
             end.close()
 
 

@@ -485,8 +485,8 @@ class Server:
         """Refuse a table whose rows of a moment cannot be selected.
 
         Raises:
-            SourceError: its engine has no transactions, the log has rows of its history among its own, or some of its columns may not be
-                read, of which the log has values nevertheless.
+            SourceError: its engine has no transactions, the log has rows of its history among its own, or the user may not read some of
+                its columns, although the log contains their values.
         """
         rows = self.query(
             "SELECT engine, table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",

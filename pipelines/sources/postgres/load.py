@@ -25,7 +25,7 @@ from pipelines.errors import SourceError
 from pipelines.formats.pgoutput import ROWS, SourceTable, described
 from pipelines.sources.live import LoadOutdatedError, split_updates
 from pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
-from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, reported
+from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, in_quotes, reported
 from scan_core import Mask
 
 MIN_CHUNK_ROWS = 1_000
@@ -138,7 +138,7 @@ class TableLoad:
         return Load(key=tuple(KeyColumn(names[name], kind, collation) for name, kind, collation in key))
 
     def _by_key(self, description: SourceTable, done: Load) -> Iterator[_Range]:
-        names = [_quoted(name) for name, _, _ in self.server.ordered_key(description.oid)]
+        names = [in_quotes(name) for name, _, _ in self.server.ordered_key(description.oid)]
         key = ", ".join(names)
         ends = key if done.column is not None else ", ".join(f"{name}::text" for name in names)
         size, rows, is_partitioned = self.server.query(
@@ -218,7 +218,7 @@ class TableLoad:
 
     def _copy(self, description: SourceTable, ranges: Iterator[_Range], put: _Put, *, in_one_transaction: bool) -> None:
         """Read ranges, all in one transaction or each in one of its own."""
-        names = ", ".join(_quoted(column.name) for column in description.columns)
+        names = ", ".join(in_quotes(column.name) for column in description.columns)
         connection: Any = connect(self.server.source)
         visible: Visibility | None = None
         try:
@@ -236,10 +236,6 @@ class TableLoad:
                     put(_Block(sink.lines, part, visible, is_last=True))
         finally:
             connection.close()
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _literals(load: Load, end: int | tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
 from pipelines.sources.postgres.load import TableLoad, without_loaded
 from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
-from pipelines.sources.postgres.server import Publication, Server, Slot, connect, lost, quoted, reported
+from pipelines.sources.postgres.server import Publication, Server, Slot, connect, in_quotes, lost, quoted, reported
 from scan_core.io import spill_folder, user_folder
 
 HEARTBEAT_BYTES = 16 * 1024**2
@@ -570,7 +570,7 @@ class PostgresReader:
     def _open(self, start: int) -> None:
         connection = connect(self.source, replication=True)
         cursor = connection.cursor()
-        name = '"' + self.source.publication.replace('"', '""') + '"'
+        name = in_quotes(self.source.publication)
         protocol = {"proto_version": "2", "streaming": "on"} if self.source.streaming else {"proto_version": "1"}
         try:
             with reported(f"cannot read from slot {self.source.slot}"):

@@ -92,9 +92,14 @@ def connect(source: PostgresSource, *, replication: bool = False) -> "psycopg2.e
     return connection
 
 
+def in_quotes(name: str) -> str:
+    """A name in SQL, whatever it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def quoted(name: str) -> str:
-    """A name in SQL, in quotes where it needs them because of its letters."""
-    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+    """A name in the SQL of a message, in quotes where it needs them because of its letters."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else in_quotes(name)
 
 
 def _words(error: Exception) -> str:

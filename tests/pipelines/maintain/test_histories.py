@@ -460,5 +460,5 @@ def test_every_snapshot_of_random_histories_shows_its_rows() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_snapshot_of_many_histories_shows_its_rows(part: int) -> None:
-    """A thousand histories in all, a hundred a part: each is drawn anew."""
+    """A thousand histories in all, a hundred in each part; every part draws its own."""
     run_state_machine_as_test(ThoroughHistory, settings=thorough)
