@@ -7,7 +7,6 @@ most of them; the columns of the other claims are read in batches that fit into 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -60,7 +59,7 @@ from scan_core import (
     verify_bytes,
 )
 from scan_core.files import FileReader, decode_column, field_id_of, open_file
-from scan_core.io import file_size, relocate
+from scan_core.io import cached_property, file_size, relocate
 from scan_core.metadata import (
     DATA_MANIFEST,
     ManifestFile,

@@ -5,7 +5,6 @@ Each view is computed once per subject. Tables are given by metadata file or fol
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,7 +15,7 @@ from pipelines.config.checks import DEFAULT_MEMORY_BYTES
 from pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from scan_core import ScanOptions, Snapshot, TableMetadata
-from scan_core.io import filesystem, parse_location
+from scan_core.io import cached_property, filesystem, parse_location
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from pipelines.errors import LostEventsError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import SpanColumn
 from scan_core import Mask
+from scan_core.io import cached_property
 
 OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 """Read (snapshot), create, update, delete, truncate, by Debezium's letters."""

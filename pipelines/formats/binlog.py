@@ -8,7 +8,7 @@ of the events (`described`). Values become text as the servers write it, and col
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
 from scan_core import Mask, Rows
+from scan_core.io import cached_property
 
 _CANAL_NAMES = (
     "data", "database", "es", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type",

@@ -6,7 +6,6 @@ tables are described in `loaded_table.py`; commits are in `commit.py`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
 
@@ -20,7 +19,7 @@ from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
 from pipelines.iceberg.warehouse import local_path, refuse_without_catalog
 from scan_core import NestedField, Schema
-from scan_core.io import load_catalog
+from scan_core.io import cached_property, load_catalog
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from urllib.parse import quote
 import orjson
 
 from scan_core import ScanError, TableMetadata
-from scan_core.io import FileIOConfig, parse_location, read_bytes
+from scan_core.io import FileIOConfig, cached_property, parse_location, read_bytes
 from scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})

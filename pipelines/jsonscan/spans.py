@@ -5,7 +5,6 @@ Nothing is copied. Members are found in `members.py` and decoded in `decode/`.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from pipelines.jsonscan import row_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from scan_core import Mask
+from scan_core.io import cached_property
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -19,6 +18,7 @@ from pipelines.iceberg.manifests import read_avro
 from pipelines.iceberg.storage import StoredFile
 from pipelines.maintain.retention import OpenedTable
 from scan_core import ScanError
+from scan_core.io import cached_property
 
 _ALTERNATIVES = 200
 """Texts in one pattern."""

@@ -5,7 +5,7 @@ Loads no decoder: most runs find nothing new. What is new is read in `files.py`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, lis
 from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
 from pipelines.workers import ahead
+from scan_core.io import cached_property
 
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2

@@ -5,7 +5,6 @@ import decimal
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -31,6 +30,7 @@ from scan_core.expr.bound import (
     walk,
 )
 from scan_core.expr.literals import from_python, literal_text
+from scan_core.model.cached_property import cached_property
 from scan_core.model.errors import PredicateError
 from scan_core.model.schema import Type
 

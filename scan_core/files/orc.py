@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ from scan_core.files.orc_streams import (
 from scan_core.io.files import open_source
 from scan_core.io.location import FileIOConfig
 from scan_core.io.remote import ByteSource, RemoteFile
+from scan_core.model.cached_property import cached_property
 from scan_core.model.errors import MemoryLimitError
 from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from scan_core.model.schema import MAX_TYPE_DEPTH

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scan_core.io.private_files import user_folder as user_folder
     from scan_core.io.private_files import whole_file as whole_file
     from scan_core.io.remote import ByteRanges as ByteRanges
+    from scan_core.model.cached_property import cached_property as cached_property
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -36,5 +37,6 @@ else:
             "scan_core.io.location": "FileIOConfig is_within parse_location relocate",
             "scan_core.io.private_files": "remove_leftovers spill_folder temporary_folder user_folder whole_file",
             "scan_core.io.remote": "ByteRanges",
+            "scan_core.model.cached_property": "cached_property",
         },
     )

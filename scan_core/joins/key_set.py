@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from scan_core.keys.equality_index import (
     needs_streaming,
 )
 from scan_core.keys.summary import DeleteKeys
+from scan_core.model.cached_property import cached_property
 from scan_core.model.errors import OptionError
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import Type, arrow_type

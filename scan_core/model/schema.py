@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
+from scan_core.model.cached_property import cached_property
 from scan_core.model.errors import ColumnNotFoundError, MalformedTableError, UnsupportedError
 
 PRIMITIVES: Mapping[str, pa.DataType] = {

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -18,6 +17,7 @@ from scan_core.metadata.bulk_manifests import (
     made_deletes,
     path_at,
 )
+from scan_core.model.cached_property import cached_property
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
 from scan_core.model.statistics import decode_bound

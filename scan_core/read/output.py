@@ -5,13 +5,13 @@ Where most rows survive, the others are dropped batch by batch, so that memory f
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import pairwise
 
 import pyarrow as pa
 
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import MemoryBudget, halves
+from scan_core.model.cached_property import cached_property
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
 from scan_core.model.snapshot import DataFile

@@ -7,7 +7,7 @@ restrictions of every kind.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scan_core.columns.file_reader import (
@@ -22,6 +22,7 @@ from scan_core.columns.file_reader import (
 )
 from scan_core.deletes.filter import DeleteFilter
 from scan_core.deletes.indexes import JoinedKeys
+from scan_core.model.cached_property import cached_property
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.running import check_running

@@ -13,11 +13,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scan_core.io.cache import BoundedCache
 from scan_core.io.location import FileIOConfig
+from scan_core.model.cached_property import cached_property
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, Schema
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile, FileFormat, PartitionSpec
