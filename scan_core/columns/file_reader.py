@@ -313,7 +313,7 @@ class FileReader(Protocol):
         return False
 
 
-_BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
+BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
 """Exceptions that decoders raise on damaged bytes."""
 
 
@@ -365,7 +365,7 @@ class refusing_malformed:  # noqa: N801  reads as what it does; a generator woul
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, ScanError) or not isinstance(error, _BROKEN_BYTES):
+        if error is None or isinstance(error, ScanError) or not isinstance(error, BROKEN_BYTES):
             return
         what = self._what if isinstance(self._what, str) else self._what()
         if isinstance(error, pa.ArrowNotImplementedError):

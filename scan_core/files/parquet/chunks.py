@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.columns.conversion import descended, read_members
-from scan_core.columns.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.file_reader import BROKEN_BYTES, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
 from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
 from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, Chunk, Leaf
@@ -21,63 +21,19 @@ from scan_core.files.parquet.pages import (
     PageLocations,
     Positions,
     Raw,
+    StoredPages,
     is_encoding_stated,
+    joined_file,
     page_encodings,
     page_facts,
-    page_file,
     parse_column_index,
-    parse_offset_index,
+    parse_offset_indexes,
 )
 from scan_core.io.private_files import spill_folder
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError, MemoryLimitError
 from scan_core.model.running import check_running, current
 from scan_core.rows.buffers import index_array, release_unused
-
-
-def decode_pages(
-    chunk: Chunk,
-    leaf: Leaf,
-    content: tuple[Raw, Sequence[Raw]],
-    row_counts: Positions,
-    encodings: Sequence[int] | None = None,
-    *,
-    as_dictionary: bool,
-    verifies: bool = True,
-) -> pa.Array | None:
-    """The values of some pages of a chunk, in order.
-
-    Args:
-        chunk: the column chunk.
-        leaf: its leaf column, the only one of its top-level column.
-        content: the dictionary page, which may be empty, and the data pages.
-        row_counts: of the data pages.
-        encodings: of the data pages, where they are known.
-        as_dictionary: read strings as a dictionary.
-        verifies: compare checksums where pages have them.
-
-    Returns:
-        None if the pages do not hold the rows that the index states: the caller reads the whole chunk.
-    """
-    num_values = _count_values(chunk, content[1], row_counts, encodings, leaf)
-    if num_values is None:
-        return None
-    num_rows = int(row_counts.sum())
-    file = page_file(chunk, leaf, content, num_values, num_rows)
-    reader = open_decoder(pa.BufferReader(file), None, (0,) if as_dictionary else (), verifies=verifies)
-    column = check_codes(one_array(reader.read_row_group(0, [0], False).column(0)))
-    return column if len(column) == num_rows else None
-
-
-def pick_rows(
-    array: pa.Array, rows: Positions, page_of_row: Positions, pages: Positions, locations: PageLocations
-) -> pa.Array:
-    """The values of `rows`, from the values of `pages`."""
-    if len(rows) == len(array):
-        return array
-    counts = locations.counts_of(pages)
-    shifts = np.cumsum(counts) - counts - locations.first_rows[pages]
-    return array.take(index_array(rows + shifts[np.searchsorted(pages, page_of_row)]))
 
 
 def _count_values(
@@ -101,6 +57,8 @@ def _count_values(
 
 _PAGED_SHARE_OF_BYTES = 0.6
 """Above this share, reading the whole chunk is cheaper than reading selected pages."""
+_TOGETHER_BYTES = 8 * 1024**2
+"""Of the decoded pages of several columns: more would not stay in the processor's cache until their rows are picked."""
 _STEP_BYTES = 32 * 1024**2
 """Of plain pages, decoded without looking whether the scan was cancelled."""
 _MIN_PAGED_BYTES = 64 * 1024
@@ -110,15 +68,17 @@ _MIN_PAGED_VALUES = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """The pages of one column that hold the rows wanted."""
+    """The pages of one column that hold the rows wanted, see `PageLocations.pages_of`, and a bound of what they become."""
 
     column: int
     chunk: Chunk
     leaf: Leaf
     locations: PageLocations
-    page_of_row: Positions
     pages: Positions
+    row_counts: Positions
+    places: Positions
     keeps_dictionary: bool
+    decoded_bytes: int
 
     @property
     def dictionary(self) -> Range | None:
@@ -134,18 +94,23 @@ class _Wanted:
         return pages if self.dictionary is None else [self.dictionary, *pages]
 
 
+_Content = tuple[Raw, Sequence[Raw], int]
+"""The dictionary page, which may be empty, the data pages, and their bytes."""
+_Fetched = tuple[_Wanted, _Content]
+
+
 @dataclass(frozen=True, slots=True)
 class PageLimits:
     """What pages of a row group may take that is too large for memory.
 
     Attributes:
         share: of the row group that would be read otherwise.
-        fits: whether pages of a leaf column with this number of rows fit when decoded.
-        max_bytes: of stored pages that are held at the same time.
+        decoded_bytes: a bound of what pages of a leaf column with this number of rows become.
+        max_bytes: of a column's decoded pages, and of stored pages that are held at the same time.
     """
 
     share: float
-    fits: Callable[[int, int], bool]
+    decoded_bytes: Callable[[int, int], int]
     max_bytes: int
 
 
@@ -189,18 +154,16 @@ class PagedChunks:
         """
         wanted = self._all_wanted(row_group, columns, rows, counts, within)
         arrays: dict[int, pa.Array] = {}
-        for item, (dictionary, pages, num_bytes) in self._fetched(wanted, within):
-            name = self._layout.columns.fields[item.column].name
-            with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
-                array = self._decode(item, rows, dictionary, pages)
-            if array is None:
-                counts.fallbacks += 1
-                continue
-            arrays[item.column] = array
-            counts.paged.add(item.column)
-            counts.pages_read += len(item.pages)
-            counts.pages_left_out += item.locations.num_pages - len(item.pages)
-            counts.bytes_left_out += item.chunk.num_bytes - num_bytes
+        for items in self._fetched(wanted, within):
+            for (item, (_, _, num_bytes)), array in zip(items, self._read_together(row_group, items), strict=True):
+                if array is None:
+                    counts.fallbacks += 1
+                    continue
+                arrays[item.column] = array
+                counts.paged.add(item.column)
+                counts.pages_read += len(item.pages)
+                counts.pages_left_out += item.locations.num_pages - len(item.pages)
+                counts.bytes_left_out += item.chunk.num_bytes - num_bytes
         return arrays
 
     def ranges(
@@ -242,77 +205,113 @@ class PagedChunks:
     ) -> list[_Wanted]:
         candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
         self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
-        return [w for i in candidates if (w := self._wanted(row_group, i, rows, within)) is not None]
+        found: dict[
+            int, tuple[Positions, Positions, Positions]
+        ] = {}  # most columns share the first rows of their pages
+        return [w for i in candidates if (w := self._wanted(row_group, i, rows, within, found)) is not None]
 
-    def _wanted(self, row_group: RowGroup, column: int, rows: Positions, within: PageLimits | None) -> _Wanted | None:
+    def _wanted(
+        self,
+        row_group: RowGroup,
+        column: int,
+        rows: Positions,
+        within: PageLimits | None,
+        found: dict[int, tuple[Positions, Positions, Positions]],
+    ) -> _Wanted | None:
         """The pages to read; None where reading on is cheaper, or they do not fit."""
         leaf = self._layout.columns.leaves[column][0]
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
-        pages, page_of_row = locations.pages_of(rows)
-        keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
+        if (known := found.get(id(locations.first_rows))) is None:
+            known = found[id(locations.first_rows)] = locations.pages_of(rows)
         share = 1.0 if within is None else within.share
-        if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * share * chunk.num_bytes:
+        if locations.lengths[known[0]].sum() > _PAGED_SHARE_OF_BYTES * share * chunk.num_bytes:
             return None
-        if within is not None and not within.fits(leaf, int(locations.counts_of(pages).sum())):
+        num_rows = int(known[1].sum())
+        if within is None:
+            size = chunk.uncompressed_bytes * num_rows // row_group.num_rows
+        elif (size := within.decoded_bytes(leaf, num_rows)) > within.max_bytes:
             return None
-        return _Wanted(column, chunk, facts, locations, page_of_row, pages, keeps_dictionary)
+        keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
+        return _Wanted(column, chunk, facts, locations, *known, keeps_dictionary, size)
 
-    def _fetched(
-        self, wanted: Sequence[_Wanted], within: PageLimits | None
-    ) -> Iterator[tuple[_Wanted, tuple[memoryview | None, list[memoryview], int]]]:
-        """The columns with their pages, as many columns at a time as memory allows."""
-        together, num_bytes = list[_Wanted](), 0
+    def _fetched(self, wanted: Sequence[_Wanted], within: PageLimits | None) -> Iterator[list[_Fetched]]:
+        """The columns with their pages, fetched as many at a time as memory allows: those that are decoded together."""
+        batches, num_bytes = [list[_Wanted]()], 0
         for item in wanted:
             size = int(item.locations.lengths[item.pages].sum()) + (item.dictionary or (0, 0))[1]
-            if together and within is not None and num_bytes + size > within.max_bytes:
-                yield from zip(together, self._fetch(together), strict=True)
-                together, num_bytes = [], 0
-            together, num_bytes = [*together, item], num_bytes + size
-        yield from zip(together, self._fetch(together), strict=True)
+            if batches[-1] and within is not None and num_bytes + size > within.max_bytes:
+                batches.append([])
+                num_bytes = 0
+            batches[-1].append(item)
+            num_bytes += size
+        for batch in batches:
+            together, room = list[_Fetched](), 0
+            for fetched in zip(batch, self._fetch(batch), strict=True):
+                item = fetched[0]
+                if together and (item.places is not together[0][0].places or item.decoded_bytes > room):
+                    yield together
+                    together = []
+                room = (room if together else _TOGETHER_BYTES) - item.decoded_bytes
+                together.append(fetched)
+            yield together
 
-    def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
+    def _fetch(self, wanted: Sequence[_Wanted]) -> list[_Content]:
         """The dictionary page of each column, if it has one, its data pages, and their total bytes."""
         ranges = [place for item in wanted for place in item.ranges]
         with refusing_malformed(self._path, "pages"):
             found = iter(self._ranges.read(ranges))
-        parts: list[tuple[memoryview | None, list[memoryview], int]] = []
+        parts = list[_Content]()
         for item in wanted:
-            dictionary = None if item.dictionary is None else next(found)
+            dictionary = b"" if item.dictionary is None else next(found)
             pages = [next(found) for _ in item.pages]
-            parts.append((dictionary, pages, len(dictionary or b"") + sum(len(p) for p in pages)))
+            parts.append((dictionary, pages, len(dictionary) + sum(map(len, pages))))
         return parts
 
-    def _decode(
-        self,
-        item: _Wanted,
-        rows: Positions,
-        dictionary: memoryview | None,
-        pages: Sequence[memoryview],
-    ) -> pa.Array | None:
-        """The rows of a column; None if its pages do not hold the rows that the index states."""
-        encodings: list[int] | None = None
-        if self._layout.footer.checksums is not None and (
-            stated := page_encodings(item.chunk, item.locations.num_pages)
-        ):
-            encodings = [stated[page] for page in item.pages.tolist()]
-        found = decode_pages(
-            item.chunk,
-            item.leaf,
-            (dictionary or b"", pages),
-            item.locations.counts_of(item.pages),
-            encodings,
-            as_dictionary=item.keeps_dictionary,
-            verifies=self._layout.verifies,
-        )
-        if found is None:
-            return None
-        found = descended(found, (0,) * (len(self._layout.columns.ways[item.column]) - 1))
-        return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
+    def _read_together(self, row_group: RowGroup, items: Sequence[_Fetched]) -> Sequence[pa.Array | None]:
+        """The rows of columns; None for one whose pages do not hold the rows that the index states."""
+        if len(items) > 1:
+            try:
+                if (found := self._decode(items)) is not None:
+                    return found
+            except BROKEN_BYTES:  # decoded alone, the column at fault is named
+                pass
+            return [array for item in items for array in self._read_together(row_group, [item])]
+        for item, _ in items:
+            name = self._layout.columns.fields[item.column].name
+            with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
+                return self._decode(items) or [None]
+        return []
 
-    def _typed(self, column: int, array: pa.Array) -> pa.Array:
-        """The values in the type of the file's schema: a single page does not carry the Arrow schema of the file."""
+    def _decode(self, items: Sequence[_Fetched]) -> list[pa.Array] | None:
+        """The rows of columns, whose pages hold the same rows; None if they do not hold those that the index states."""
+        stored, content = list[StoredPages](), list[Raw]()
+        for item, (dictionary, pages, num_bytes) in items:
+            encodings: list[int] | None = None
+            if self._layout.footer.checksums is not None and (
+                stated := page_encodings(item.chunk, item.locations.num_pages)
+            ):
+                encodings = [stated[page] for page in item.pages.tolist()]
+            num_values = _count_values(item.chunk, pages, item.row_counts, encodings, item.leaf)
+            if num_values is None:
+                return None
+            stored.append(StoredPages(item.chunk, num_values, len(dictionary), num_bytes))
+            content += (dictionary, *pages)
+        first, num_rows = items[0][0], int(items[0][0].row_counts.sum())
+        file = joined_file([item.leaf for item, _ in items], [(num_rows, stored)], content)
+        dictionaries = [place for place, (item, _) in enumerate(items) if item.keeps_dictionary]
+        reader = open_decoder(pa.BufferReader(file), None, dictionaries, verifies=self._layout.verifies)
+        table = reader.read_row_group(0, range(len(items)), False)
+        if table.num_rows != num_rows:
+            return None
+        places = None if len(first.places) == num_rows else index_array(first.places)
+        return [self._picked(item.column, array, places) for (item, _), array in zip(items, table.columns, strict=True)]
+
+    def _picked(self, column: int, values: pa.ChunkedArray, places: pa.Array | None) -> pa.Array:
+        """The values at these places in the type of the file's schema: pages alone do not carry the Arrow schema of the file."""
+        array = descended(one_array(values), (0,) * (len(self._layout.columns.ways[column]) - 1))
+        array = check_codes(array if places is None else array.take(places))
         wanted = self._layout.columns.fields[column].type
         if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
             return array
@@ -327,11 +326,13 @@ class PagedChunks:
             if (row_group.index, leaf) not in self._locations and (found := chunks[leaf].offset_index) is not None
         }
         with refusing_malformed(self._path, "offset index"):
-            for leaf, data in zip(places, self._ranges.read(list(places.values())), strict=True):
+            stored = self._ranges.read(list(places.values()))
+            for leaf, data in zip(places, stored, strict=True):
                 check_part(self._layout.footer.checksums, row_group.index, leaf, OFFSET_INDEX, data)
-                locations = parse_offset_index(bytes(data), chunks[leaf], row_group.num_rows)
-                counts.fallbacks += locations is None
-                self._locations[row_group.index, leaf] = locations
+            found = parse_offset_indexes([*map(bytes, stored)], [chunks[leaf] for leaf in places], row_group.num_rows)
+        for leaf, locations in zip(places, found, strict=True):
+            counts.fallbacks += locations is None
+            self._locations[row_group.index, leaf] = locations
 
     def _read_statistics(
         self, row_group: RowGroup, leaf: int, field_type: pa.DataType, counts: ReadCounts

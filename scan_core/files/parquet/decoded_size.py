@@ -175,11 +175,11 @@ class DecodedSizes:
         repeated = self._repeated_bytes(row_group, leaf, limits) + self._prefix_bytes(row_group, leaf, limits)
         return self._plain_bytes(self._chunk(row_group, leaf), leaf) + repeated
 
-    def fits(self, row_group: RowGroup, leaf: int, num_rows: int, limits: DecodingLimits) -> bool:
-        """Whether pages of a leaf column with this number of rows fit when decoded, whichever they are."""
+    def of_pages(self, row_group: RowGroup, leaf: int, num_rows: int, limits: DecodingLimits) -> int:
+        """A bound of what pages of a leaf column with this number of rows become, whichever they are."""
         plain = self._plain_bytes(self._chunk(row_group, leaf), leaf) / max(row_group.num_rows, 1)
         longest = self._repeated(row_group, leaf, limits)[1] + self._prefix(row_group, leaf, limits)
-        return num_rows * (plain + longest) <= limits.target_bytes
+        return int(num_rows * (plain + longest))
 
     def _cut(
         self, row_group: RowGroup, leaves: Sequence[int], parts: Iterator[Costs], rows: range, limits: DecodingLimits

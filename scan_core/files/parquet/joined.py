@@ -22,7 +22,7 @@ from scan_core.files.parquet.file_layout import (
     open_decoder,
 )
 from scan_core.files.parquet.footer import BYTE_ARRAY, DELTA_BYTE_ARRAY, Chunk
-from scan_core.files.parquet.pages import joined_file
+from scan_core.files.parquet.pages import StoredPages, joined_file
 from scan_core.files.parquet.reader import ParquetFileReader
 from scan_core.model.running import check_running
 from scan_core.rows.selection import (
@@ -182,14 +182,14 @@ class JoinedFiles(FileReader):
         check_running()
         layout = self._layout
         leaves = [layout.columns.leaves[i][0] for i in columns]
-        row_groups, content = list[tuple[int, list[Chunk]]](), list[bytes]()
+        row_groups, content = list[tuple[int, list[StoredPages]]](), list[bytes]()
         try:
             for place in touched:
                 reader, group = self._parts[place]
                 chunks = reader.layout.footer.row_groups[group.index].chunks
-                row_groups.append((group.num_rows, [chunks[leaf] for leaf in leaves]))
+                row_groups.append((group.num_rows, [_whole(chunks[leaf]) for leaf in leaves]))
                 content += reader.read_stored(group, leaves)
-            stated = [chunk.num_bytes for _, chunks in row_groups for chunk in chunks]
+            stated = [pages.num_bytes for _, columns in row_groups for pages in columns]
             if [len(data) for data in content] != stated:
                 return None  # a file was cut off
             dictionaries = [place for place, i in enumerate(columns) if self._keeps_dictionary(i, touched)]
@@ -214,6 +214,10 @@ class JoinedFiles(FileReader):
         if len({array.type for array in found}) > 1:
             found = [a.dictionary_decode() if isinstance(a, pa.DictionaryArray) else a for a in found]
         return one_array(pa.chunked_array(found))
+
+
+def _whole(chunk: Chunk) -> StoredPages:
+    return StoredPages(chunk, chunk.num_values, chunk.data_page_offset - chunk.start, chunk.num_bytes)
 
 
 def _one_of(column: pa.ChunkedArray) -> pa.Array:

@@ -253,16 +253,13 @@ class PageLocations:
         """Rows of each page."""
         return np.diff(self.first_rows)
 
-    def counts_of(self, pages: Positions) -> Positions:
-        """Rows of these pages."""
-        counts: Positions = self.first_rows[pages + 1] - self.first_rows[pages]
-        return counts
-
-    def pages_of(self, rows: Positions) -> tuple[Positions, Positions]:
-        """The pages of these ascending row numbers, each page once, and the page of each row."""
+    def pages_of(self, rows: Positions) -> tuple[Positions, Positions, Positions]:
+        """The pages of these ascending row numbers, each page once, how many rows it holds, and the places of `rows` in them."""
         counts = np.diff(np.searchsorted(rows, self.first_rows))  # pages are fewer than rows
         pages = np.flatnonzero(counts)
-        return pages, np.repeat(pages, counts[pages])
+        begins = self.first_rows[pages]
+        sizes = self.first_rows[pages + 1] - begins
+        return pages, sizes, rows + np.repeat(np.cumsum(sizes) - sizes - begins, counts[pages])
 
 
 def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]:
@@ -276,30 +273,24 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocation
     """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
     try:
         # of a few pages, integers of Python are parsed and compared in less time than arrays are made
-        table = None if _num_pages(data) <= _FEW_PAGES else _plain_locations(data)
-        if table is None:
-            document, _ = read_struct(data)
-            found = [(page[1], page[2], page[3]) for page in document[1]]
-            if len(found) <= _FEW_PAGES:
-                return _few_locations(found, chunk, num_rows)
-            table = np.array(found, dtype=np.int64).reshape(-1, 3)
+        if _num_pages(data) > _FEW_PAGES and (plain := _plain_locations([data], [chunk], num_rows)) is not None:
+            return plain[0]
+        document, _ = read_struct(data)
+        return _few_locations([(page[1], page[2], page[3]) for page in document[1]], chunk, num_rows)
     except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
-    offsets, lengths, first_rows = table[:, 0], table[:, 1], table[:, 2]
-    ends = offsets + lengths
-    is_right = (
-        len(table) > 0
-        and (lengths > 0).all()
-        and offsets[0] >= chunk.start
-        and ends[-1] <= chunk.start + chunk.num_bytes
-        and (offsets[1:] >= ends[:-1]).all()
-        and first_rows[0] == 0
-        and (np.diff(first_rows) > 0).all()
-        and first_rows[-1] < num_rows
-    )
-    if not is_right:
-        return None
-    return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+
+
+def parse_offset_indexes(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows: int) -> list[PageLocations | None]:
+    """The same of many chunks of a row group; chunks whose pages hold the same rows share an array of first rows."""
+    if len(stored) > 1 and all(data and _num_pages(data) > _FEW_PAGES for data in stored):
+        try:
+            plain = _plain_locations(stored, chunks, num_rows)
+        except (ThriftError, IndexError, ValueError):
+            plain = None
+        if plain is not None:
+            return list(plain)
+    return [parse_offset_index(data, chunk, num_rows) for data, chunk in zip(stored, chunks, strict=True)]
 
 
 _FEW_PAGES = 14
@@ -325,29 +316,63 @@ def _few_locations(found: Sequence[tuple[int, int, int]], chunk: Chunk, num_rows
     return PageLocations(np.array(offsets, np.int64), np.array(lengths, np.int64), rows)
 
 
-def _plain_locations(data: bytes) -> Positions | None:
-    """Offset, length and first row of each page, all decoded at once; None if the bytes are laid out in another way.
+def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows: int) -> list[PageLocations] | None:
+    """The page locations of some chunks, all decoded at once; None if one is laid out in another way, or may be wrong.
 
     A page location of three fields in order is seven variable-length integers: each field's header is one byte.
     """
-    if data[0] != _LIST_AS_FIRST_FIELD:
+    counts, begins, size = list[int](), list[int](), 0
+    for data in stored:
+        num_pages, kind, position = read_list_header(data, 1)
+        if data[0] != _LIST_AS_FIRST_FIELD or kind != STRUCT or not num_pages or data[-1] >= 0x80:
+            return None
+        counts.append(num_pages)
+        begins.append(size + position)
+        size += len(data)
+    raw = np.frombuffer(b"".join(stored), np.uint8)
+    ends = np.flatnonzero(raw < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    edges = np.concatenate([[0], np.cumsum(counts)])  # of the pages of each chunk among all
+    width = len(_LOCATION_HEADERS)
+    places = np.arange(edges[-1] * width) + np.repeat(
+        np.searchsorted(starts, begins) - edges[:-1] * width, np.array(counts) * width
+    )
+    if places[-1] >= len(ends):
         return None
-    num_pages, kind, position = read_list_header(data, 1)
-    raw = np.frombuffer(data, dtype=np.uint8, offset=position)
-    ends = np.flatnonzero(raw < 0x80)[: num_pages * len(_LOCATION_HEADERS)]
-    if kind != STRUCT or num_pages == 0 or len(ends) < num_pages * len(_LOCATION_HEADERS):
-        return None
-    starts = np.append(0, ends[:-1] + 1)
     lengths = ends - starts + 1
-    if lengths.max() > _LONGEST_INTEGER_BYTES:
+    if lengths[places].max() > _LONGEST_INTEGER_BYTES:
         return None
-    shifts = (np.arange(ends[-1] + 1) - np.repeat(starts, lengths)) * 7
-    parts = (raw[: ends[-1] + 1] & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
-    tokens = np.add.reduceat(parts, starts).reshape(num_pages, len(_LOCATION_HEADERS))
+    shifts = (np.arange(len(raw)) - np.repeat(starts, lengths)) * 7
+    parts = (raw & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    tokens = np.add.reduceat(parts, starts)[places].reshape(-1, width)
     if any((tokens[:, i] != header).any() for i, header in enumerate(_LOCATION_HEADERS) if header is not None):
         return None
     values = tokens[:, 1::2]
-    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
+    table = (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
+    offsets, lengths = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+    first_rows = np.insert(table[:, 2], edges[1:], num_rows)
+    firsts, stops = edges[:-1] + np.arange(len(counts)), edges[1:] + np.arange(len(counts))  # with the rows of the end
+    page_ends, is_next = offsets + lengths, np.ones(len(offsets), np.bool_)
+    is_next[edges[:-1]] = False
+    rises = np.diff(first_rows)
+    rises[stops[:-1]] = 1
+    is_right = (
+        (lengths > 0).all()
+        and (offsets[edges[:-1]] >= [chunk.start for chunk in chunks]).all()
+        and (page_ends[edges[1:] - 1] <= [chunk.start + chunk.num_bytes for chunk in chunks]).all()
+        and (offsets[1:] >= page_ends[:-1])[is_next[1:]].all()
+        and (first_rows[firsts] == 0).all()
+        and (rises > 0).all()
+    )
+    if not is_right:
+        return None
+    found = list[PageLocations]()
+    for chunk in range(len(counts)):
+        rows, pages = first_rows[firsts[chunk] : stops[chunk] + 1], slice(edges[chunk], edges[chunk + 1])
+        if found and np.array_equal(rows, found[-1].first_rows):
+            rows = found[-1].first_rows
+        found.append(PageLocations(offsets[pages], lengths[pages], rows))
+    return found
 
 
 def parse_column_index(
@@ -469,13 +494,21 @@ def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
 
 
 _REMEMBERED_COLUMNS = 4_096
+_VERSION = b"\x15\x04"
 _LIST, _CHUNK = b"\x19", b"\x26\x08\x1c"
 """A list as the next field; a column chunk, at 4, whose next field is its metadata."""
-_ROW_GROUPS = b"\x19\x1c\x19\x1c" + _CHUNK
-"""A list of one row group, whose first field is a list of one column chunk."""
 _NEXT_I64, _SECOND_NEXT_I64 = b"\x16", b"\x26"
 """Headers of the field after the last one, and of the one after that."""
 _END = b"\x00"
+
+
+class StoredPages(NamedTuple):
+    """Pages of a chunk, in order: how many values they hold, and the bytes of the dictionary page, if any, and of all."""
+
+    chunk: Chunk
+    num_values: int
+    dictionary_bytes: int
+    num_bytes: int
 
 
 def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_values: int, num_rows: int) -> bytes:
@@ -489,41 +522,34 @@ def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_
         num_rows: in the data pages.
     """
     dictionary, pages = content
-    schema, column = _unchanging(leaf, tuple(chunk.metadata[2]), chunk.metadata[4])
-    num_bytes, rows = len(dictionary) + sum(map(len, pages)), _integer(num_rows)
-    footer = b"".join(
-        (
-            *(schema, _NEXT_I64, rows, _ROW_GROUPS),
-            *_stored_column(column, num_values, 4, num_bytes, len(dictionary)),
-            *(_NEXT_I64, _integer(num_bytes), _NEXT_I64, rows, _END, _END),
-        )
-    )
-    return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))
+    stored = StoredPages(chunk, num_values, len(dictionary), len(dictionary) + sum(map(len, pages)))
+    return joined_file((leaf,), [(num_rows, [stored])], [dictionary, *pages])
 
 
 def joined_file(
-    leaves: Sequence[Leaf], row_groups: Sequence[tuple[int, Sequence[Chunk]]], content: Sequence[bytes]
+    leaves: Sequence[Leaf], row_groups: Sequence[tuple[int, Sequence[StoredPages]]], content: Sequence[Raw]
 ) -> bytes:
-    """A Parquet file of whole column chunks that come from several files of one schema.
+    """A Parquet file of pages that come from several files of one schema, or of some pages of one file.
 
     Args:
         leaves: each the only leaf column of its top-level column.
-        row_groups: of each its rows, and a chunk for each leaf column.
-        content: the bytes of all chunks, in the same order.
+        row_groups: of each its rows, and pages for each leaf column.
+        content: the bytes of all pages, in the same order.
     """
-    elements = [RawStruct(element) for leaf in leaves for element in leaf.elements]
-    schema = write_struct({1: I32Value(2), 2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(len(leaves))}, *elements])})
-    footer = [schema[:-1], _NEXT_I64, _integer(sum(rows for rows, _ in row_groups)), _LIST, _structs(len(row_groups))]
+    elements = [element for leaf in leaves for element in leaf.elements]
+    footer = [_VERSION, _LIST, _structs(len(elements) + 1), write_struct({4: b"schema", 5: I32Value(len(leaves))})]
+    footer += (*elements, _NEXT_I64, _integer(sum(rows for rows, _ in row_groups)), _LIST, _structs(len(row_groups)))
     position, columns_header = len(MAGIC), _LIST + _structs(len(leaves))
-    for num_rows, chunks in row_groups:
+    for num_rows, columns in row_groups:
         start = position
         footer.append(columns_header)
-        for leaf, chunk in zip(leaves, chunks, strict=True):
-            column = _unchanging(leaf, tuple(chunk.metadata[2]), chunk.metadata[4])[1]
-            before = chunk.data_page_offset - chunk.start
-            footer.append(_CHUNK)
-            footer += _stored_column(column, chunk.num_values, position, chunk.num_bytes, before)
-            position += chunk.num_bytes
+        for leaf, (chunk, num_values, before, num_bytes) in zip(leaves, columns, strict=True):
+            column, size = _column(leaf, tuple(chunk.metadata[2]), chunk.metadata[4]), _integer(num_bytes)
+            footer += (_CHUNK, column, _NEXT_I64, _integer(num_values), _NEXT_I64, size, _NEXT_I64, size)
+            footer += (_SECOND_NEXT_I64, _integer(position + before))
+            footer += (_SECOND_NEXT_I64, _integer(position)) if before else ()
+            footer += (_END, _END)
+            position += num_bytes
         footer += (_NEXT_I64, _integer(position - start), _NEXT_I64, _integer(num_rows), _END)
     footer.append(_END)
     encoded = b"".join(footer)
@@ -535,35 +561,16 @@ def _structs(count: int) -> bytes:
     return bytes((count << 4 | STRUCT,)) if count < 15 else bytes((0xF0 | STRUCT,)) + _unsigned(count)
 
 
-def _stored_column(column: bytes, num_values: int, start: int, num_bytes: int, before: int) -> tuple[bytes, ...]:
-    """The rest of a chunk's metadata, which lies at `start` with a dictionary page of `before` bytes, and its end."""
-    size = _integer(num_bytes)
-    return (
-        *(column, _NEXT_I64, _integer(num_values), _NEXT_I64, size, _NEXT_I64, size),
-        *(_SECOND_NEXT_I64, _integer(start + before)),
-        *((_SECOND_NEXT_I64, _integer(start)) if before else ()),
-        *(_END, _END),
-    )
-
-
 @lru_cache(maxsize=_REMEMBERED_COLUMNS)
-def _unchanging(leaf: Leaf, encodings: tuple[int, ...], codec: int) -> tuple[bytes, bytes]:
-    """The beginnings of the footer, up to its schema, and of the column's metadata, up to its codec."""
-    schema = write_struct(
-        {
-            1: I32Value(2),
-            2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(1)}, *map(RawStruct, leaf.elements)]),
-        }
-    )
-    column = write_struct(
-        {
-            1: I32Value(leaf.physical_type),
-            2: ListValue(I32, [I32Value(encoding) for encoding in encodings]),
-            3: ListValue(BINARY, [part.encode() for part in leaf.path]),
-            4: I32Value(codec),
-        }
-    )
-    return schema[:-1], column[:-1]  # without their ends: more fields follow
+def _column(leaf: Leaf, encodings: tuple[int, ...], codec: int) -> bytes:
+    """The beginning of the metadata of a column, up to its codec."""
+    fields: Struct = {
+        1: I32Value(leaf.physical_type),
+        2: ListValue(I32, [I32Value(encoding) for encoding in encodings]),
+        3: ListValue(BINARY, [part.encode() for part in leaf.path]),
+        4: I32Value(codec),
+    }
+    return write_struct(fields)[:-1]
 
 
 def _integer(value: int) -> bytes:

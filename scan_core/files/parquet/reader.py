@@ -382,7 +382,7 @@ class ParquetFileReader:
             self.counts,
             within=PageLimits(
                 len(window) / max(row_group.num_rows, 1),
-                lambda leaf, num_rows: self._sizes.fits(row_group, leaf, num_rows, limits),
+                lambda leaf, num_rows: self._sizes.of_pages(row_group, leaf, num_rows, limits),
                 limits.target_bytes,
             ),
         )
