@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -15,8 +14,9 @@ from scan_core.columns.conversion import descended, read_members
 from scan_core.columns.file_reader import BROKEN_BYTES, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
 from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
-from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, Chunk, Leaf
+from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
 from scan_core.files.parquet.pages import (
+    PageFacts,
     PageHeaders,
     PageLocations,
     Positions,
@@ -36,23 +36,21 @@ from scan_core.model.running import check_running, current
 from scan_core.rows.buffers import index_array, release_unused
 
 
-def _count_values(
-    chunk: Chunk, pages: Sequence[Raw], row_counts: Positions, encodings: Sequence[int] | None, leaf: Leaf
-) -> int | None:
-    """Values in the pages by their own headers; None if a header contradicts the index or the encodings."""
-    total = 0
+def _facts_of(item: "_Wanted", pages: Sequence[Raw], encodings: Sequence[int] | None) -> list[PageFacts] | None:
+    """The headers of data pages; None if one contradicts the index or the encodings."""
+    found = list[PageFacts]()
     expected: Sequence[int | None] = encodings or [None] * len(pages)
-    for page, num_rows, encoding in zip(pages, row_counts.tolist(), expected, strict=True):
-        found = page_facts(page)
-        if found is None or found.kind not in {DATA_PAGE, DATA_PAGE_V2}:
+    for page, num_rows, encoding in zip(pages, item.row_counts.tolist(), expected, strict=True):
+        facts = page_facts(page)
+        if facts is None or facts.kind not in {DATA_PAGE, DATA_PAGE_V2}:
             return None
-        rows = found.num_rows if leaf.max_repetition_level else found.num_values
-        if rows not in {None, num_rows} or encoding not in {None, found.encoding}:
+        rows = facts.num_rows if item.leaf.max_repetition_level else facts.num_values
+        if rows not in {None, num_rows} or encoding not in {None, facts.encoding}:
             return None
-        if not is_encoding_stated(chunk, found.encoding):  # on an object store, sizes were bounded without it
+        if not is_encoding_stated(item.chunk, facts.encoding):  # sizes were bounded without it
             return None
-        total += found.num_values
-    return total
+        found.append(facts)
+    return found
 
 
 _PAGED_SHARE_OF_BYTES = 0.6
@@ -94,6 +92,7 @@ class _Wanted:
         return pages if self.dictionary is None else [self.dictionary, *pages]
 
 
+PageCheck = Callable[[int, Sequence[PageFacts]], None]
 _Content = tuple[Raw, Sequence[Raw], int]
 """The dictionary page, which may be empty, the data pages, and their bytes."""
 _Fetched = tuple[_Wanted, _Content]
@@ -138,6 +137,7 @@ class PagedChunks:
         rows: Positions,
         counts: ReadCounts,
         *,
+        check: PageCheck,
         within: PageLimits | None = None,
     ) -> dict[int, pa.Array]:
         """The columns that are cheaper to read by page, only the rows given, in the types of the file.
@@ -147,6 +147,7 @@ class PagedChunks:
             columns: top-level columns and struct members by number.
             rows: ascending row numbers.
             counts: counters to add to.
+            check: raises if pages of a leaf column, by their headers, may not be decoded.
             within: what the pages may take, in a row group that is too large for memory.
 
         Raises:
@@ -155,7 +156,9 @@ class PagedChunks:
         wanted = self._all_wanted(row_group, columns, rows, counts, within)
         arrays: dict[int, pa.Array] = {}
         for items in self._fetched(wanted, within):
-            for (item, (_, _, num_bytes)), array in zip(items, self._read_together(row_group, items), strict=True):
+            for (item, (_, _, num_bytes)), array in zip(
+                items, self._read_together(row_group, items, check), strict=True
+            ):
                 if array is None:
                     counts.fallbacks += 1
                     continue
@@ -269,22 +272,24 @@ class PagedChunks:
             parts.append((dictionary, pages, len(dictionary) + sum(map(len, pages))))
         return parts
 
-    def _read_together(self, row_group: RowGroup, items: Sequence[_Fetched]) -> Sequence[pa.Array | None]:
+    def _read_together(
+        self, row_group: RowGroup, items: Sequence[_Fetched], check: PageCheck
+    ) -> Sequence[pa.Array | None]:
         """The rows of columns; None for one whose pages do not hold the rows that the index states."""
         if len(items) > 1:
             try:
-                if (found := self._decode(items)) is not None:
+                if (found := self._decode(items, check)) is not None:
                     return found
             except BROKEN_BYTES:  # decoded alone, the column at fault is named
                 pass
-            return [array for item in items for array in self._read_together(row_group, [item])]
+            return [array for item in items for array in self._read_together(row_group, [item], check)]
         for item, _ in items:
             name = self._layout.columns.fields[item.column].name
             with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
-                return self._decode(items) or [None]
+                return self._decode(items, check) or [None]
         return []
 
-    def _decode(self, items: Sequence[_Fetched]) -> list[pa.Array] | None:
+    def _decode(self, items: Sequence[_Fetched], check: PageCheck) -> list[pa.Array] | None:
         """The rows of columns, whose pages hold the same rows; None if they do not hold those that the index states."""
         stored, content = list[StoredPages](), list[Raw]()
         for item, (dictionary, pages, num_bytes) in items:
@@ -293,10 +298,15 @@ class PagedChunks:
                 stated := page_encodings(item.chunk, item.locations.num_pages)
             ):
                 encodings = [stated[page] for page in item.pages.tolist()]
-            num_values = _count_values(item.chunk, pages, item.row_counts, encodings, item.leaf)
-            if num_values is None:
+            if (facts := _facts_of(item, pages, encodings)) is None:
                 return None
-            stored.append(StoredPages(item.chunk, num_values, len(dictionary), num_bytes))
+            values = sum(page.num_values for page in facts)
+            if dictionary:
+                if (first_page := page_facts(dictionary)) is None or first_page.kind != DICTIONARY_PAGE:
+                    return None
+                facts.append(first_page)
+            check(self._layout.columns.leaves[item.column][0], facts)
+            stored.append(StoredPages(item.chunk, values, len(dictionary), num_bytes))
             content += (dictionary, *pages)
         first, num_rows = items[0][0], int(items[0][0].row_counts.sum())
         file = joined_file([item.leaf for item, _ in items], [(num_rows, stored)], content)
@@ -329,8 +339,8 @@ class PagedChunks:
             stored = self._ranges.read(list(places.values()))
             for leaf, data in zip(places, stored, strict=True):
                 check_part(self._layout.footer.checksums, row_group.index, leaf, OFFSET_INDEX, data)
-            found = parse_offset_indexes([*map(bytes, stored)], [chunks[leaf] for leaf in places], row_group.num_rows)
-        for leaf, locations in zip(places, found, strict=True):
+            parsed = parse_offset_indexes([*map(bytes, stored)], [chunks[leaf] for leaf in places], row_group.num_rows)
+        for leaf, locations in zip(places, parsed, strict=True):
             counts.fallbacks += locations is None
             self._locations[row_group.index, leaf] = locations
 

@@ -1,12 +1,14 @@
 """How many bytes columns of a Parquet row group become: bounded before anything is decoded, and rows cut to what fits.
 
 A few bytes can decode to very many: a dictionary value that repeats, a run of equal numbers, a page that compresses well.
-Sizes are bounded by the footer (compared with the page headers where it matters), by the types, and by the longest value
-of a dictionary. Only where that bound is large are the rows of a column measured one by one, by decoding their codes alone.
+Sizes are bounded by the footer, by the types, and by the longest value of a dictionary. The footer is compared with the page
+headers of what will be decoded, just before. Only where the bound is large are the rows of a column measured one by one, by
+decoding their codes alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -100,16 +102,24 @@ class DecodedSizes:
             may_be_large = (
                 self._layout.is_repeated(leaf)  # a page may have any number of values
                 or _max_plain_bytes(self._chunk(row_group, leaf)) > limits.max_bytes
-                # on an object store, windows were cut by what the footer states: now that is compared with the pages
-                or (self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False))
+                or self._may_repeat(row_group, leaf, limits, is_stated=False)
             )
             if may_be_large:
-                largest = self._walked(row_group, leaf).largest_bytes
-                if largest > limits.max_bytes:
-                    raise MemoryLimitError(
-                        f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {largest} bytes, "
-                        f"and at most {limits.max_bytes} may be decoded at once; raise memory_limit_bytes"
-                    )
+                self._check_page(row_group, leaf, self._walked(row_group, leaf).largest_bytes, limits)
+
+    def check_pages(self, row_group: RowGroup, leaf: int, pages: Sequence[PageFacts], limits: DecodingLimits) -> None:
+        """Compare some pages of a chunk, by their headers, with what the footer states; raises as `check` does."""
+        self._check_page(row_group, leaf, max((page.plain_bytes for page in pages), default=0), limits)
+        values = sum(page.num_values for page in pages if page.kind != DICTIONARY_PAGE)
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            _check_totals(self._chunk(row_group, leaf), sum(page.plain_bytes for page in pages), values)
+
+    def _check_page(self, row_group: RowGroup, leaf: int, num_bytes: int, limits: DecodingLimits) -> None:
+        if num_bytes > limits.max_bytes:
+            raise MemoryLimitError(
+                f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {num_bytes} bytes, "
+                f"and at most {limits.max_bytes} may be decoded at once; raise memory_limit_bytes"
+            )
 
     def windows(
         self, row_group: RowGroup, leaves: Sequence[int], rows: range, limits: DecodingLimits
@@ -120,8 +130,6 @@ class DecodedSizes:
             MalformedTableError: pages that contradict the footer.
             MemoryLimitError: a single row or page that is too large.
         """
-        if not self._is_remote:  # there each page might be a request: they are looked at once the chunk was fetched
-            self.check(row_group, leaves, limits)
         per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
         per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
         with self._source.held(self.dictionary_ranges(row_group, leaves, limits)):
@@ -136,6 +144,8 @@ class DecodedSizes:
             else:
                 measured.append(leaf)
         if measured:
+            if not self._is_remote:
+                self.check(row_group, measured, limits)
             return self._cut(row_group, leaves, self._costs(row_group, measured, int(per_row), limits), rows, limits)
         size = max(int(limits.target_bytes / per_row), min(_MIN_ROWS, int(_MIN_BYTES / per_row)), 1)
         if per_row > limits.max_bytes:
@@ -221,15 +231,11 @@ class DecodedSizes:
             return chunk.uncompressed_bytes + chunk.num_values * (levels + _OFFSET_BYTES)
         return max(chunk.uncompressed_bytes, chunk.num_values * (levels + width))
 
-    def _may_repeat(
-        self, row_group: RowGroup, leaf: int, limits: DecodingLimits, *, is_stated: bool | None = None
-    ) -> bool:
-        """Whether the values of a chunk would be too large if each were as long as the whole chunk."""
+    def _may_repeat(self, row_group: RowGroup, leaf: int, limits: DecodingLimits, *, is_stated: bool = True) -> bool:
+        """Whether the values of a chunk would be too large if each were as long as the chunk, as large as the footer states or not."""
         chunk = self._chunk(row_group, leaf)
         if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
             return False  # of fixed size, even if they share values
-        if is_stated is None:  # nobody has compared the size of other chunks with their pages
-            is_stated = self._is_remote or (row_group.index, leaf) in self._pages
         plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _max_plain_bytes(chunk)
         return chunk.num_values * plain > limits.target_bytes
 
@@ -243,16 +249,19 @@ class DecodedSizes:
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
         if not self._may_repeat(row_group, leaf, limits):
             return 0, 0
-        if self._is_remote:
-            count = chunk.num_values if chunk.has_dictionary else 0
-        else:
-            pages = self._walked(row_group, leaf)
-            count = pages.num_repeated
-            if count * pages.dictionary_bytes <= limits.target_bytes or key in self._longest:
-                return count, self._longest.get(key, pages.dictionary_bytes)
-        if count and key not in self._longest:
-            self._longest[key] = self._longest_value(row_group, leaf)
-        return count, self._longest.get(key, 0)
+        if key not in self._longest:
+            has_dictionary = chunk.has_dictionary or self._begins_with_dictionary(row_group, leaf)
+            self._longest[key] = self._longest_value(row_group, leaf, limits) if has_dictionary else 0
+        count, longest = chunk.num_values, self._longest[key]
+        if count * longest > limits.target_bytes and not self._is_remote:  # there each page might be a request
+            count = self._walked(row_group, leaf).num_repeated
+        return count, longest
+
+    def _begins_with_dictionary(self, row_group: RowGroup, leaf: int) -> bool:
+        """Whether the footer of a local file omits a dictionary; on an object store, such pages are refused once fetched."""
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            pages = () if self._is_remote else page_walk(self._source, self._chunk(row_group, leaf))
+            return any(page.kind == DICTIONARY_PAGE for page in islice(pages, 1))
 
     def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of the bytes that values share with those before them; 0 if it cannot be large."""
@@ -261,11 +270,10 @@ class DecodedSizes:
     def _prefix(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of the bytes that a value shares with the one before it; 0 if they cannot be many."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
-        if not self._may_repeat(row_group, leaf, limits):
-            return 0
-        if self._is_remote and DELTA_BYTE_ARRAY not in chunk.metadata[2]:
+        if DELTA_BYTE_ARRAY not in chunk.metadata[2] or not self._may_repeat(row_group, leaf, limits):
             return 0
         if key not in self._prefixes:
+            self.check(row_group, [leaf], limits)
             with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
                 self._prefixes[key] = self._longest_prefix(chunk, leaf, self._walked(row_group, leaf).prefixed)
         return self._prefixes[key]
@@ -346,7 +354,7 @@ class DecodedSizes:
         ]
         return [_dictionary_range(chunk) for chunk in chunks]
 
-    def _longest_value(self, row_group: RowGroup, leaf: int) -> int:
+    def _longest_value(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """Bytes of the longest value in the dictionary of a chunk; 0 if it has none."""
         chunk = self._chunk(row_group, leaf)
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, dictionary of {self._name(leaf)}"):
@@ -362,6 +370,8 @@ class DecodedSizes:
                 data = self._source.read_at(begin + size, start)
             if not details[1]:
                 return 0
+            self._check_page(row_group, leaf, header[2], limits)
+            _check_totals(chunk, header[2], 0)
             values = _as_plain_page(chunk, header[2], details[1], data[begin : begin + size])
             return int(_lengths(values).max())
 
@@ -424,20 +434,26 @@ class DecodedSizes:
                     dictionary = max(dictionary, plain - _LENGTH_BYTES * page.num_values)
                     continue
                 num_values += page.num_values
-                if self._is_remote and not is_encoding_stated(chunk, page.encoding):
+                is_known = not self._is_remote and page.encoding in _BY_DICTIONARY
+                if not is_known and not is_encoding_stated(chunk, page.encoding):  # sizes were bounded without it
                     raise ValueError(f"the page at {page.offset} has encoding {page.encoding}, which the footer omits")
                 if page.encoding in _BY_DICTIONARY:
                     repeated += page.num_values
                 elif page.encoding == DELTA_BYTE_ARRAY and page.num_values:
                     prefixed.append(page)
-            if num_bytes > max(chunk.uncompressed_bytes, chunk.num_bytes):
-                raise ValueError(f"its pages hold {num_bytes} bytes, the footer states {chunk.uncompressed_bytes}")
-            if num_values > chunk.num_values:
-                raise ValueError(f"its pages hold {num_values} values, the footer states {chunk.num_values}")
+            _check_totals(chunk, num_bytes, num_values)
         return self._pages.setdefault(key, ChunkPages(largest, dictionary, repeated, tuple(prefixed)))
 
     def _name(self, leaf: int) -> str:
         return repr(".".join(self._layout.footer.leaves[leaf].path))
+
+
+def _check_totals(chunk: Chunk, num_bytes: int, num_values: int) -> None:
+    """Compare what pages of a chunk hold with what the footer states of all of them."""
+    if num_bytes > max(chunk.uncompressed_bytes, chunk.num_bytes):
+        raise ValueError(f"its pages hold {num_bytes} bytes, the footer states {chunk.uncompressed_bytes}")
+    if num_values > chunk.num_values:
+        raise ValueError(f"its pages hold {num_values} values, the footer states {chunk.num_values}")
 
 
 def _dictionary_range(chunk: Chunk) -> Range:

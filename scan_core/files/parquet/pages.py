@@ -34,7 +34,6 @@ from scan_core.files.parquet.thrift import (
     TRUE,
     I32Value,
     ListValue,
-    RawStruct,
     Struct,
     ThriftError,
     read_list_header,

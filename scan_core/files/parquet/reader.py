@@ -4,7 +4,7 @@ Columns are found by their place in the file's schema, never by name: names may 
 arrays mean for the table is decided in `read/projection.py`; single pages are read in `chunks.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import time_ns
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from scan_core.columns.file_reader import DecodingLimits, Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.files.parquet.bloom import AbsenceTests
-from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
+from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PageCheck, PagedChunks, PageLimits, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import (
     FOOTERS,
@@ -24,6 +24,7 @@ from scan_core.files.parquet.file_layout import (
     read_wide_differences,
 )
 from scan_core.files.parquet.footer import decode_bounds, stored_bounds
+from scan_core.files.parquet.pages import PageFacts
 from scan_core.io.files import fingerprint, open_source, read_small
 from scan_core.io.location import FileIOConfig
 from scan_core.io.remote import ByteRanges, ByteSource, Range, RemoteFile
@@ -142,10 +143,11 @@ class ParquetFileReader:
             arrays |= self._read_on(row_group, others, selection, window)
         if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
             columns = [i for i in dict.fromkeys(column_indices) if i not in arrays]
-            arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
+            check = self._page_check(row_group)
+            arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts, check=check))
         whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
         if whole:
-            found = self._chunks.read(row_group, whole, self.counts, self._check_of(row_group))
+            found = self._chunks.read(row_group, whole, self.counts, partial(self._check, row_group))
             arrays.update(zip(whole, select_rows(found, selection), strict=True))
         return [arrays[i] for i in column_indices]
 
@@ -154,7 +156,7 @@ class ParquetFileReader:
     ) -> list[range] | None:
         """Rows of a row group cut so that each part fits when decoded; None if all of it does.
 
-        A row group that was cut is read from top to bottom.
+        A row group that was cut is read from top to bottom. `read` raises the same errors, for pages that were not looked at before.
 
         Raises:
             MemoryLimitError: a single row or page is too large.
@@ -237,7 +239,8 @@ class ParquetFileReader:
         return self._layout
 
     def read_stored(self, row_group: RowGroup, leaves: Sequence[int]) -> list[bytes]:
-        """See `WholeChunks.read_stored`."""
+        """See `WholeChunks.read_stored`; raises as `windows` does if pages contradict the footer."""
+        self._check(row_group, leaves)
         return self._chunks.read_stored(row_group, leaves)
 
     @property
@@ -300,6 +303,8 @@ class ParquetFileReader:
         for i in column_indices:
             if i not in known:
                 is_wide = has_wide_differences(self._layout, row_group.index, i)
+                if is_wide:
+                    self._check(row_group, self._leaves[i])
                 read = read_wide_differences
                 known[i] = read(self.path, self._source, self._layout, row_group, i) if is_wide else None
         found = {i: array for i in column_indices if (array := known[i]) is not None}
@@ -309,11 +314,26 @@ class ParquetFileReader:
     def _leaf_bytes(self, leaf: int) -> int:
         return sum(group.chunks[leaf].num_bytes for group in self._footer.row_groups)
 
-    def _check_of(self, row_group: RowGroup) -> Callable[[Sequence[int]], None] | None:
-        """The comparison of pages with the footer that, on an object store, has to wait until they are fetched."""
-        if self._remote is None or (limits := self._limits) is None:
-            return None
-        return lambda leaves: self._sizes.check(row_group, leaves, limits)
+    def _check(self, row_group: RowGroup, leaves: Iterable[int]) -> None:
+        """Compare the pages of chunks that will be decoded with the footer, by which windows were cut."""
+        if self._limits is not None:
+            self._sizes.check(row_group, [*leaves], self._limits)
+
+    def _page_check(self, row_group: RowGroup) -> PageCheck:
+        """The same of some pages."""
+
+        def check(leaf: int, pages: Sequence[PageFacts]) -> None:
+            if self._limits is not None:
+                self._sizes.check_pages(row_group, leaf, pages, self._limits)
+
+        return check
+
+    def _stream_window(
+        self, row_group: RowGroup, columns: Sequence[int], window: range, how: InWindows | None = None
+    ) -> dict[int, pa.Array]:
+        if self._remote is None:  # there each page might be a request
+            self._check(row_group, {leaf for i in columns for leaf in self._leaves[i]})
+        return self._streams.read(row_group, columns, window, self.counts, how)
 
     def _read_on(
         self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection, window: range
@@ -335,7 +355,7 @@ class ParquetFileReader:
                 not self._pages.has_pages(row_group, i) or (is_most and self._streams.may_skip_to(row_group, i, window))
             )
         ]
-        found = self._streams.read(row_group, columns, window, self.counts)
+        found = self._stream_window(row_group, columns, window)
         self._count_skipped(row_group, columns, window)
         return dict(zip(found, select_rows(list(found.values()), within), strict=True))
 
@@ -349,7 +369,7 @@ class ParquetFileReader:
             part = range(start, min(start + how.rows, window.stop))
             selection = slice_selection(within, start - window.start, len(part))
             if selected_count(selection):
-                found = self._streams.read(row_group, columns, part, self.counts, how)
+                found = self._stream_window(row_group, columns, part, how)
                 for i, array in zip(found, select_rows(list(found.values()), selection), strict=True):
                     parts[i].append(array)
         self._count_skipped(row_group, columns, window)
@@ -380,6 +400,7 @@ class ParquetFileReader:
             columns,
             to_indices(selection),
             self.counts,
+            check=self._page_check(row_group),
             within=PageLimits(
                 len(window) / max(row_group.num_rows, 1),
                 lambda leaf, num_rows: self._sizes.of_pages(row_group, leaf, num_rows, limits),

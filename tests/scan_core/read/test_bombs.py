@@ -19,7 +19,7 @@ from scan_core.files.parquet.file_layout import read_layout
 from scan_core.files.parquet.reader import ParquetFileReader, open_parquet
 from scan_core.io.location import FileIOConfig
 from scan_core.io.remote import ByteRanges
-from scan_core.model.errors import MemoryLimitError
+from scan_core.model.errors import MalformedTableError, MemoryLimitError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteContent, FileFormat
 from scan_core.rows.selection import All, from_ranges
@@ -123,7 +123,9 @@ def test_small_buffers_of_lists_alone_are_taken_from_the_system(
     source = ByteRanges(pa.OSFile(str(tmp_path / "a.parquet")))
     layout = read_layout(source, "a.parquet")
     with closing(ParquetFileReader("a.parquet", source, layout)) as reader:
-        reader.windows(reader.row_groups[0], [1], range(2), DecodingLimits(MIB, 64 * MIB))  # reads the headers of pages
+        (group,) = reader.row_groups
+        reader.windows(group, [1], range(2), DecodingLimits(MIB, 64 * MIB))
+        reader.read(group, [1], All(2), range(2))  # looks at the headers of pages
         assert layout.suits_system_memory(0, layout.columns.leaves[1]) == (is_small and name != "text")
 
 
@@ -362,6 +364,52 @@ def test_dictionaries_are_bounded_by_the_pages_whatever_the_footer_states(tmp_pa
     assert found is not None
     assert max(map(len, found)) <= 8
     reader.close()
+
+
+@pytest.mark.parametrize("way", ["whole", "window", "few rows", "few rows of a window", "as stored"])
+@pytest.mark.parametrize("kind", ["long", "text"])
+@pytest.mark.parametrize("is_large", [True, False])
+def test_pages_are_compared_with_the_footer_before_they_are_decoded(
+    tmp_path: Path,
+    way: str,
+    kind: str,
+    is_large: bool,  # noqa: FBT001
+) -> None:
+    """Pages of 160 kB are too large, or the footer states 100 kB for all: each way to read looks at what it decodes."""
+    file, rows = tmp_path / "a.parquet", 1_000_000
+    column = pa.array(np.zeros(rows, np.int64)) if kind == "long" else pa.array(["xxxx"] * rows)
+    pq.write_table(
+        pa.table({"v": column}),
+        file,
+        compression="zstd",
+        use_dictionary=False,
+        write_page_index=True,
+        store_schema=False,
+    )
+    size = pq.ParquetFile(file).metadata.row_group(0).column(0).total_uncompressed_size
+    if not is_large:
+        data, (stated, lie) = file.read_bytes(), (_varint_of_four_bytes(2 * number) for number in (size, 100_000))
+        place = data.rindex(b"\x16" + stated, 0, data.rindex(b"\x16" + stated))  # the other one is the row group's
+        file.write_bytes(data[: place + 1] + lie + data[place + 5 :])
+    limits = DecodingLimits(MIB if "window" in way else 64 * MIB, MIB // 16 if is_large else 8 * MIB)
+    few, window = from_ranges([(10, 20), (300_000, 300_010)], rows), range(rows // 2)
+    error, match = (MemoryLimitError, "a page of") if is_large else (MalformedTableError, "the footer states 100000")
+    with closing(open_parquet(str(file), FileIOConfig())) as reader:
+        (group,) = reader.row_groups
+        reader.windows(group, [0], range(rows), limits)
+        read = {
+            "whole": lambda: reader.read(group, [0], All(rows)),
+            "window": lambda: reader.read(group, [0], from_ranges([(0, rows // 2)], rows), window),
+            "few rows": lambda: reader.read(group, [0], few),
+            "few rows of a window": lambda: reader.read(group, [0], few, window),
+            "as stored": lambda: reader.read_stored(group, [0]),
+        }
+        with pytest.raises(error, match=match):
+            read[way]()
+
+
+def _varint_of_four_bytes(number: int) -> bytes:
+    return bytes([*((number >> shift) & 0x7F | 0x80 for shift in (0, 7, 14)), number >> 21])
 
 
 @pytest.mark.parametrize("rows", ["whole", "pages"])
