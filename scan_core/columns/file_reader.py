@@ -48,6 +48,23 @@ _MIN_ROWS = 4_096
 _MIN_BATCH_ROWS = 1_024
 
 
+class OnDemand(Sequence[ColumnStatistics]):
+    """Statistics of pages, each made when it is first asked for: of scattered values, few are."""
+
+    def __init__(self, count: int, make: Callable[[int], ColumnStatistics]) -> None:
+        self._found: list[ColumnStatistics | None] = [None] * count
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, page: Any) -> Any:
+        """Those of a page by its number."""
+        if (found := self._found[page]) is None:
+            found = self._found[page] = self._make(page)
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PageStatistics:
     """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1]).

@@ -182,8 +182,8 @@ os.register_at_fork(after_in_child=_forget_threads)
 class Pace:
     """How fast a store answers, learned from its answers. Safe for several threads: each value is written at once.
 
-    Waiting and transfer of a request should take about the same time: half of such a gap between two ranges is read over, and a
-    longer range is cut into requests that run side by side.
+    Waiting and transfer of a request should take about the same time: a longer range is cut into requests that run side by
+    side. An eighth of that is read over between two ranges, as the bytes in between cost CPU time too.
 
     Attributes:
         latency: seconds until a small request is answered, a moving average.
@@ -208,7 +208,7 @@ class Pace:
     @property
     def bridge_bytes(self) -> int:
         """Largest gap in bytes that is read together with the ranges around it."""
-        return min(max(self._balanced_bytes // 2, 128 * 1024), 2 * 1024**2)
+        return min(max(self._balanced_bytes // 8, 128 * 1024), 2 * 1024**2)
 
     @property
     def request_bytes(self) -> int:

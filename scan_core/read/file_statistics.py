@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import FileReader, PageStatistics, RowGroup, StatisticsOf
+from scan_core.columns.file_reader import FileReader, OnDemand, PageStatistics, RowGroup, StatisticsOf
 from scan_core.files.parquet.bloom import is_comparable
 from scan_core.model.schema import PrimitiveType, Type, arrow_type
 from scan_core.model.statistics import ColumnStatistics
@@ -34,6 +35,12 @@ def table_statistics(found: ColumnStatistics, file_type: pa.DataType, table_type
     return replace(
         found, lower=_promoted(found.lower, file_type, target), upper=_promoted(found.upper, file_type, target)
     )
+
+
+def _converted(
+    pages: Sequence[ColumnStatistics], file_type: pa.DataType, table_type: Type, page: int
+) -> ColumnStatistics:
+    return table_statistics(pages[page], file_type, table_type)
 
 
 def _promoted(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
@@ -165,7 +172,7 @@ class FileStatistics:
             if index is None or (found := self._reader.page_statistics(row_group, index)) is None:
                 continue
             file_type = self._reader.field(index).type
-            statistics = [table_statistics(s, file_type, kind) for s in found.statistics]
+            statistics = OnDemand(len(found.statistics), partial(_converted, found.statistics, file_type, kind))
             tests = found.tests if is_comparable(file_type, arrow_type(kind)) else None
             pages[field_id] = PageStatistics(found.edges, statistics, tests)
         return find_stretches(pages, self.of(row_group, types)) if pages else None

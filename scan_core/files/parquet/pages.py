@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scan_core.columns.file_reader import OnDemand
 from scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
 from scan_core.files.parquet.footer import (
     DATA_PAGE,
@@ -376,33 +377,30 @@ def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows:
 
 def parse_column_index(
     data: bytes, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
-) -> list[ColumnStatistics] | None:
+) -> Sequence[ColumnStatistics] | None:
     """Statistics of each page from the bytes of a column index; None if they cannot be those of the pages."""
+    num_pages = locations.num_pages
     try:
         document, _ = read_struct(data)
-        return _page_statistics(document, leaf, arrow_type, locations)
+        null_pages, lowers, uppers = document[1], document[2], document[3]
+        null_counts = document.get(5) or [None] * num_pages
+        if not len(null_pages) == len(lowers) == len(uppers) == len(null_counts) == num_pages:
+            return None
+        if not all(isinstance(bound, bytes) for bounds in (lowers, uppers) for bound in bounds):
+            return None
     except (ThriftError, KeyError, TypeError, ValueError, OverflowError):
         return None
+    row_counts = locations.row_counts.tolist()
 
-
-def _page_statistics(
-    document: Struct, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
-) -> list[ColumnStatistics] | None:
-    num_pages = locations.num_pages
-    null_pages, lowers, uppers = document[1], document[2], document[3]
-    null_counts = document.get(5) or [None] * num_pages
-    if not len(null_pages) == len(lowers) == len(uppers) == len(null_counts) == num_pages:
-        return None
-    found = []
-    rows = zip(null_pages, lowers, uppers, null_counts, locations.row_counts.tolist(), strict=True)
-    for is_null, lower, upper, null_count, num_rows in rows:
-        if is_null:
-            found.append(ColumnStatistics(None, None, num_rows, 0, num_rows))
-            continue
-        low, high = decode_bounds(lower, upper, leaf, arrow_type)
+    def of_page(page: int) -> ColumnStatistics:
+        num_rows, null_count = row_counts[page], null_counts[page]
+        if null_pages[page]:
+            return ColumnStatistics(None, None, num_rows, 0, num_rows)
+        low, high = decode_bounds(lowers[page], uppers[page], leaf, arrow_type)
         is_known = isinstance(null_count, int) and 0 <= null_count <= num_rows
-        found.append(ColumnStatistics(low, high, null_count if is_known else None, None, num_rows))
-    return found
+        return ColumnStatistics(low, high, null_count if is_known else None, None, num_rows)
+
+    return OnDemand(num_pages, of_page)
 
 
 class PageHeaders:
