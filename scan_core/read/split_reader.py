@@ -28,7 +28,7 @@ from scan_core.read.output import OutputColumns
 from scan_core.read.projection import DELETED, METADATA_IDS, Constant, FromFile, keeps_dead_rows
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.restriction import ByFile, Cause, Restriction, file_columns_of, refine_rows, values_of
-from scan_core.read.task import AccessPlan, Scan, TaskReader, open_task
+from scan_core.read.task import AccessPlan, Scan, Select, TaskReader, open_task
 from scan_core.rows.buffers import Mask as Flags
 from scan_core.rows.buffers import Rows
 from scan_core.rows.selection import All, Mask, RowSelection, from_indices, selected_count, to_indices, to_mask
@@ -201,8 +201,13 @@ def _of_row_group(part: _Part, budget: MemoryBudget, make: Callable[[_Piece], It
     reader, columns, output = part.reader, part.columns, part.output
     with reader.counting(columns):
         few: _FewRows | None = None
-        for piece, within in reader.pieces(columns, budget):
-            selection = reader.refine(piece, part.plan, within)
+        plan, pieces = reader.refine_first(columns, part.plan, budget), reader.pieces(columns, budget)
+        if plan is not part.plan and isinstance(plan, Select) and reader.may_read_late(columns.row_group):
+            few = _FewRows(columns)
+            if few.take(range(columns.row_group.num_rows), plan.selection):
+                pieces = iter(())
+        for piece, within in pieces:
+            selection = reader.refine(piece, plan, within)
             if piece.window is not None and (few or reader.may_read_late(columns.row_group)):
                 few = few or _FewRows(columns)
                 if few.take(piece.window, selection):

@@ -207,6 +207,7 @@ class TaskReader:
         self._wanted: set[int] = set()
         self._payload: set[int] = set()
         self._limits: DecodingLimits | None = None
+        self._cut: tuple[int, Sequence[range] | None] | None = None
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = projection
         self.conjuncts: Sequence[Conjunct] = ()
@@ -273,7 +274,7 @@ class TaskReader:
         group, wanted = columns.row_group, sorted(self._wanted)
         mine = self._share(group)
         # a file whose pages are larger than memory allows is read in the windows that its reader can decode
-        if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
+        if (windows := self._windows(group, budget)) is not None:
             release_unused()  # of what reading deletes left
             for number, window in enumerate(windows, 1):
                 yield columns.undecoded(window), _within(window, group.num_rows)
@@ -295,6 +296,28 @@ class TaskReader:
             view = columns.undecoded(window if len(pieces) > 1 else None)
             yield view, _within(window, group.num_rows)
             budget.record(stated * len(window) / group.num_rows, view.num_bytes)
+
+    def refine_first(self, columns: LazyColumns, plan: AccessPlan, budget: MemoryBudget) -> AccessPlan:
+        """The plan with no restriction left, if a row group must be cut, but not the columns of its restrictions.
+
+        They are decoded whole, which costs less than window by window, and mostly few rows are left.
+        """
+        group = columns.row_group
+        if isinstance(plan, Scan) or self._task.row_share != (0, 1) or not self._context.options.switches.lazy_columns:
+            return plan
+        needed = [restriction.columns_to_read(group) for restriction in plan.restrictions]
+        if not all(needed) or not needed or self._windows(group, budget) is None:
+            return plan
+        if not self._reader.fits(group, sorted({i for found in needed for i in found}), budget.limits):
+            return plan
+        return Select(self.refine(columns.undecoded(None), plan, _within(self._share(group), group.num_rows)), ())
+
+    def _windows(self, group: RowGroup, budget: MemoryBudget) -> Sequence[range] | None:
+        """See `FileReader.windows`; those of the last row group are remembered."""
+        if self._cut is None or self._cut[0] != group.index:
+            found = self._reader.windows(group, sorted(self._wanted), self._share(group), budget.limits)
+            self._cut = group.index, found
+        return self._cut[1]
 
     def may_read_late(self, group: RowGroup) -> bool:
         """Whether columns of the result can be read by page, after all pieces of the row group were filtered."""

@@ -130,12 +130,10 @@ class DecodedSizes:
             MalformedTableError: pages that contradict the footer.
             MemoryLimitError: a single row or page that is too large.
         """
-        per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
-        per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
-        with self._source.held(self.dictionary_ranges(row_group, leaves, limits)):
-            repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
-        if per_row * row_group.num_rows + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
+        plain, repeated = self._bounds(row_group, leaves, limits)
+        if plain + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
             return None
+        per_row = plain / max(row_group.num_rows, 1)
         measured: list[int] = []
         for leaf, size in repeated.items():
             is_text = _width(self._types[leaf]) is None
@@ -151,6 +149,18 @@ class DecodedSizes:
         if per_row > limits.max_bytes:
             self._refuse(row_group, leaves, rows.start, int(per_row), limits)
         return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+
+    def fits(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> bool:
+        """Whether the whole row group certainly fits."""
+        plain, repeated = self._bounds(row_group, leaves, limits)
+        return plain + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes
+
+    def _bounds(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> tuple[int, dict[int, int]]:
+        """Bounds of the decoded bytes of leaf columns: of all together, and of values of dictionaries that may be large."""
+        plain = self.estimate(row_group, leaves)
+        plain += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves)
+        with self._source.held(self.dictionary_ranges(row_group, leaves, limits)):
+            return plain, {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
 
     def columns_apart(
         self, row_group: RowGroup, leaves_of: Mapping[int, Sequence[int]], limits: DecodingLimits
