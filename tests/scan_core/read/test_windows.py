@@ -27,6 +27,7 @@ FILTERS = {
     "a run of rows": "id between 9000 and 9400",
     "some rows of each window": "id % 40 = 3",
     "most rows": "id % 10 <> 3",
+    "by values that must be cut themselves": "text > '040'",
 }
 
 
