@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,8 @@ def table_statistics(found: ColumnStatistics, file_type: pa.DataType, table_type
     )
 
 
-def _converted(
-    pages: Sequence[ColumnStatistics], file_type: pa.DataType, table_type: Type, page: int
-) -> ColumnStatistics:
-    return table_statistics(pages[page], file_type, table_type)
+def _converted(pages: Sequence[ColumnStatistics], file_type: pa.DataType, table_type: Type) -> OnDemand:
+    return OnDemand(len(pages), lambda page: table_statistics(pages[page], file_type, table_type))
 
 
 def _promoted(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
@@ -172,9 +169,8 @@ class FileStatistics:
             if index is None or (found := self._reader.page_statistics(row_group, index)) is None:
                 continue
             file_type = self._reader.field(index).type
-            statistics = OnDemand(len(found.statistics), partial(_converted, found.statistics, file_type, kind))
             tests = found.tests if is_comparable(file_type, arrow_type(kind)) else None
-            pages[field_id] = PageStatistics(found.edges, statistics, tests)
+            pages[field_id] = PageStatistics(found.edges, _converted(found.statistics, file_type, kind), tests)
         return find_stretches(pages, self.of(row_group, types)) if pages else None
 
     def bloom_filters(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:

@@ -37,15 +37,14 @@ from scan_core.rows.buffers import index_array, release_unused
 
 
 def _facts_of(item: "_Wanted", pages: Sequence[Raw], encodings: Sequence[int] | None) -> list[PageFacts] | None:
-    """The headers of data pages; None if one contradicts the index or the encodings."""
+    """The headers of data pages; None if one contradicts the index or the encodings of all pages of the chunk."""
     found = list[PageFacts]()
-    expected: Sequence[int | None] = encodings or [None] * len(pages)
-    for page, num_rows, encoding in zip(pages, item.row_counts.tolist(), expected, strict=True):
+    for page, number, num_rows in zip(pages, item.pages.tolist(), item.row_counts.tolist(), strict=True):
         facts = page_facts(page)
         if facts is None or facts.kind not in {DATA_PAGE, DATA_PAGE_V2}:
             return None
         rows = facts.num_rows if item.leaf.max_repetition_level else facts.num_values
-        if rows not in {None, num_rows} or encoding not in {None, facts.encoding}:
+        if rows not in {None, num_rows} or (encodings and encodings[number] != facts.encoding):
             return None
         if not is_encoding_stated(item.chunk, facts.encoding):  # sizes were bounded without it
             return None
@@ -92,6 +91,7 @@ class _Wanted:
         return pages if self.dictionary is None else [self.dictionary, *pages]
 
 
+_Places = tuple[Positions, Positions, Positions]
 PageCheck = Callable[[int, Sequence[PageFacts]], None]
 _Content = tuple[Raw, Sequence[Raw], int]
 """The dictionary page, which may be empty, the data pages, and their bytes."""
@@ -156,9 +156,8 @@ class PagedChunks:
         wanted = self._all_wanted(row_group, columns, rows, counts, within)
         arrays: dict[int, pa.Array] = {}
         for items in self._fetched(wanted, within):
-            for (item, (_, _, num_bytes)), array in zip(
-                items, self._read_together(row_group, items, check), strict=True
-            ):
+            found = self._read_together(row_group, items, check)
+            for (item, (_, _, num_bytes)), array in zip(items, found, strict=True):
                 if array is None:
                     counts.fallbacks += 1
                     continue
@@ -208,36 +207,29 @@ class PagedChunks:
     ) -> list[_Wanted]:
         candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
         self._load_locations(row_group, [self._layout.columns.leaves[i][0] for i in candidates], counts)
-        found: dict[
-            int, tuple[Positions, Positions, Positions]
-        ] = {}  # most columns share the first rows of their pages
-        return [w for i in candidates if (w := self._wanted(row_group, i, rows, within, found)) is not None]
+        known: dict[int, _Places] = {}  # most columns share the first rows of their pages
+        return [w for i in candidates if (w := self._wanted(row_group, i, rows, within, known)) is not None]
 
     def _wanted(
-        self,
-        row_group: RowGroup,
-        column: int,
-        rows: Positions,
-        within: PageLimits | None,
-        found: dict[int, tuple[Positions, Positions, Positions]],
+        self, row_group: RowGroup, column: int, rows: Positions, within: PageLimits | None, known: dict[int, _Places]
     ) -> _Wanted | None:
         """The pages to read; None where reading on is cheaper, or they do not fit."""
         leaf = self._layout.columns.leaves[column][0]
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
-        if (known := found.get(id(locations.first_rows))) is None:
-            known = found[id(locations.first_rows)] = locations.pages_of(rows)
+        if (found := known.get(id(locations.first_rows))) is None:
+            found = known[id(locations.first_rows)] = locations.pages_of(rows)
         share = 1.0 if within is None else within.share
-        if locations.lengths[known[0]].sum() > _PAGED_SHARE_OF_BYTES * share * chunk.num_bytes:
+        if locations.lengths[found[0]].sum() > _PAGED_SHARE_OF_BYTES * share * chunk.num_bytes:
             return None
-        num_rows = int(known[1].sum())
+        num_rows = int(found[1].sum())
         if within is None:
             size = chunk.uncompressed_bytes * num_rows // row_group.num_rows
         elif (size := within.decoded_bytes(leaf, num_rows)) > within.max_bytes:
             return None
         keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
-        return _Wanted(column, chunk, facts, locations, *known, keeps_dictionary, size)
+        return _Wanted(column, chunk, facts, locations, *found, keeps_dictionary, size)
 
     def _fetched(self, wanted: Sequence[_Wanted], within: PageLimits | None) -> Iterator[list[_Fetched]]:
         """The columns with their pages, fetched as many at a time as memory allows: those that are decoded together."""
@@ -258,7 +250,8 @@ class PagedChunks:
                     together = []
                 room = (room if together else _TOGETHER_BYTES) - item.decoded_bytes
                 together.append(fetched)
-            yield together
+            if together:
+                yield together
 
     def _fetch(self, wanted: Sequence[_Wanted]) -> list[_Content]:
         """The dictionary page of each column, if it has one, its data pages, and their total bytes."""
@@ -283,21 +276,16 @@ class PagedChunks:
             except BROKEN_BYTES:  # decoded alone, the column at fault is named
                 pass
             return [array for item in items for array in self._read_together(row_group, [item], check)]
-        for item, _ in items:
-            name = self._layout.columns.fields[item.column].name
-            with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
-                return self._decode(items, check) or [None]
-        return []
+        name = self._layout.columns.fields[items[0][0].column].name
+        with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
+            return self._decode(items, check) or [None]
 
     def _decode(self, items: Sequence[_Fetched], check: PageCheck) -> list[pa.Array] | None:
         """The rows of columns, whose pages hold the same rows; None if they do not hold those that the index states."""
         stored, content = list[StoredPages](), list[Raw]()
         for item, (dictionary, pages, num_bytes) in items:
-            encodings: list[int] | None = None
-            if self._layout.footer.checksums is not None and (
-                stated := page_encodings(item.chunk, item.locations.num_pages)
-            ):
-                encodings = [stated[page] for page in item.pages.tolist()]
+            has_checksums = self._layout.footer.checksums is not None
+            encodings = page_encodings(item.chunk, item.locations.num_pages) if has_checksums else None
             if (facts := _facts_of(item, pages, encodings)) is None:
                 return None
             values = sum(page.num_values for page in facts)

@@ -87,10 +87,6 @@ class DecodedSizes:
         self._prefixes = layout.longest_prefixes
         self._is_remote = isinstance(source, RemoteFile)
 
-    def estimate(self, row_group: RowGroup, leaves: Sequence[int]) -> int:
-        """Decoded bytes of these leaf columns if dictionary values are counted once, as fits most files."""
-        return sum(self._plain_bytes(self._chunk(row_group, leaf), leaf) for leaf in leaves)
-
     def check(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> None:
         """Compare chunks that may hold more than the footer states with their page headers.
 
@@ -157,7 +153,7 @@ class DecodedSizes:
 
     def _bounds(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> tuple[int, dict[int, int]]:
         """Bounds of the decoded bytes of leaf columns: of all together, and of values of dictionaries that may be large."""
-        plain = self.estimate(row_group, leaves)
+        plain = sum(self._plain_bytes(self._chunk(row_group, leaf), leaf) for leaf in leaves)
         plain += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves)
         with self._source.held(self.dictionary_ranges(row_group, leaves, limits)):
             return plain, {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}

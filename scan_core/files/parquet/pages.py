@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -271,26 +272,17 @@ def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]
 
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
     """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
-    try:
-        # of a few pages, integers of Python are parsed and compared in less time than arrays are made
-        if _num_pages(data) > _FEW_PAGES and (plain := _plain_locations([data], [chunk], num_rows)) is not None:
-            return plain[0]
-        document, _ = read_struct(data)
-        return _few_locations([(page[1], page[2], page[3]) for page in document[1]], chunk, num_rows)
-    except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
-        return None
+    return parse_offset_indexes([data], [chunk], num_rows)[0]
 
 
 def parse_offset_indexes(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows: int) -> list[PageLocations | None]:
     """The same of many chunks of a row group; chunks whose pages hold the same rows share an array of first rows."""
-    if len(stored) > 1 and all(data and _num_pages(data) > _FEW_PAGES for data in stored):
-        try:
-            plain = _plain_locations(stored, chunks, num_rows)
-        except (ThriftError, IndexError, ValueError):
-            plain = None
-        if plain is not None:
-            return list(plain)
-    return [parse_offset_index(data, chunk, num_rows) for data, chunk in zip(stored, chunks, strict=True)]
+    with suppress(ThriftError, IndexError, ValueError):
+        # of a few pages, integers of Python are parsed and compared in less time than arrays are made
+        is_many = all(_num_pages(data) > _FEW_PAGES for data in stored)
+        if is_many and (plain := _plain_locations(stored, chunks, num_rows)) is not None:
+            return [*plain]
+    return [_few_locations(data, chunk, num_rows) for data, chunk in zip(stored, chunks, strict=True)]
 
 
 _FEW_PAGES = 14
@@ -302,18 +294,21 @@ def _num_pages(data: bytes) -> int:
     return data[1] >> 4 if data[0] == _LIST_AS_FIRST_FIELD else _FEW_PAGES + 2
 
 
-def _few_locations(found: Sequence[tuple[int, int, int]], chunk: Chunk, num_rows: int) -> PageLocations | None:
-    """The same comparisons for a few pages, one by one."""
-    end, row = chunk.start, -1
-    for offset, length, first_row in found:
-        if length <= 0 or offset < end or first_row <= row or not -1 < first_row < num_rows:
+def _few_locations(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
+    """The page locations of one chunk, parsed and compared one by one."""
+    try:
+        found = [(page[1], page[2], page[3]) for page in read_struct(data)[0][1]]
+        end, row = chunk.start, -1
+        for offset, length, first_row in found:
+            if length <= 0 or offset < end or first_row <= row or not -1 < first_row < num_rows:
+                return None
+            end, row = offset + length, first_row
+        if not found or found[0][2] != 0 or end > chunk.start + chunk.num_bytes:
             return None
-        end, row = offset + length, first_row
-    if not found or found[0][2] != 0 or end > chunk.start + chunk.num_bytes:
+        offsets, lengths, first_rows = (np.array(column, np.int64) for column in zip(*found, strict=True))
+        return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+    except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
-    offsets, lengths, first_rows = zip(*found, strict=True)
-    rows = np.array([*first_rows, num_rows], np.int64)
-    return PageLocations(np.array(offsets, np.int64), np.array(lengths, np.int64), rows)
 
 
 def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows: int) -> list[PageLocations] | None:
@@ -321,14 +316,12 @@ def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows:
 
     A page location of three fields in order is seven variable-length integers: each field's header is one byte.
     """
-    counts, begins, size = list[int](), list[int](), 0
-    for data in stored:
-        num_pages, kind, position = read_list_header(data, 1)
-        if data[0] != _LIST_AS_FIRST_FIELD or kind != STRUCT or not num_pages or data[-1] >= 0x80:
-            return None
-        counts.append(num_pages)
-        begins.append(size + position)
-        size += len(data)
+    headers = [read_list_header(data, 1) for data in stored]
+    is_plain = all(data[0] == _LIST_AS_FIRST_FIELD and data[-1] < 0x80 for data in stored)
+    if not is_plain or not headers or any(kind != STRUCT or not count for count, kind, _ in headers):
+        return None
+    counts, sizes = [count for count, _, _ in headers], np.cumsum([len(data) for data in stored])
+    begins = [position + size - len(data) for (_, _, position), size, data in zip(headers, sizes, stored, strict=True)]
     raw = np.frombuffer(b"".join(stored), np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -337,7 +330,7 @@ def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows:
     places = np.arange(edges[-1] * width) + np.repeat(
         np.searchsorted(starts, begins) - edges[:-1] * width, np.array(counts) * width
     )
-    if places[-1] >= len(ends):
+    if (places[edges[1:] * width - 1] >= np.searchsorted(ends, sizes)).any():
         return None
     lengths = ends - starts + 1
     if lengths[places].max() > _LONGEST_INTEGER_BYTES:
@@ -349,7 +342,7 @@ def _plain_locations(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows:
         return None
     values = tokens[:, 1::2]
     table = (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
-    offsets, lengths = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+    offsets, lengths = table[:, 0], table[:, 1]
     first_rows = np.insert(table[:, 2], edges[1:], num_rows)
     firsts, stops = edges[:-1] + np.arange(len(counts)), edges[1:] + np.arange(len(counts))  # with the rows of the end
     page_ends, is_next = offsets + lengths, np.ones(len(offsets), np.bool_)

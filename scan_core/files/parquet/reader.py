@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from scan_core.columns.file_reader import DecodingLimits, Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
 from scan_core.files.parquet.bloom import AbsenceTests
-from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PageCheck, PagedChunks, PageLimits, WholeChunks
+from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import (
     FOOTERS,
@@ -143,7 +143,7 @@ class ParquetFileReader:
             arrays |= self._read_on(row_group, others, selection, window)
         if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
             columns = [i for i in dict.fromkeys(column_indices) if i not in arrays]
-            check = self._page_check(row_group)
+            check = partial(self._check_pages, row_group)
             arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts, check=check))
         whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
         if whole:
@@ -323,14 +323,9 @@ class ParquetFileReader:
         if self._limits is not None:
             self._sizes.check(row_group, [*leaves], self._limits)
 
-    def _page_check(self, row_group: RowGroup) -> PageCheck:
-        """The same of some pages."""
-
-        def check(leaf: int, pages: Sequence[PageFacts]) -> None:
-            if self._limits is not None:
-                self._sizes.check_pages(row_group, leaf, pages, self._limits)
-
-        return check
+    def _check_pages(self, row_group: RowGroup, leaf: int, pages: Sequence[PageFacts]) -> None:
+        if self._limits is not None:
+            self._sizes.check_pages(row_group, leaf, pages, self._limits)
 
     def _stream_window(
         self, row_group: RowGroup, columns: Sequence[int], window: range, how: InWindows | None = None
@@ -404,7 +399,7 @@ class ParquetFileReader:
             columns,
             to_indices(selection),
             self.counts,
-            check=self._page_check(row_group),
+            check=partial(self._check_pages, row_group),
             within=PageLimits(
                 len(window) / max(row_group.num_rows, 1),
                 lambda leaf, num_rows: self._sizes.of_pages(row_group, leaf, num_rows, limits),
