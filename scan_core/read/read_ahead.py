@@ -122,7 +122,7 @@ class FilesAhead:
         if habits is None:
             self._habits = habits = first_guess()
         with self._lock:
-            self._expect(reader, row_group, habits, self._room)
+            self._expect(reader, row_group, habits)
         self._fetch_next()
 
     def expect_rows(self, reader: ReadsAhead, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> None:
@@ -202,10 +202,10 @@ class FilesAhead:
 
         self._deletes[_key(task)] = _Loading(self._threads().submit(load), counted, sizes)
 
-    def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits, room: int) -> None:
+    def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
         """Fetch what there is room for. Called with the lock held: others would take the same room."""
         self._readers.add(reader)
-        reader.expect(row_group, habits, room)
+        reader.expect(row_group, habits, self._room)
 
     def _fetch_next(self, _: object = None) -> None:
         """Begin to fetch the first row groups of the files whose turn comes next, once they are open.
@@ -226,8 +226,7 @@ class FilesAhead:
                 reader = opened.result()
                 owned = (g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset))
                 if (first := next(owned, None)) is not None and self.may_expect(reader):
-                    # half of the room is for row groups whose turn it is: what they lack is waited for now
-                    self._expect(reader, first, habits, self._room - self._total_bytes // 2)
+                    self._expect(reader, first, habits)
 
 
 _Key = tuple[str, int]
