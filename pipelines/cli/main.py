@@ -4,6 +4,7 @@ A subcommand is loaded only when it runs. Whatever takes time to load is importe
 handled a few milliseconds after Python has started.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -67,6 +68,22 @@ _ENDED_BY = {
 }
 """Commands that run until a signal asks for their end, which is then a success."""
 
+_OBJECTS_PER_COLLECTION = 10_000
+"""A plan or a footer is many objects that stay: looking through them as often as by default takes a tenth of the time of a scan."""
+
+_WITHOUT_PANDAS = ("scan", "changes", "why")
+"""Commands that read with the engine alone. pyarrow imports pandas where it is installed, to see whether an argument is of it."""
+
+
+class _WithoutPandas:
+    """Imports of pandas fail as if it were not installed."""
+
+    @staticmethod
+    def find_spec(fullname: str, _path: object, _target: object = None) -> None:
+        """Refuse pandas, and leave all else to other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("this command does not load pandas", name=fullname)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
@@ -79,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is None:
+        gc.set_threshold(_OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
+        if _named(words) in _WITHOUT_PANDAS:
+            sys.meta_path.insert(0, _WithoutPandas)
         # until such a command handles its signals itself, it has begun nothing that must be finished
         for number in _ENDED_BY.get(_named(words) or "", ()):
             signal.signal(number, lambda *_: os._exit(0))

@@ -47,7 +47,7 @@ from scan_core.model.snapshot import DeleteFile, FileFormat
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
 from scan_core.prune.verdicts import Match
-from scan_core.rows.buffers import Mask
+from scan_core.rows.buffers import Mask, boolean_array
 from scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
@@ -365,7 +365,7 @@ def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[
             continue
         if (value := fixed_value(reader.statistics(group, index))) is not None:
             stored = np.full(group.num_rows, value, np.int32 if kind.bit_width == 32 else np.int64)
-            found[index] = pa.array(stored).view(kind)
+            found[index] = pa.Array.from_buffers(kind, len(stored), [None, pa.py_buffer(stored)], null_count=0)
     return found
 
 
@@ -375,7 +375,7 @@ def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: Scan
         keep = narrowing.keeps([keys.columns[p] for p in narrowing.places], keys.sequence_number)
         if not keep.all():
             metrics.delete_keys_left_out += len(keep) - int(np.count_nonzero(keep))
-            kept = pa.array(keep)
+            kept = boolean_array(keep)
             keys = DeleteKeys(keys.sequence_number, tuple(column.filter(kept) for column in keys.columns))
     return keys
 
@@ -411,7 +411,7 @@ def _needed_keys(
         if keep.all():
             continue
         metrics.delete_keys_left_out += num_rows - int(np.count_nonzero(keep))
-        selection, kept = refine(selection, keep), pa.array(keep)
+        selection, kept = refine(selection, keep), boolean_array(keep)
         read = {index: array.filter(kept) for index, array in read.items()}
         if not keep.any():
             break

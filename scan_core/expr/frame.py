@@ -15,7 +15,7 @@ from scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
 from scan_core.expr.nodes import leaf_ids
 from scan_core.expr.vectors import Truth, Vector, minus, null_mask, union
 from scan_core.io.cache import BoundedCache
-from scan_core.rows.buffers import Mask
+from scan_core.rows.buffers import Mask, boolean_array, numbers, validity
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""
@@ -100,9 +100,9 @@ class Frame:
             return None
         values = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
         indices = array.indices
-        codes = np.asarray(indices.fill_null(0) if indices.null_count else indices)
-        if indices.null_count:
-            codes = np.where(np.asarray(indices.is_valid()), codes, distinct)
+        codes = numbers(indices.fill_null(0) if indices.null_count else indices)
+        if (present := validity(indices)) is not None:
+            codes = np.where(present, codes, distinct)
         return Frame({field_id: values}, distinct + 1, self.repeated, remembers=self.remembers), codes
 
     def _repeats_values(self, array: pa.Array) -> bool:
@@ -196,7 +196,7 @@ def remembered_truth(
     new = null_mask(places)
     if new is None:
         return known.truth.at(np.asarray(places))
-    fresh = array.filter(pa.array(new))
+    fresh = array.filter(boolean_array(new))
     truth = evaluate(Frame({field_id: fresh}, len(fresh), frame.repeated))
     both = known.truth.followed_by(truth)
     if new.all():
@@ -217,7 +217,7 @@ class _Filtered(Mapping[int, pa.Array]):
     """Columns filtered by a mask, each when first asked for."""
 
     def __init__(self, columns: Mapping[int, pa.Array], mask: Mask) -> None:
-        self._columns, self._mask = columns, pa.array(mask)
+        self._columns, self._mask = columns, boolean_array(mask)
         self._filtered: dict[int, pa.Array] = {}
 
     def __getitem__(self, field_id: int) -> pa.Array:

@@ -82,6 +82,23 @@ def test_commands_that_look_load_no_heavy_library(project: Project) -> None:
     _run_apart(project.folder, list(COMMANDS))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scan", "shop.products", "--where", "name = 'a' or id * 2 = 3", "--format", "jsonl"],
+        ["changes", "shop.products"],
+        ["why", "shop.products", "--key", "id=1"],
+    ],
+)
+def test_a_command_that_reads_rows_does_not_load_pandas(project: Project, words: list[str]) -> None:
+    script = f"import sys; sys.argv[1:] = {words}; from pipelines.cli.main import main; import atexit; "
+    script += "atexit.register(lambda: print('loaded', 'pandas' in sys.modules)); main()"
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("loaded False\n")
+
+
 def test_an_ingest_that_finds_nothing_new_loads_no_decoder_and_no_writer(project: Project) -> None:
     _run_apart(project.folder, [["ingest"], ["ingest", "shop.products", "--json"]], (*HEAVY, *WRITERS))
 
