@@ -412,6 +412,29 @@ def _varint_of_four_bytes(number: int) -> bytes:
     return bytes([*((number >> shift) & 0x7F | 0x80 for shift in (0, 7, 14)), number >> 21])
 
 
+@pytest.mark.parametrize("way", ["whole", "window", "few rows", "as stored"])
+def test_a_footer_that_omits_shared_prefixes_is_refused(tmp_path: Path, way: str) -> None:
+    """Texts of 64 KiB that share all but their ends come out of a chunk that is hardly larger than one of them."""
+    file, rows = tmp_path / "a.parquet", 2_000
+    column = pa.array(["x" * (MIB // 16) + str(row) for row in range(rows)])
+    encoded = {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}, "compression": "none"}
+    pq.write_table(pa.table({"v": column}), file, write_page_index=True, store_schema=False, **encoded)
+    data, encodings = file.read_bytes(), b"\x19\x25\x06\x0e"  # RLE, DELTA_BYTE_ARRAY
+    begin = data.rindex(encodings)
+    file.write_bytes(data[:begin] + b"\x19\x25\x06\x00" + data[begin + len(encodings) :])
+    with closing(open_parquet(str(file), FileIOConfig())) as reader:
+        (group,) = reader.row_groups
+        reader.windows(group, [0], range(rows), DecodingLimits(MIB, 64 * MIB))
+        read = {
+            "whole": lambda: reader.read(group, [0], All(rows)),
+            "window": lambda: reader.read(group, [0], from_ranges([(0, 10)], rows), range(20)),
+            "few rows": lambda: reader.read(group, [0], from_ranges([(10, 12)], rows)),
+            "as stored": lambda: reader.read_stored(group, [0]),
+        }
+        with pytest.raises(MalformedTableError, match="which the footer omits"):
+            read[way]()
+
+
 @pytest.mark.parametrize("rows", ["whole", "pages"])
 @pytest.mark.parametrize("limit", [MIB, 512 * MIB])
 def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(
