@@ -33,7 +33,6 @@ SINGLE_IMPORTERS = {
     "pipelines.cli.watch": _LAZY,
     "pipelines.decode.avro_kernels": _COMPILED,
     "pipelines.formats.change_rows": "a feed; the registry imports every feed",
-    "pipelines.formats.debezium_json": "a feed; the registry imports every feed",
     "pipelines.formats.mysql_json_kernels": _COMPILED,
     "pipelines.formats.pgoutput_kernels": _COMPILED,
     "pipelines.formats.wal2json": "a feed; the registry imports every feed",

@@ -228,6 +228,7 @@ class RawEvents:
         source_offset: line (from 1), row or offset in it.
         documents: binary; NULL is a message without a value (tombstone).
         keys: message keys as binary documents, or None where the source has none.
+        envelopes: what the source has cut off around each document, with a NUL in its place; NULL where nothing was cut.
         schema_ids: id of the schema in a registry that each document names, and each key; None where the source has none.
         rows: columns by name.
         message: columns of the messages that tables have in addition; None where there are none.
@@ -239,6 +240,7 @@ class RawEvents:
     source_file: pa.DictionaryArray
     source_offset: pa.Int64Array
     documents: pa.BinaryArray | None = None
+    envelopes: pa.DictionaryArray | None = None
     keys: pa.BinaryArray | None = None
     schema_ids: tuple[pa.Int64Array, pa.Int64Array] | None = None
     rows: pa.Table | None = None
@@ -248,7 +250,15 @@ class RawEvents:
     rejected: Rejected = field(default_factory=Rejected.none)
 
     def __post_init__(self) -> None:
-        columns = (self.source_file, self.documents, self.keys, *(self.schema_ids or ()), self.rows, self.message)
+        columns = (
+            self.source_file,
+            self.documents,
+            self.envelopes,
+            self.keys,
+            *(self.schema_ids or ()),
+            self.rows,
+            self.message,
+        )
         counts = {len(column) for column in columns if column is not None}
         if counts - {self.num_events}:
             raise lost_events(f"columns of a batch have {sorted({*counts, self.num_events})} events")
@@ -270,39 +280,28 @@ class RawEvents:
             return int(self.rows.nbytes)
         return int(pc.sum(pc.binary_length(self.documents)).as_py() or 0)
 
+    @property
+    def whole_documents(self) -> Any:
+        """The documents with what was cut off."""
+        if self.envelopes is None:
+            return self.documents
+        around = zip(*(text.split(b"\0") for text in self.envelopes.dictionary.to_pylist()), strict=True)
+        head, tail = (pa.array(parts, pa.binary()).take(self.envelopes.indices) for parts in around)
+        return pc.coalesce(pc.binary_join_element_wise(head, self.documents, tail, b""), self.documents)
+
     def slice(self, first: int, count: int) -> "RawEvents":
         """Some events that follow each other, without copying them."""
-
-        def part(column: Any) -> Any:
-            return None if column is None else column.slice(first, count)
-
-        return replace(
-            self,
-            source_file=part(self.source_file),
-            source_offset=part(self.source_offset),
-            documents=part(self.documents),
-            keys=part(self.keys),
-            schema_ids=None if self.schema_ids is None else tuple(map(part, self.schema_ids)),
-            rows=part(self.rows),
-            message=part(self.message),
-            skipped={},
-            rejected=Rejected.none(),
-        )
+        return self._part(lambda column: column.slice(first, count))
 
     def take(self, rows: pa.Array) -> "RawEvents":
         """The events at these positions, in that order."""
-        return replace(
-            self,
-            source_file=self.source_file.take(rows),
-            source_offset=self.source_offset.take(rows),
-            documents=None if self.documents is None else self.documents.take(rows),
-            keys=None if self.keys is None else self.keys.take(rows),
-            schema_ids=None if self.schema_ids is None else tuple(ids.take(rows) for ids in self.schema_ids),
-            rows=None if self.rows is None else self.rows.take(rows),
-            message=None if self.message is None else self.message.take(rows),
-            skipped={},
-            rejected=Rejected.none(),
-        )
+        return self._part(lambda column: column.take(rows))
+
+    def _part(self, part: Callable[[Any], Any]) -> "RawEvents":
+        names = ("source_file", "source_offset", "documents", "envelopes", "keys", "rows", "message")
+        columns = {name: part(column) for name in names if (column := getattr(self, name)) is not None}
+        ids = None if self.schema_ids is None else (part(self.schema_ids[0]), part(self.schema_ids[1]))
+        return replace(self, **columns, schema_ids=ids, skipped={}, rejected=Rejected.none())
 
 
 def lost_events(what: str) -> LostEventsError:

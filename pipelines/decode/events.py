@@ -346,12 +346,13 @@ def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str |
 def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
     if raw.rows is not None:
         return documents_of(raw.rows.take(places))
+    raw = raw.take(places)
     if raw.documents is None:
         return pa.nulls(len(places), pa.binary())
     found = []
-    for number, documents in enumerate((raw.documents, *(() if raw.keys is None else (raw.keys,)))):
-        some = pc.binary_slice(documents.take(places), 0, MAX_RAW_BYTES)
-        found.append(some if raw.schema_ids is None else framed(some, raw.schema_ids[number].take(places)))
+    for number, documents in enumerate((raw.whole_documents, *(() if raw.keys is None else (raw.keys,)))):
+        some = pc.binary_slice(documents, 0, MAX_RAW_BYTES)
+        found.append(some if raw.schema_ids is None else framed(some, raw.schema_ids[number]))
     return pc.coalesce(*found)
 
 

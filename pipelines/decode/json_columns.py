@@ -65,11 +65,7 @@ def spans_of_text(words: pa.Array) -> SpanColumn:
 
 def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
     """Decode texts in base64, hex, or Latin-1 (one character a byte) to bytes."""
-    kernel = {
-        Encoding.BASE64: text_kernels.decode_base64,
-        Encoding.HEX: text_kernels.decode_hex,
-        Encoding.LATIN1: text_kernels.encode_latin1,
-    }[encoding]
+    how = (Encoding.BASE64, Encoding.HEX, Encoding.LATIN1).index(encoding)  # as `text_kernels` numbers them
     if len(words) == 0:
         return pa.array([], pa.binary()), np.zeros(0, np.bool_)
     _, offsets, values = words.buffers()
@@ -78,7 +74,7 @@ def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
     out_offsets = np.empty(len(words) + 1, np.int32)
     out = np.empty(int(source_offsets[-1] - source_offsets[0]) + 4, np.uint8)
     bad = np.zeros(len(words), np.bool_)
-    used = kernel(source_offsets, source, valid, out_offsets, out, bad)
+    used = text_kernels.decode_bytes(how, source_offsets, source, valid, out_offsets, out, bad)
     return binary_array(pa.binary(), out_offsets, out[:used], valid & ~bad), bad
 
 

@@ -47,7 +47,7 @@ from pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
 from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
-from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
+from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary
 from scan_core import Mask
 
 MAX_COMPARED_SERVERS = 16
@@ -84,42 +84,50 @@ class Payloads:
     schemas: tuple[bytes, ...]
 
 
-def cut_envelopes(documents: Documents) -> Payloads:
-    """Return the payloads of events with an envelope, and other events as they are."""
+def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = None) -> Payloads:
+    """Return the payloads of events with an envelope, and other events as they are; `cut_off` are envelopes that the source has removed."""
+    documents = from_binary(events)
     start, end = documents.start.copy(), documents.end.copy()
     schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
     schemas: dict[bytes, int] = {}
-    pending = first_member_is(documents, "schema", "payload")
+    if cut_off is not None:
+        codes = np.asarray(cut_off.indices.fill_null(-1))
+        for code, around in enumerate(cut_off.dictionary.to_pylist()):
+            cut = envelope_of(around.replace(b"\0", b"{}"))
+            schema_of[codes == code] = NO_SCHEMA if cut is None else schemas.setdefault(cut[2], len(schemas))
+    pending = first_member_is(documents, "schema", "payload") & (schema_of == NO_SCHEMA)
     for _ in range(MAX_COMPARED_SCHEMAS):
         if not pending.any():
             break
         first = int(np.argmax(pending))
-        cut = _envelope_at(documents, first)
+        cut = envelope_of(events[first].as_py())
         if cut is None:
             break
         prefix, suffix, schema = cut
-        matched = np.zeros(len(documents), np.bool_)
-        text_kernels.match_affixes(
-            documents.data, documents.start, documents.end, pending, prefix, suffix, start, end, matched
-        )
-        schema_of[matched] = schemas.setdefault(schema, len(schemas))
-        pending = pending & ~matched
+        begin, stop = start + np.int32(len(prefix)), end - np.int32(len(suffix))
+        matched = pending & (begin < stop)
+        for begins, text in ((pc.starts_with, prefix), (pc.ends_with, suffix)):
+            matched &= np.asarray(pc.fill_null(begins(events, text), False))
+        rows = np.flatnonzero(matched)
+        # an empty payload is no blank line, and what follows an object no part of it
+        rows = rows[(documents.data[begin[rows]] == ord("{")) & (documents.data[stop[rows] - 1] == ord("}"))]
+        start[rows], end[rows] = begin[rows], stop[rows]
+        schema_of[rows] = schemas.setdefault(schema, len(schemas))
+        pending[rows] = False
     if pending.any():
         _cut_one_by_one(documents, pending, start=start, end=end, schema_of=schema_of, schemas=schemas)
     return Payloads(Documents(documents.data, start, end), schema_of, tuple(schemas))
 
 
-def _envelope_at(documents: Documents, row: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bytes] | None:
+def envelope_of(event: bytes) -> tuple[bytes, bytes, bytes] | None:
     """(bytes before the payload, bytes after it, schema) of one event; None if it has no envelope."""
-    one = scan_objects(documents.take(np.array([row])), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
+    document = from_binary(pa.array([event], pa.binary()))
+    one = scan_objects(document, ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
     schema, payload = one.column("schema"), one.column("payload")
     is_schema = schema.kind[0] in (kernels.OBJECT, kernels.NULL)
     if not one.is_object[0] or payload.kind[0] != kernels.OBJECT or not is_schema:
         return None
-    begin, end = int(documents.start[row]), int(documents.end[row])
-    prefix = documents.data[begin : int(payload.start[0])]
-    suffix = np.frombuffer(documents.data[int(payload.end[0]) : end].tobytes().rstrip(), np.uint8)
-    return prefix, suffix, documents.data[int(schema.start[0]) : int(schema.end[0])].tobytes()
+    return event[: payload.start[0]], event[payload.end[0] :], event[schema.start[0] : schema.end[0]]
 
 
 def _cut_one_by_one(
@@ -174,9 +182,8 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
     """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes."""
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
-    documents = from_binary(raw.documents)
-    payloads = cut_envelopes(documents)
-    keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
+    payloads = cut_envelopes(raw.documents, raw.envelopes)
+    keys = cut_envelopes(pa.nulls(raw.num_events, pa.binary()) if raw.keys is None else raw.keys)
     unknown: tuple[Refusal, ...] = ()
     if raw.schema_ids is not None and (options.registry is not None or options.schemas is not None):
         payloads, unknown = _with_registered(payloads, raw.schema_ids[0], options.source())
@@ -191,10 +198,10 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
     declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
     for refused in unknown:
         broken_schema[refused.rows] = True
-    known_broken = broken_schema & ~np.isin(np.arange(len(documents)), np.concatenate([[], *(r.rows for r in unknown)]))
+    known_broken = broken_schema & ~np.isin(np.arange(raw.num_events), np.concatenate([[], *(r.rows for r in unknown)]))
     empty = tombstones(members) & (options.tombstones == "ignore")
     return Events(
-        raw=np.arange(len(documents)),
+        raw=np.arange(raw.num_events),
         op=np.where(broken_schema | repeated, np.uint8(0), changes.op),
         table_of=table_of,
         tables=tables,

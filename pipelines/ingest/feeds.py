@@ -3,6 +3,7 @@
 Decoders are loaded only where events are read: a run that finds nothing new starts several times as quickly.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ READ_SHARE = 32
 """Share of the memory limit of a feed's smallest table that raw events of a batch may take."""
 AHEAD_SHARE = 8
 """The same for all batches that are held at a time: decoded, they take several times as much."""
+CUT_ENVELOPES = "NEVERMORE_CUT_ENVELOPES"
+"""Set to 0, events keep their schema envelopes until they are decoded."""
 ORDER_SHARE = 8
 """The same where a run's events must be sorted before any is applied."""
 MAX_ORDERED_ROWS = 50_000_000
@@ -207,7 +210,9 @@ class Feed:
         if any(settings.order_by != POSITION for settings in self.settings):
             # Everything that has to be sorted is read at once, as far as memory allows.
             most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
-            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(self.memory_limit_bytes)
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(
+                self.memory_limit_bytes, cuts_envelopes=self._cuts_envelopes
+            )
         return self._bounded(options)
 
     @property
@@ -216,9 +221,16 @@ class Feed:
         options = FileOptions.split(self.source_options)[0] if isinstance(self.source, FilesSource) else FileOptions()
         return self._bounded(options)
 
+    @property
+    def _cuts_envelopes(self) -> bool:
+        name = self.source.format
+        return name is not None and full_name(name) == "debezium-json" and os.environ.get(CUT_ENVELOPES) != "0"
+
     def _bounded(self, options: FileOptions) -> FileOptions:
         most = self.memory_limit_bytes // READ_SHARE
-        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(self.memory_limit_bytes)
+        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(
+            self.memory_limit_bytes, cuts_envelopes=self._cuts_envelopes
+        )
 
     @property
     def memory_limit_bytes(self) -> int:

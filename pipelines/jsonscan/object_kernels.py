@@ -9,10 +9,11 @@ These are the elements of arrays, documents that follow each other, and lines.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, nearest
+from pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, begins_with, nearest
 from pipelines.jsonscan.value_kernels import (
     BAD,
     BROKEN,
+    EIGHT,
     ESCAPED,
     FLOAT,
     INT,
@@ -30,6 +31,7 @@ from pipelines.jsonscan.value_kernels import (
     end_of_plain_run,
     expected_name,
     next_member,
+    put_word,
     require,
     require_columns,
     require_names,
@@ -38,6 +40,7 @@ from pipelines.jsonscan.value_kernels import (
     skip_space,
     skip_value,
     status_at,
+    word_at,
 )
 from pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
 from scan_core.native import callee, inlined, kernel
@@ -623,37 +626,93 @@ def find_separators(
             p += ONE
 
 
-_LOW_BITS = np.uint64(0x0101010101010101)
-_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 
-@kernel("u8[] u64[] i32[]=")
-def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
-    """Find the positions after newlines in `data`, whose complete 8-byte words are `words`; returns their number.
+@inlined
+def _has_newline(word: int) -> bool:
+    """Whether one of eight bytes is a newline: then it is zero here, and its high bit is set below (Hacker's Delight, 6-1)."""
+    other = word ^ _NEWLINES
+    return (other - _LOW_BITS) & ~other & _HIGH_BITS != 0
 
-    Stops when `out` is full.
-    """
-    require(8 * len(words) <= len(data) and len(data) < 2**31)
-    found = 0
-    for word in range(len(words)):
-        # A byte is a newline iff it is zero here, and then its high bit is set below (Hacker's Delight, 6-1).
-        other = words[word] ^ _NEWLINES
-        if (other - _LOW_BITS) & ~other & _HIGH_BITS:
-            first = word * 8
-            for k in range(first, first + 8):
-                if data[k] == 0x0A:
-                    if found == len(out):
-                        return found
-                    out[found] = k + 1
-                    found += 1
-    for k in range(8 * len(words), len(data)):
-        if data[k] == 0x0A:
-            if found == len(out):
-                return found
-            out[found] = k + 1
-            found += 1
+
+@kernel("u8[] i32[]=")
+def find_newlines(data: Bytes, out: Places) -> int:
+    """Find the positions after newlines in `data`; returns their number. Stops when `out` is full."""
+    require(len(data) < 2**31)
+    found, p, size = 0, np.uint64(0), np.uint64(len(data))
+    while p < size and found < len(out):
+        if p + EIGHT <= size and not _has_newline(word_at(data, p)):
+            p += EIGHT
+            continue
+        last = min(p + EIGHT, size)
+        while p < last and found < len(out):
+            p += ONE
+            if data[p - ONE] == 0x0A:
+                out[found] = p
+                found += 1
     return found
+
+
+@callee
+def _copy_line(data: Bytes, p: int, out: Bytes, at: int) -> int:
+    """Copy data[p:] up to and with a newline to out[at:], which has as much room; the position after it, 0 if there is none."""
+    size = np.uint64(len(data))
+    while p + EIGHT <= size:
+        word = word_at(data, p)
+        put_word(out, at, word)
+        if _has_newline(word):
+            break
+        p += EIGHT
+        at += EIGHT
+    while p < size:
+        out[at] = data[p]
+        p += ONE
+        at += ONE
+        if data[p - ONE] == 0x0A:
+            return p
+    return np.uint64(0)
+
+
+@kernel("u8[] u8[] i32[] u8[]= i32[]= i32[]=")
+def cut_lines(data: Bytes, around: Bytes, ends: Places, out: Bytes, offsets: Places, codes: Places) -> tuple[int, int]:
+    """Copy the objects within known envelopes to out[offsets[0] :], up to another line; (lines, their bytes).
+
+    Envelope k is what is before and after the object: two parts of `around`, the first of which begins at ends[2 * k]. The
+    second ends with a newline, the only one in both.
+    """
+    size, count = np.uint64(len(data)), len(ends) // 2
+    require(len(codes) < len(offsets) and offsets[0] >= 0)
+    require(offsets[0] + len(data) <= len(out) and len(out) < 2**31 and len(ends) == 2 * count + 1)
+    for k in range(2 * count):
+        require(0 <= ends[k] < ends[k + 1] <= len(around))
+    p, at, last, found = np.uint64(0), np.uint64(offsets[0]), 0, 0
+    while found < len(codes):
+        code = -1
+        for k in range(count):
+            # neighbouring lines are mostly of one table
+            place = last if k == 0 else 0 if k == last else k
+            head, tail = np.uint64(ends[2 * place]), np.uint64(ends[2 * place + 1])
+            if size - p >= tail - head and begins_with(data, p, around, head, tail):
+                code = place
+                break
+        if code < 0:
+            break
+        begin = p + np.uint64(ends[2 * code + 1] - ends[2 * code])
+        tail, end = np.uint64(ends[2 * code + 1]), np.uint64(ends[2 * code + 2])
+        after = _copy_line(data, begin, out, at)
+        stop = after - (end - tail)
+        if after <= begin + end - tail or data[begin] != 0x7B or data[stop - ONE] != 0x7D:
+            break
+        if not begins_with(data, stop, around, tail, end):
+            break
+        p, last = after, code
+        at += stop - begin
+        codes[found] = code
+        found += 1
+        offsets[found] = at
+    return found, np.int64(p)
 
 
 @kernel("u8[] i64[][]=")

@@ -8,6 +8,8 @@ digits, and those that are next to zero or infinity, are left to the caller.
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 # ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
+from string import ascii_lowercase, ascii_uppercase, digits
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -194,26 +196,6 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
             bad[row] |= not fits
 
 
-@kernel("u8[] i32[] i32[] bool[] u8[] bool[]=")
-def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
-    """Mark the wanted spans that equal `pattern`."""
-    length = len(pattern)
-    count = len(start)
-    require(len(end) >= count and len(wanted) >= count and len(out) >= count)
-    for row in range(count):
-        if not wanted[row] or np.int64(end[row]) - start[row] != length:
-            continue
-        p = np.int64(start[row])
-        require(p >= 0 and end[row] <= len(data))
-        same = True
-        for k in range(length):
-            if data[p + k] != pattern[k]:
-                same = False
-                break
-        if same:
-            out[row] = True
-
-
 _BLOCK = np.uint64(256)
 
 
@@ -227,49 +209,30 @@ def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
 
 
 @callee
-def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
-    length = np.uint64(len(pattern))
-    first = np.uint64(0)
-    while first < length:
-        last = min(first + _BLOCK, length)
+def begins_with(data: Bytes, p: int, pattern: Bytes, first: int, end: int) -> bool:
+    """Whether data[p:] begins with pattern[first:end]; it is long enough."""
+    p -= first
+    while first < end:
+        last = min(first + _BLOCK, end)
         if _differ(data, p, pattern, first, last):
             return False
         first = last
     return True
 
 
-@kernel("u8[] i32[] i32[] bool[] u8[] u8[] i32[]= i32[]= bool[]=")
-def match_affixes(
-    data: Bytes,
-    start: Places,
-    end: Places,
-    wanted: Mask,
-    prefix: Bytes,
-    suffix: Bytes,
-    out_start: Places,
-    out_end: Places,
-    out: Mask,
-) -> None:
-    """Mark the wanted spans with `prefix` and, before white space, `suffix`; write the span between."""
-    a = np.uint64(len(prefix))
-    b = np.uint64(len(suffix))
+@kernel("u8[] i32[] i32[] bool[] u8[] bool[]=")
+def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
+    """Mark the wanted spans that equal `pattern`."""
+    length = len(pattern)
     count = len(start)
-    require(len(end) >= count and len(wanted) >= count)
-    require(len(out_start) >= count and len(out_end) >= count and len(out) >= count)
+    require(len(end) >= count and len(wanted) >= count and len(out) >= count)
     for row in range(count):
-        if not wanted[row]:
+        if not wanted[row] or np.int64(end[row]) - start[row] != length:
             continue
-        require(start[row] >= 0 and start[row] <= end[row] and end[row] <= len(data))
-        p = np.uint64(start[row])
-        q = np.uint64(end[row])
-        while q > p and (
-            data[q - ONE] == 0x20 or data[q - ONE] == 0x0A or data[q - ONE] == 0x0D or data[q - ONE] == 0x09
-        ):
-            q -= ONE
-        if q - p >= a + b and _begins_with(data, p, prefix) and _begins_with(data, q - b, suffix):
+        p = np.int64(start[row])
+        require(p >= 0 and end[row] <= len(data))
+        if begins_with(data, np.uint64(p), pattern, np.uint64(0), np.uint64(length)):
             out[row] = True
-            out_start[row] = p + a
-            out_end[row] = q - b
 
 
 @callee
@@ -281,123 +244,100 @@ def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     require(offsets[len(valid)] <= len(data))
 
 
+def _digits(*alphabets: str) -> NDArray[np.int64]:
+    """The digit that each byte stands for in one of several alphabets; -1 for none."""
+    digits = np.full(256, -1, np.int64)
+    for alphabet in alphabets:
+        digits[list(alphabet.encode())] = range(len(alphabet))
+    return digits
+
+
+_SEXTETS = _digits(*(ascii_uppercase + ascii_lowercase + digits + others for others in ("+/", "-_")))
+_NIBBLES = _digits("0123456789ABCDEF", "0123456789abcdef")
+
+
 @callee
-def _sextet(c: int) -> int:
-    if 0x41 <= c <= 0x5A:
-        return c - 0x41
-    if 0x61 <= c <= 0x7A:
-        return c - 0x47
-    if 0x30 <= c <= 0x39:
-        return c + 4
-    if c == 0x2B or c == 0x2D:
-        return 62
-    if c == 0x2F or c == 0x5F:
-        return 63
-    return -1
-
-
-@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
-def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Decode base64 texts (standard or URL-safe, padded or not) one after the other; marks invalid ones in `bad`."""
-    _require_rows(offsets, data, valid, bad)
-    require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
-    at = np.int64(0)
-    out_offsets[0] = 0
-    for row in range(len(valid)):
-        begin = at
-        if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            padded = q - p
-            while q > p and data[q - 1] == 0x3D and padded - (q - p) < 2:
-                q -= 1
-            bits = np.int64(0)
-            held = 0
-            for k in range(p, q):
-                sextet = _sextet(np.int64(data[k]))
-                if sextet < 0:
-                    bad[row] = True
-                    break
-                bits = ((bits << 6) | sextet) & 0xFFFFFF
-                held += 6
-                if held >= 8:
-                    held -= 8
-                    out[at] = (bits >> held) & 0xFF
-                    at += 1
-            if (q - p) % 4 == 1 or (padded != q - p and padded % 4 != 0):
-                bad[row] = True
-            if bad[row]:
-                at = begin
-        out_offsets[row + 1] = at
+def _from_base64(data: Bytes, p: int, q: int, out: Bytes, at: int) -> int:
+    """Write the bytes of a base64 text (standard or URL-safe, padded or not) at out[at:]; the end, -1 if it is none."""
+    padded = q - p
+    while q > p and data[q - 1] == 0x3D and padded - (q - p) < 2:
+        q -= 1
+    if (q - p) % 4 == 1 or (padded != q - p and padded % 4 != 0):
+        return -1
+    bits = np.int64(0)
+    held = 0
+    for k in range(p, q):
+        sextet = _SEXTETS[data[k]]
+        if sextet < 0:
+            return -1
+        bits = ((bits << 6) | sextet) & 0xFFFFFF
+        held += 6
+        if held >= 8:
+            held -= 8
+            out[at] = (bits >> held) & 0xFF
+            at += 1
     return at
 
 
-@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
-def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    r"""Bytes of hexadecimal texts, dashes and a leading `\\x` or `0x` ignored; marks what is none in `bad`."""
-    _require_rows(offsets, data, valid, bad)
-    require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
-    at = np.int64(0)
-    out_offsets[0] = 0
-    for row in range(len(valid)):
-        begin = at
-        if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            if q - p >= 2 and (data[p] == 0x5C or data[p] == 0x30) and data[p + 1] == 0x78:
-                p += 2
-            high = -1
-            for k in range(p, q):
-                c = np.int64(data[k])
-                if c == 0x2D:
-                    continue
-                if 0x30 <= c <= 0x39:
-                    digit = c - 0x30
-                elif 0x41 <= (c & 0xDF) <= 0x46:
-                    digit = (c & 0xDF) - 0x37
-                else:
-                    bad[row] = True
-                    break
-                if high < 0:
-                    high = digit
-                else:
-                    out[at] = high * 16 + digit
-                    at += 1
-                    high = -1
-            if high >= 0:
-                bad[row] = True
-            if bad[row]:
-                at = begin
-        out_offsets[row + 1] = at
+@callee
+def _from_hex(data: Bytes, p: int, q: int, out: Bytes, at: int) -> int:
+    r"""The same of a hexadecimal text; dashes and a leading `\\x` or `0x` are ignored."""
+    if q - p >= 2 and (data[p] == 0x5C or data[p] == 0x30) and data[p + 1] == 0x78:
+        p += 2
+    high = np.int64(-1)
+    for k in range(p, q):
+        if data[k] == 0x2D:
+            continue
+        digit = _NIBBLES[data[k]]
+        if digit < 0:
+            return -1
+        if high < 0:
+            high = digit
+        else:
+            out[at] = high * 16 + digit
+            at += 1
+            high = np.int64(-1)
+    return at if high < 0 else -1
+
+
+@callee
+def _to_latin1(data: Bytes, p: int, q: int, out: Bytes, at: int) -> int:
+    """The same of a text whose characters stand for one byte each: none is above U+00FF."""
+    while p < q:
+        c = np.int64(data[p])
+        if c < 0x80:
+            out[at] = c
+            p += 1
+        elif (c == 0xC2 or c == 0xC3) and p + 1 < q:
+            out[at] = ((c & 3) << 6) | (np.int64(data[p + 1]) & 0x3F)
+            p += 2
+        else:
+            return -1
+        at += 1
     return at
 
 
-@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
-def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Encode texts as Latin-1, one byte per character; marks characters above U+00FF in `bad`."""
+BASE64, HEX, LATIN1 = range(3)
+
+
+@kernel("i64 i32[] u8[] bool[] i32[]= u8[]= bool[]=")
+def decode_bytes(
+    how: int, offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask
+) -> int:
+    """Decode texts of bytes one after the other, written as BASE64, HEX or LATIN1; marks invalid ones in `bad`."""
     _require_rows(offsets, data, valid, bad)
     require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
     out_offsets[0] = 0
     for row in range(len(valid)):
-        begin = at
         if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            while p < q:
-                c = np.int64(data[p])
-                if c < 0x80:
-                    out[at] = c
-                    p += 1
-                elif (c == 0xC2 or c == 0xC3) and p + 1 < q:
-                    out[at] = ((c & 3) << 6) | (np.int64(data[p + 1]) & 0x3F)
-                    p += 2
-                else:
-                    bad[row] = True
-                    break
-                at += 1
-            if bad[row]:
-                at = begin
+            p, q = np.int64(offsets[row]), np.int64(offsets[row + 1])
+            if how == BASE64:
+                after = _from_base64(data, p, q, out, at)
+            else:
+                after = _from_hex(data, p, q, out, at) if how == HEX else _to_latin1(data, p, q, out, at)
+            bad[row] |= after < 0
+            at = max(at, after)
         out_offsets[row + 1] = at
     return at
 

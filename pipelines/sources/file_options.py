@@ -125,6 +125,11 @@ class FileOptions:
             raise ConfigError("comments has an empty prefix, with which every line begins; remove it")
 
     @property
+    def cuts_envelopes(self) -> bool:
+        """Whether lines are read without the envelopes that they share."""
+        return False
+
+    @property
     def max_event_bytes(self) -> int:
         """Maximum size of a single event, line or block of a file; larger ones are refused."""
         return _event_bytes(_BATCHES_OF_EVENT * self.batch_bytes)
@@ -171,9 +176,9 @@ class FileOptions:
             own["comments"] = (own["comments"],)
         return options_of(cls, own), {name: value for name, value in options.items() if name not in names}
 
-    def within(self, memory_limit_bytes: int) -> "BoundedOptions":
-        """The options for reading within a memory limit."""
-        return BoundedOptions(**vars(self), memory_limit_bytes=memory_limit_bytes)
+    def within(self, memory_limit_bytes: int, *, cuts_envelopes: bool = False) -> "BoundedOptions":
+        """The options for reading within a memory limit, with or without the envelopes that lines share."""
+        return BoundedOptions(**vars(self), memory_limit_bytes=memory_limit_bytes, cuts_envelopes=cuts_envelopes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,7 @@ class BoundedOptions(FileOptions):
     """Options for reading with a known memory limit, which decides how large an event may be."""
 
     memory_limit_bytes: int
+    cuts_envelopes: bool = False
 
     @property
     def max_event_bytes(self) -> int:

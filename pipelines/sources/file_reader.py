@@ -24,6 +24,7 @@ from pipelines.sources.csv_file import read_csv
 from pipelines.sources.file_documents import (
     Chunks,
     FilePiece,
+    KnownEnvelopes,
     Piece,
     advanced_to,
     after_last_newline,
@@ -282,6 +283,12 @@ def _read_lines(
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, waiting=False)
     known = replace(known, layout=layout.value if is_settled else "")
+    is_chosen = bool(applied or options.comments or options.first_line > 1 or options.last_line)
+    envelopes = (
+        KnownEnvelopes(options.batch_bytes)
+        if options.cuts_envelopes and layout is Layout.LINES and not is_chosen
+        else None
+    )
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.max_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
@@ -293,7 +300,8 @@ def _read_lines(
             rest = data.slice(begin, whole - begin)
             piece = leading_blank_lines(rest, known.lines + 1)
             if piece is None or options.first_line > 1 or options.last_line:
-                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
+                cut = None if envelopes is None else envelopes.cut_lines(rest, known.lines + 1, options.batch_rows)
+                piece = cut or split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
             begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
             yield _lines_piece(
@@ -363,11 +371,9 @@ def _read_documents(
     known = replace(known, layout=layout.value if lines else "", waiting=False)
     if pending and not options.report_incomplete:
         count = len(piece.documents) - (piece.lines - lines)
-        keys = None if piece.keys is None else piece.keys.slice(0, count)
-        piece = replace(piece, documents=piece.documents.slice(0, count), keys=keys, offsets=piece.offsets[:count])
-        piece = replace(piece, rejected=Rejected.none())
+        piece = replace(piece.slice(0, count), rejected=Rejected.none())
     for first in range(0, len(piece.offsets), options.batch_rows):
-        part = _part(piece, first, options.batch_rows)
+        part = piece.slice(first, options.batch_rows)
         read = min(int(part.offsets[-1]), lines)
         before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
         yield FilePiece(part, None, before, known)
@@ -375,12 +381,6 @@ def _read_documents(
     read_bytes = known.size if lines else 0
     end = end_of(replace(known, lines=max(lines, known.lines), read_bytes=read_bytes, waiting=waiting))
     yield replace(end, rejected=_of_file(piece.rejected, known.name))
-
-
-def _part(piece: Piece, first: int, count: int) -> Piece:
-    keys = None if piece.keys is None else piece.keys.slice(first, count)
-    offsets = piece.offsets[first : first + count]
-    return replace(piece, documents=piece.documents.slice(first, count), keys=keys, offsets=offsets)
 
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:

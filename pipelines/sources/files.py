@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
 from pipelines.errors import SourceError
+from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
 from pipelines.sources.file_documents import FilePiece
 from pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
@@ -249,9 +251,7 @@ def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
     line = int(part.offsets[count - 1]) if count else piece.before.lines
     layout = "" if rows is not None else piece.before.layout  # without a byte position, CSV counts its records again
     middle = replace(piece.before, read_bytes=0, lines=line, layout=layout, finished=False) if count else piece.before
-    keys = (None, None) if part.keys is None else (part.keys.slice(0, count), part.keys.slice(count))
-    first = replace(part, documents=part.documents.slice(0, count), keys=keys[0], offsets=part.offsets[:count])
-    rest = replace(part, documents=part.documents.slice(count), keys=keys[1], offsets=part.offsets[count:], skipped={})
+    first, rest = part.slice(0, count), replace(part.slice(count), skipped={})
     rejected = piece.rejected.table
     is_before = pc.less_equal(rejected.column("source_offset"), line)
     return (
@@ -286,7 +286,8 @@ def _batch(pending: _Pending, end: BatchEnd, *, continues: bool) -> Gathered:
         source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
         source_offset=pa.array(offsets),
         documents=None if columns else _documents(full),
-        keys=None if columns else _keys(full),
+        keys=_joined([p.piece.keys for p in full], counts),
+        envelopes=_joined([p.piece.envelopes for p in full], counts),
         rows=pa.concat_tables([p.rows for p in full]) if columns else None,
         ingested_at=datetime.now(UTC),
         skipped=dict(skipped),
@@ -298,14 +299,23 @@ def _batch(pending: _Pending, end: BatchEnd, *, continues: bool) -> Gathered:
 
 def _documents(pieces: list[FilePiece]) -> pa.BinaryArray:
     arrays = [p.piece.documents for p in pieces]
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.array([], pa.binary())])
+    if len(arrays) == 1:
+        return arrays[0]
+    if pieces and all(p.piece.envelopes is not None for p in pieces):
+        parts = [from_binary(array) for array in arrays]
+        # without their envelopes, documents mostly follow each other in memory
+        if all(a.data.ctypes.data == b.data.ctypes.data and a.end[-1] == b.start[0] for a, b in pairwise(parts)):
+            offsets = pa.py_buffer(np.concatenate([*(p.start for p in parts), parts[-1].end[-1:]]))
+            return pa.Array.from_buffers(pa.binary(), offsets.size // 4 - 1, [None, offsets, arrays[0].buffers()[2]])
+    return pa.concat_arrays([*arrays, pa.array([], pa.binary())])
 
 
-def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
-    if all(p.piece.keys is None for p in pieces):
+def _joined(columns: Sequence[pa.Array | None], counts: Sequence[int]) -> pa.Array | None:
+    """The columns of pieces one after the other, NULL for those that lack it; None if all do."""
+    kind = next((column.type for column in columns if column is not None), None)
+    if kind is None:
         return None
-    parts = [pa.nulls(len(p.piece.offsets), pa.binary()) if p.piece.keys is None else p.piece.keys for p in pieces]
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    return pa.concat_arrays(pa.nulls(n, kind) if c is None else c for c, n in zip(columns, counts, strict=True))
 
 
 UNFINISHED = "unfinished line"

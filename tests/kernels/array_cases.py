@@ -190,8 +190,19 @@ def find_document_line(random: Random) -> Arguments:
 
 def find_newlines(random: Random) -> Arguments:
     data = noise(random) + b"\n" * int(random.integers(0, 9))
-    words = np.frombuffer(data, np.uint64, len(data) // 8)
-    return [fixed(data), words, np.zeros(random.integers(0, data.count(b"\n") + 1), np.int32)]
+    return [fixed(data), np.zeros(random.integers(0, data.count(b"\n") + 1), np.int32)]
+
+
+def cut_lines(random: Random) -> Arguments:
+    around = [(b"<" * n + b"h" * int(random.integers(0, 300)), b"t" * n + b"\n") for n in range(random.integers(0, 4))]
+    known = [*around, (b"<", b""), (b"", b"\n"), *((head, tail[:-1]) for head, tail in around)]
+    lines = [known[random.integers(0, len(known))] for _ in range(random.integers(0, 7))]
+    data = b"".join(head + b"{" + noise(random, 4).replace(b"\n", b"") + b"}" + tail for head, tail in lines)
+    parts = [part for both in around for part in both]
+    room = int(random.integers(0, 7))
+    out, offsets = np.zeros(len(data) + 40, np.uint8), np.full(room + 1, random.integers(0, 40), np.int32)
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return [fixed(data), fixed(b"".join(parts)), ends, out, offsets, np.zeros(room, np.int32)]
 
 
 def split_frames(random: Random) -> Arguments:
@@ -300,16 +311,6 @@ def match_bytes(random: Random) -> Arguments:
     row = int(random.integers(0, count)) if count else 0
     pattern = data[start[row] : end[row]].tobytes() if count else b"x"
     return [data, start, end, wanted, fixed(pattern), np.zeros(count, np.bool_)]
-
-
-def match_affixes(random: Random) -> Arguments:
-    prefix, suffix = noise(random, 300), noise(random, 6)
-    parts = [random.choice([prefix, prefix[:-1]]) + noise(random, 4) + suffix + b" \n"[: random.integers(0, 3)]
-             for _ in range(random.integers(0, 6))]  # fmt: skip
-    data, start, end = spans(parts)
-    count = len(parts)
-    places = [np.zeros(count, np.int32), np.zeros(count, np.int32), np.zeros(count, np.bool_)]
-    return [data, start, end, random.integers(0, 2, count).astype(np.bool_), fixed(prefix), fixed(suffix), *places]
 
 
 def binary(random: Random, *, widened: bool = False) -> Arguments:
@@ -725,9 +726,10 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.formats.pgoutput_kernels.read_messages": read_messages,
     "pipelines.formats.pgoutput_kernels.read_rows": read_replicated_rows,
     "pipelines.formats.pgoutput_kernels.write_json": write_json,
-    **{f"pipelines.jsonscan.text_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
+    "pipelines.jsonscan.text_kernels.decode_bytes": lambda random: [int(random.integers(0, 3)), *binary(random)],
     "pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
     "pipelines.jsonscan.object_kernels.find_document_line": find_document_line,
+    "pipelines.jsonscan.object_kernels.cut_lines": cut_lines,
     "pipelines.jsonscan.object_kernels.find_newlines": find_newlines,
     "pipelines.jsonscan.object_kernels.find_separators": find_separators,
     "pipelines.jsonscan.object_kernels.scan_elements": scan_elements,
@@ -741,7 +743,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.row_kernels.find_patterns": find_patterns,
     "pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
     "pipelines.jsonscan.text_kernels.gather_text": gather_text,
-    "pipelines.jsonscan.text_kernels.match_affixes": match_affixes,
     "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "pipelines.mirrors.multiset._remove_in_order": walk_removals,

@@ -70,8 +70,8 @@ def wrapped(patch: Patch, module: Any, name: str, change: Callable[[Any], Any]) 
 def a_newline_is_not_seen(patch: Patch) -> None:
     find = object_kernels.find_newlines
 
-    def find_all_but_one(view: Any, words: Any, ends: Any) -> int:
-        found = find(view, words, ends)
+    def find_all_but_one(view: Any, ends: Any) -> int:
+        found = find(view, ends)
         ends[1 : found - 1] = ends[2:found].copy()
         return int(found) - 1
 
