@@ -274,13 +274,6 @@ class RawEvents:
         return len(self.source_offset)
 
     @property
-    def num_bytes(self) -> int:
-        """Size of the events' documents or columns in bytes."""
-        if self.rows is not None:
-            return int(self.rows.nbytes)
-        return int(pc.sum(pc.binary_length(self.documents)).as_py() or 0)
-
-    @property
     def whole_documents(self) -> Any:
         """The documents with what was cut off."""
         if self.envelopes is None:
