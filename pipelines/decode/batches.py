@@ -216,6 +216,9 @@ class BatchEnd(Enum):
     WITHIN_TRANSACTION = "within a transaction that is larger than a batch and continues in the next one"
 
 
+_COLUMNS = ("source_file", "source_offset", "documents", "envelopes", "keys", "rows", "message")
+
+
 @dataclass(frozen=True)
 class RawEvents:
     """A batch of raw events in source order.
@@ -250,15 +253,7 @@ class RawEvents:
     rejected: Rejected = field(default_factory=Rejected.none)
 
     def __post_init__(self) -> None:
-        columns = (
-            self.source_file,
-            self.documents,
-            self.envelopes,
-            self.keys,
-            *(self.schema_ids or ()),
-            self.rows,
-            self.message,
-        )
+        columns = (*(getattr(self, name) for name in _COLUMNS), *(self.schema_ids or ()))
         counts = {len(column) for column in columns if column is not None}
         if counts - {self.num_events}:
             raise lost_events(f"columns of a batch have {sorted({*counts, self.num_events})} events")
@@ -291,8 +286,7 @@ class RawEvents:
         return self._part(lambda column: column.take(rows))
 
     def _part(self, part: Callable[[Any], Any]) -> "RawEvents":
-        names = ("source_file", "source_offset", "documents", "envelopes", "keys", "rows", "message")
-        columns = {name: part(column) for name in names if (column := getattr(self, name)) is not None}
+        columns = {name: part(column) for name in _COLUMNS if (column := getattr(self, name)) is not None}
         ids = None if self.schema_ids is None else (part(self.schema_ids[0]), part(self.schema_ids[1]))
         return replace(self, **columns, schema_ids=ids, skipped={}, rejected=Rejected.none())
 

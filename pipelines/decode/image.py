@@ -20,7 +20,7 @@ from pipelines.decode.batches import Reasons, of_values
 from pipelines.decode.json_columns import decode
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import ConfigError
-from pipelines.jsonscan import row_kernels, text_kernels
+from pipelines.jsonscan import row_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
@@ -53,12 +53,7 @@ def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Ma
     """Events whose value is one of the placeholders; None if none."""
     found = np.zeros(len(column), np.bool_)
     for pattern in placeholders:
-        kind = _kind_of(pattern)
-        if column.kinds[kind]:
-            wanted = column.kind == kind
-            text_kernels.match_bytes(
-                column.data, column.start, column.end, wanted, np.frombuffer(pattern, np.uint8), found
-            )
+        found |= column.equals(pattern, _kind_of(pattern))
     return found if found.any() else None
 
 

@@ -44,14 +44,11 @@ from pipelines.errors import SourceError
 from pipelines.formats import debezium as rules
 from pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, decode_rows_of_file, layouts_of
 from pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
-from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary
 from scan_core import Mask
 
-MAX_COMPARED_SERVERS = 16
-"""Servers whose names are told by comparing bytes, once for each."""
 MAX_COMPARED_SCHEMAS = 64
 """Limit of schemas compared by bytes; events of further ones are scanned one by one, which then costs less."""
 _MAX_DEPTH = kernels.MAX_DEPTH + 1
@@ -103,7 +100,7 @@ def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = N
         cut = envelope_of(events[first].as_py())
         if cut is None:
             break
-        prefix, suffix, schema = cut
+        prefix, suffix, _ = cut
         begin, stop = start + np.int32(len(prefix)), end - np.int32(len(suffix))
         matched = pending & (begin < stop)
         for begins, text in ((pc.starts_with, prefix), (pc.ends_with, suffix)):
@@ -112,10 +109,23 @@ def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = N
         # an empty payload is no blank line, and what follows an object no part of it
         rows = rows[(documents.data[begin[rows]] == ord("{")) & (documents.data[stop[rows] - 1] == ord("}"))]
         start[rows], end[rows] = begin[rows], stop[rows]
-        schema_of[rows] = schemas.setdefault(schema, len(schemas))
+        schema_of[rows] = schemas.setdefault(cut[2], len(schemas))
         pending[rows] = False
     if pending.any():
-        _cut_one_by_one(documents, pending, start=start, end=end, schema_of=schema_of, schemas=schemas)
+        members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
+        schema, payload = members.column("schema"), members.column("payload")
+        has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
+        # Some writers omit the schema. If there are other members, `payload` is a column of a row.
+        alone = np.flatnonzero(has_payload & (schema.kind == kernels.MISSING))
+        if len(alone):
+            alone = alone[scan_objects(documents.take(alone), ("payload",)).of_names({"payload"})]
+            start[alone], end[alone] = payload.start[alone], payload.end[alone]
+        enveloped = np.flatnonzero(has_payload & ((schema.kind == kernels.OBJECT) | (schema.kind == kernels.NULL)))
+        start[enveloped], end[enveloped] = payload.start[enveloped], payload.end[enveloped]
+        texts = [
+            documents.data[b:e].tobytes() for b, e in zip(schema.start[enveloped], schema.end[enveloped], strict=True)
+        ]
+        schema_of[enveloped] = [schemas.setdefault(text, len(schemas)) for text in texts]
     return Payloads(Documents(documents.data, start, end), schema_of, tuple(schemas))
 
 
@@ -128,29 +138,6 @@ def envelope_of(event: bytes) -> tuple[bytes, bytes, bytes] | None:
     if not one.is_object[0] or payload.kind[0] != kernels.OBJECT or not is_schema:
         return None
     return event[: payload.start[0]], event[payload.end[0] :], event[schema.start[0] : schema.end[0]]
-
-
-def _cut_one_by_one(
-    documents: Documents,
-    pending: Mask,
-    *,
-    start: NDArray[np.int32],
-    end: NDArray[np.int32],
-    schema_of: NDArray[np.int32],
-    schemas: dict[bytes, int],
-) -> None:
-    members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
-    schema, payload = members.column("schema"), members.column("payload")
-    has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
-    # Some writers omit the schema. If there are other members, `payload` is a column of a row.
-    alone = np.flatnonzero(has_payload & (schema.kind == kernels.MISSING))
-    if len(alone):
-        alone = alone[scan_objects(documents.take(alone), ("payload",)).of_names({"payload"})]
-        start[alone], end[alone] = payload.start[alone], payload.end[alone]
-    enveloped = np.flatnonzero(has_payload & ((schema.kind == kernels.OBJECT) | (schema.kind == kernels.NULL)))
-    start[enveloped], end[enveloped] = payload.start[enveloped], payload.end[enveloped]
-    texts = [documents.data[b:e].tobytes() for b, e in zip(schema.start[enveloped], schema.end[enveloped], strict=True)]
-    schema_of[enveloped] = [schemas.setdefault(text, len(schemas)) for text in texts]
 
 
 BROKEN_SCHEMA = "not a schema envelope of Kafka Connect: parts are missing or of another kind"
@@ -226,7 +213,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
             ("control event", kind.control),
             ("logical decoding message", changes.message),
         ),
-        servers=lambda: _servers(changes.server),
+        servers=lambda: codes_of(pa.nulls(0, pa.string()) if changes.server is None else strings(changes.server)),
     )
 
 
@@ -286,28 +273,6 @@ def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Cha
     )
 
 
-def _servers(names: SpanColumn | None) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """(server of each change, names of servers). There are few, so that their bytes are compared."""
-    if names is None:
-        return np.zeros(0, np.int32), ()
-    codes = np.full(len(names), -1, np.int32)
-    wanted, found = names.of_kind(kernels.STRING), list[str]()
-    if names.of_kind(kernels.ESCAPED).any():
-        return codes_of(strings(names))
-    while wanted.any():
-        if len(found) == MAX_COMPARED_SERVERS:
-            return codes_of(strings(names))
-        first = int(np.argmax(wanted))
-        pattern = names.data[names.start[first] : names.end[first]]
-        same = np.zeros(len(names), np.bool_)
-        text_kernels.match_bytes(names.data, names.start, names.end, wanted, pattern, same)
-        if len(pattern):
-            codes[same] = len(found)
-            found.append(pattern.tobytes().decode("utf-8", "replace"))
-        wanted &= ~same
-    return codes, tuple(found)
-
-
 def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
     """Events whose rows are text, or whose origin is such a feed if they have no row."""
     after = members.column("after")
@@ -318,12 +283,7 @@ def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
     if len(bare):
         origins = members.column("source").documents(kernels.OBJECT).take(bare)
         connector = scan_objects(origins, ("connector",), learn=False).column("connector")
-        found = np.zeros(len(bare), np.bool_)
-        pattern = np.frombuffer(b"mongodb", np.uint8)
-        text_kernels.match_bytes(
-            connector.data, connector.start, connector.end, connector.kind == kernels.STRING, pattern, found
-        )
-        result[bare] |= found
+        result[bare] |= connector.equals(b"mongodb")
     return result
 
 
@@ -391,10 +351,7 @@ def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
 
 def _is_true(column: SpanColumn) -> Mask:
     """Rows with true, as a boolean or as text."""
-    result: Mask = column.kind == kernels.TRUE
-    pattern = np.frombuffer(b"true", np.uint8)
-    text_kernels.match_bytes(column.data, column.start, column.end, column.kind == kernels.STRING, pattern, result)
-    return result
+    return column.of_kind(kernels.TRUE) | column.equals(b"true")
 
 
 @lru_cache(maxsize=1024)

@@ -691,8 +691,7 @@ def cut_lines(data: Bytes, around: Bytes, ends: Places, out: Bytes, offsets: Pla
     while found < len(codes):
         code = -1
         for k in range(count):
-            # neighbouring lines are mostly of one table
-            place = last if k == 0 else 0 if k == last else k
+            place = (last + k) % count  # neighbouring lines are mostly of one table
             head, tail = np.uint64(ends[2 * place]), np.uint64(ends[2 * place + 1])
             if size - p >= tail - head and begins_with(data, p, around, head, tail):
                 code = place
@@ -703,9 +702,8 @@ def cut_lines(data: Bytes, around: Bytes, ends: Places, out: Bytes, offsets: Pla
         tail, end = np.uint64(ends[2 * code + 1]), np.uint64(ends[2 * code + 2])
         after = _copy_line(data, begin, out, at)
         stop = after - (end - tail)
-        if after <= begin + end - tail or data[begin] != 0x7B or data[stop - ONE] != 0x7D:
-            break
-        if not begins_with(data, stop, around, tail, end):
+        is_object = after > begin + end - tail and data[begin] == 0x7B and data[stop - ONE] == 0x7D
+        if not is_object or not begins_with(data, stop, around, tail, end):
             break
         p, last = after, code
         at += stop - begin

@@ -36,13 +36,23 @@ MAX_DIGITS = 19
 """Maximum of significant digits: more do not fit 64 bits."""
 
 
+def _digits(*alphabets: str) -> NDArray[np.int64]:
+    """The digit that each byte stands for in one of several alphabets; -1 for none."""
+    digits = np.full(256, -1, np.int64)
+    for alphabet in alphabets:
+        digits[list(alphabet.encode())] = range(len(alphabet))
+    return digits
+
+
+_SEXTETS = _digits(*(ascii_uppercase + ascii_lowercase + digits + others for others in ("+/", "-_")))
+_NIBBLES = _digits("0123456789ABCDEF", "0123456789abcdef")
+
+
 @callee
 def _hex4(data: Bytes, p: int) -> int:
     value = 0
     for k in range(4):
-        c = np.int64(data[p + k])
-        digit = c - 0x30 if c <= 0x39 else (c | 0x20) - 0x57
-        value = value * 16 + digit
+        value = value * 16 + _NIBBLES[data[p + k]]
     return value
 
 
@@ -242,18 +252,6 @@ def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     for row in range(len(valid)):
         require(offsets[row] <= offsets[row + 1])
     require(offsets[len(valid)] <= len(data))
-
-
-def _digits(*alphabets: str) -> NDArray[np.int64]:
-    """The digit that each byte stands for in one of several alphabets; -1 for none."""
-    digits = np.full(256, -1, np.int64)
-    for alphabet in alphabets:
-        digits[list(alphabet.encode())] = range(len(alphabet))
-    return digits
-
-
-_SEXTETS = _digits(*(ascii_uppercase + ascii_lowercase + digits + others for others in ("+/", "-_")))
-_NIBBLES = _digits("0123456789ABCDEF", "0123456789abcdef")
 
 
 @callee

@@ -152,14 +152,12 @@ Bytes = NDArray[np.uint8]
 Spans = NDArray[np.int64]
 
 
-NEWLINE, TAB = 0x0A, 0x09
+NEWLINE = 0x0A
 MIN_CUT_BYTES = 64 * 1024
 """Envelopes of fewer bytes are left to decoding: to know them costs more than to read them a few times."""
 _ENVELOPE = b'{"schema":'
 _LEARNED_BYTES = 1024 * 1024
 """Limit of a line by which an envelope becomes known."""
-_BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
-_MANY_LINES = 4_096
 DEFAULT_SEPARATOR = b"\t"
 NO_KEYED_LINE = (
     "not a keyed line: it lacks a key, the separator {!r} after it, or both (options: {{key_separator: ...}})"
@@ -203,26 +201,6 @@ class Piece:
         return replace(self, documents=documents, keys=keys, envelopes=envelopes, offsets=offsets)
 
 
-def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
-    """A piece for the blank lines at the beginning if there are very many, which are not examined one by one."""
-    for blank, kind in _BLANK_LINES:
-        count = data.size // len(blank)
-        view = np.frombuffer(data, kind, count)
-        if (
-            count <= _MANY_LINES
-            or not (view[:_MANY_LINES] == view[0]).all()
-            or bytes(data.slice(0, len(blank))) != blank
-        ):
-            continue
-        other = np.flatnonzero(view != view[0])
-        found = int(other[0]) if len(other) else count
-        no_events = np.zeros(0, np.int64)
-        skipped = {"blank line": found}
-        documents = pa.array([], pa.binary())
-        return Piece(documents, None, no_events, found * len(blank), first_line - 1 + found, skipped)
-    return None
-
-
 def split_lines(
     data: pa.Buffer, first_line: int, layout: Layout, max_lines: int, separator: bytes = DEFAULT_SEPARATOR
 ) -> Piece:
@@ -250,13 +228,12 @@ def split_lines(
     keep = ~blank
     rejected = Rejected.none()
     if layout is Layout.PSQL:
-        first = _first_characters(view, offsets)
+        keep = np.asarray(pc.match_substring_regex(documents, rb"^[ \t\r\n]*\{"))
         # psql's output around rows has neither braces nor double quotes; parts of events do
-        around = ~blank & (first != 0x7B) & ~np.asarray(pc.match_substring_regex(documents, rb'[{}"]'))
-        part = ~blank & (first != 0x7B) & ~around
+        around = ~blank & ~keep & ~np.asarray(pc.match_substring_regex(documents, rb'[{}"]'))
+        part = ~blank & ~keep & ~around
         skipped |= {"psql output": int(around.sum())} if around.any() else {}
         rejected = _refused(documents, lines, part, PART_OF_EVENT)
-        keep = first == 0x7B
     if not keep.all():
         documents, lines = documents.filter(pa.array(keep)), lines[keep]
     if layout is Layout.KEYED_LINES:
@@ -478,15 +455,6 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
         parts.append(np.array([[position, end]], np.int64))
     spans = np.concatenate(parts)
     return spans, len(spans) if num_whole is None else num_whole
-
-
-def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:
-    """The first non-blank character of each line."""
-    solid = np.flatnonzero((view != 0x20) & (view != TAB) & (view != 0x0D) & (view != NEWLINE))
-    at = np.searchsorted(solid, offsets[:-1])
-    place = solid[np.minimum(at, len(solid) - 1)] if len(solid) else np.zeros(len(at), np.int64)
-    inside = (at < len(solid)) & (place < offsets[1:])
-    return np.where(inside, view[place] if len(view) else np.uint8(0), np.uint8(0))
 
 
 def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:

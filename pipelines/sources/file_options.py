@@ -125,11 +125,6 @@ class FileOptions:
             raise ConfigError("comments has an empty prefix, with which every line begins; remove it")
 
     @property
-    def cuts_envelopes(self) -> bool:
-        """Whether lines are read without the envelopes that they share."""
-        return False
-
-    @property
     def max_event_bytes(self) -> int:
         """Maximum size of a single event, line or block of a file; larger ones are refused."""
         return _event_bytes(_BATCHES_OF_EVENT * self.batch_bytes)
@@ -183,7 +178,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedOptions(FileOptions):
-    """Options for reading with a known memory limit, which decides how large an event may be."""
+    """Options for reading with a known memory limit, which decides how large an event may be, and with or without envelopes."""
 
     memory_limit_bytes: int
     cuts_envelopes: bool = False

@@ -29,14 +29,13 @@ from pipelines.sources.file_documents import (
     advanced_to,
     after_last_newline,
     end_of,
-    leading_blank_lines,
     split_documents,
     split_frames,
     split_keys,
     split_lines,
 )
 from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
-from pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout, otherwise
+from pipelines.sources.file_options import EVENT_SHARE, BoundedOptions, FileOptions, Layout, otherwise
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from pipelines.workers import ahead
@@ -286,7 +285,7 @@ def _read_lines(
     is_chosen = bool(applied or options.comments or options.first_line > 1 or options.last_line)
     envelopes = (
         KnownEnvelopes(options.batch_bytes)
-        if options.cuts_envelopes and layout is Layout.LINES and not is_chosen
+        if isinstance(options, BoundedOptions) and options.cuts_envelopes and layout is Layout.LINES and not is_chosen
         else None
     )
     while True:
@@ -298,10 +297,9 @@ def _read_lines(
         begin = 0
         while begin < whole and not 0 < options.last_line <= known.lines:
             rest = data.slice(begin, whole - begin)
-            piece = leading_blank_lines(rest, known.lines + 1)
-            if piece is None or options.first_line > 1 or options.last_line:
-                cut = None if envelopes is None else envelopes.cut_lines(rest, known.lines + 1, options.batch_rows)
-                piece = cut or split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
+            piece = None if envelopes is None else envelopes.cut_lines(rest, known.lines + 1, options.batch_rows)
+            if piece is None:
+                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
             begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
             yield _lines_piece(
@@ -385,39 +383,30 @@ def _read_documents(
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
     """The lines selected by the options, without the first `applied` ones."""
+    comments = 0
 
-    def is_asked_for(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        last = (numbers <= options.last_line) | (options.last_line == 0)
-        result: NDArray[np.bool_] = (numbers >= max(options.first_line, applied + 1)) & last
-        return result
-
-    keep = is_asked_for(piece.offsets)
-    if piece.rejected.num_rows:
-        lines = np.asarray(piece.rejected.table.column("source_offset"))
-        raw = piece.rejected.table.column("raw").combine_chunks()
-        comments = np.any(
-            [np.zeros(len(lines), np.bool_), *(np.asarray(pc.starts_with(raw, p)) for p in options.comments)], axis=0
-        )
-        asked = is_asked_for(lines)
-        skipped = dict(piece.skipped)
-        if (comments & asked).any():
-            skipped["comment"] = skipped.get("comment", 0) + int((comments & asked).sum())
-        piece = replace(
-            piece, rejected=Rejected(piece.rejected.table.filter(pa.array(asked & ~comments))), skipped=skipped
-        )
-    skipped = dict(piece.skipped)
-    for prefix in options.comments:
-        is_comment = np.asarray(pc.starts_with(piece.documents, prefix)) if len(keep) else keep
-        if (is_comment & keep).any():
-            skipped["comment"] = skipped.get("comment", 0) + int((is_comment & keep).sum())
+    def chosen(numbers: NDArray[np.int64], texts: pa.BinaryArray) -> NDArray[np.bool_]:
+        nonlocal comments
+        keep: NDArray[np.bool_] = numbers >= max(options.first_line, applied + 1)
+        keep &= (numbers <= options.last_line) | (options.last_line == 0)
+        for prefix in options.comments:
+            is_comment = keep & np.asarray(pc.fill_null(pc.starts_with(texts, prefix), False))
+            comments += int(is_comment.sum())
             keep &= ~is_comment
+        return keep
+
+    rejected = piece.rejected.table
+    if rejected.num_rows:
+        kept = chosen(np.asarray(rejected.column("source_offset")), rejected.column("raw").combine_chunks())
+        piece = replace(piece, rejected=Rejected(rejected.filter(pa.array(kept))))
+    keep = chosen(piece.offsets, piece.documents)
+    if comments:
+        piece = replace(piece, skipped={**piece.skipped, "comment": comments})
     if keep.all():
-        return piece if skipped == piece.skipped else replace(piece, skipped=skipped)
+        return piece
     mask = pa.array(keep)
     keys = None if piece.keys is None else piece.keys.filter(mask)
-    return replace(
-        piece, documents=piece.documents.filter(mask), keys=keys, offsets=piece.offsets[keep], skipped=skipped
-    )
+    return replace(piece, documents=piece.documents.filter(mask), keys=keys, offsets=piece.offsets[keep])
 
 
 _SET_LAYOUT = "set it (options: {layout: ...}), such as documents, keyed-documents or lines"

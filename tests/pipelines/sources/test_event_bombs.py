@@ -3,11 +3,8 @@
 import gzip
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from pipelines.sources.file_documents import leading_blank_lines
 from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
 
 BATCH = 16 * MIB
@@ -84,21 +81,3 @@ def test_very_many_blank_lines_take_little_time(tmp_path: Path, blank: bytes) ->
     assert found == 2
     assert grown < LIMIT
     assert seconds < 30
-
-
-@pytest.mark.parametrize("blank", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("count", [0, 1, 4_096, 4_097, 10_000])
-@pytest.mark.parametrize("rest", [b"", b'{"a": 1}\n', b"\r", b"\n", b"\r\n", b" \n"])
-def test_leading_blank_lines_are_counted_as_one_by_one(blank: bytes, count: int, rest: bytes) -> None:
-    data = blank * count + rest
-    piece = leading_blank_lines(pa.py_buffer(data), 7)
-    if count <= 4_096:
-        assert piece is None or piece.read_bytes <= len(data)
-        return
-    assert piece is not None
-    read = data[: piece.read_bytes]
-    assert read == blank * (len(read) // len(blank))
-    assert piece.lines == 6 + len(read) // len(blank)
-    assert piece.skipped == {"blank line": len(read) // len(blank)}
-    assert not data[piece.read_bytes :].startswith(blank)
-    assert len(piece.documents) == len(np.asarray(piece.offsets)) == 0
