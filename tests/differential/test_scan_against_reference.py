@@ -78,6 +78,7 @@ def test_queries_of_random_tables_equal_the_reference(data: st.DataObject) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)  # on a machine that does other work
 @thorough
 @given(st.data())
 def test_all_rows_of_many_random_tables_equal_the_reference(data: st.DataObject) -> None:
@@ -85,6 +86,7 @@ def test_all_rows_of_many_random_tables_equal_the_reference(data: st.DataObject)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)  # on a machine that does other work
 @thorough
 @given(st.data())
 def test_queries_of_many_random_tables_equal_the_reference(data: st.DataObject) -> None:
