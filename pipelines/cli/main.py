@@ -97,10 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments is None:
         gc.set_threshold(_OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
-        if _named(words) in _WITHOUT_PANDAS:
+        command = _named(words) or ""
+        if command in _WITHOUT_PANDAS:
             sys.meta_path.insert(0, _WithoutPandas)
         # until such a command handles its signals itself, it has begun nothing that must be finished
-        for number in _ENDED_BY.get(_named(words) or "", ()):
+        for number in _ENDED_BY.get(command, ()):
             signal.signal(number, lambda *_: os._exit(0))
     _run(words)
 

@@ -679,8 +679,8 @@ def _copy_line(data: Bytes, p: int, out: Bytes, at: int) -> int:
 def cut_lines(data: Bytes, around: Bytes, ends: Places, out: Bytes, offsets: Places, codes: Places) -> tuple[int, int]:
     """Copy the objects within known envelopes to out[offsets[0] :], up to another line; (lines, their bytes).
 
-    Envelope k is what is before and after the object: two parts of `around`, the first of which begins at ends[2 * k]. The
-    second ends with a newline, the only one in both.
+    Envelope k is the text before the object, around[ends[2 * k] : ends[2 * k + 1]], and the text after it, which follows in
+    `around` up to ends[2 * k + 2] and ends with the only newline of the two.
     """
     size, count = np.uint64(len(data)), len(ends) // 2
     require(len(codes) < len(offsets) and offsets[0] >= 0)

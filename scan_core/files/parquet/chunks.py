@@ -55,7 +55,7 @@ def _facts_of(item: "_Wanted", pages: Sequence[Raw], encodings: Sequence[int] | 
 _PAGED_SHARE_OF_BYTES = 0.6
 """Above this share, reading the whole chunk is cheaper than reading selected pages."""
 _TOGETHER_BYTES = 8 * 1024**2
-"""Of the decoded pages of several columns: more would not stay in the processor's cache until their rows are picked."""
+"""Limit of the decoded pages of columns that are read together: more would leave the processor's cache before their rows are picked."""
 _STEP_BYTES = 32 * 1024**2
 """Of plain pages, decoded without looking whether the scan was cancelled."""
 _MIN_PAGED_BYTES = 64 * 1024

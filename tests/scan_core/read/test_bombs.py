@@ -366,6 +366,11 @@ def test_dictionaries_are_bounded_by_the_pages_whatever_the_footer_states(tmp_pa
     reader.close()
 
 
+def write_column(file: Path, column: pa.Array, **options: Any) -> None:
+    """A file of one column `v` with a page index, and without Arrow's schema."""
+    pq.write_table(pa.table({"v": column}), file, write_page_index=True, store_schema=False, **options)
+
+
 @pytest.mark.parametrize("way", ["whole", "window", "few rows", "few rows of a window", "as stored"])
 @pytest.mark.parametrize("kind", ["long", "text"])
 @pytest.mark.parametrize("is_large", [True, False])
@@ -378,14 +383,7 @@ def test_pages_are_compared_with_the_footer_before_they_are_decoded(
     """Pages of 160 kB are too large, or the footer states 100 kB for all: each way to read looks at what it decodes."""
     file, rows = tmp_path / "a.parquet", 1_000_000
     column = pa.array(np.zeros(rows, np.int64)) if kind == "long" else pa.array(["xxxx"] * rows)
-    pq.write_table(
-        pa.table({"v": column}),
-        file,
-        compression="zstd",
-        use_dictionary=False,
-        write_page_index=True,
-        store_schema=False,
-    )
+    write_column(file, column, compression="zstd", use_dictionary=False)
     size = pq.ParquetFile(file).metadata.row_group(0).column(0).total_uncompressed_size
     if not is_large:
         data, (stated, lie) = file.read_bytes(), (_varint_of_four_bytes(2 * number) for number in (size, 100_000))
@@ -418,7 +416,7 @@ def test_a_footer_that_omits_shared_prefixes_is_refused(tmp_path: Path, way: str
     file, rows = tmp_path / "a.parquet", 2_000
     column = pa.array(["x" * (MIB // 16) + str(row) for row in range(rows)])
     encoded = {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}, "compression": "none"}
-    pq.write_table(pa.table({"v": column}), file, write_page_index=True, store_schema=False, **encoded)
+    write_column(file, column, **encoded)
     data, encodings = file.read_bytes(), b"\x19\x25\x06\x0e"  # RLE, DELTA_BYTE_ARRAY
     begin = data.rindex(encodings)
     file.write_bytes(data[:begin] + b"\x19\x25\x06\x00" + data[begin + len(encodings) :])
@@ -443,14 +441,7 @@ def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(
     """A chunk of a few kilobytes, that 20,000 times one value of 1 MiB come out of."""
     file = tmp_path / "a.parquet"
     column = repeated(20_000, MIB)
-    pq.write_table(
-        pa.table({"v": column}),
-        file,
-        compression="zstd",
-        store_schema=False,
-        write_page_index=True,
-        data_page_size=1_000,
-    )
+    write_column(file, column, compression="zstd", data_page_size=1_000)
     data, encodings = file.read_bytes(), b"\x19\x35\x00\x06\x10"  # PLAIN, RLE, RLE_DICTIONARY
     begin = data.rindex(encodings)
     file.write_bytes(data[:begin] + b"\x19\x35\x00\x06\x06" + data[begin + len(encodings) :])
