@@ -21,7 +21,7 @@ COPY --from=build /wheels /wheels
 COPY constraints.txt /wheels/
 RUN pip install --no-cache-dir --constraint /wheels/constraints.txt "$(echo /wheels/*.whl)[all]"
 USER nevermore
-RUN python -m pipelines.cli.compile_kernels
+RUN python -m nevermore.pipelines.cli.compile_kernels
 WORKDIR /project
 ENTRYPOINT ["nevermore"]
 CMD ["run", "--listen", "0.0.0.0:9464"]

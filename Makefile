@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt .ci/find-python
 	@echo "Installing into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@$(BIN)/python -m compileall -q scan_core pipelines checks assets pyspark_nevermore
-	@$(BIN)/python -m pipelines.cli.compile_kernels
+	@$(BIN)/python -m nevermore.pipelines.cli.compile_kernels
 	@touch $@
 
 venv: $(READY) ## Make .venv with everything in it

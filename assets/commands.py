@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
-from pipelines.wording import counted
+from nevermore.pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from assets.demo import DemoReport
+    from nevermore.assets.demo import DemoReport
 
 
 def demo(
@@ -48,9 +48,9 @@ def demo(
 
     A second run finds nothing new and changes nothing.
     """
-    from assets.demo import run_demo
-    from pipelines.errors import ConfigError
-    from pipelines.simulate import SMALLEST_ROWS
+    from nevermore.assets.demo import run_demo
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.simulate import SMALLEST_ROWS
 
     if rows < SMALLEST_ROWS:
         raise ConfigError(f"--rows must be at least {SMALLEST_ROWS}, not {rows}")
@@ -187,7 +187,7 @@ _NEXT_STEPS = """
 
 GRACE_SECONDS = 15.0
 """Dagster stops its daemon, code server and web server one after the other, each within some seconds."""
-_PACKAGES = Path(__file__).resolve().parents[1]
+_PACKAGES = Path(__file__).parents[2]
 """The folder that contains our packages."""
 
 
@@ -210,7 +210,7 @@ def ui(
 
     Without `--dir` the config is `NEVERMORE_CONFIG`, `nevermore.yaml` here, or `demo/nevermore.yaml`.
     """
-    from pipelines.config.document import dagster_home
+    from nevermore.pipelines.config.document import dagster_home
 
     if find_spec("dagster") is None:
         raise ModuleNotFoundError(name="dagster")
@@ -231,13 +231,13 @@ def ui(
     else:
         typer.echo(f"Dagster's UI: http://{host}:{port} (Ctrl-C stops it)")
     sys.stdout.flush()
-    module = ["-m", "assets.definitions", "--working-directory", str(_PACKAGES)]
+    module = ["-m", "nevermore.assets.definitions", "--working-directory", str(_PACKAGES)]
     command = [sys.executable, "-P", "-m", "dagster", "dev", *module, "-h", host, "-p", str(port)]
     raise typer.Exit(_run_group(command, environment))
 
 
 def _find_config(directory: Path | None) -> Path:
-    from pipelines.errors import ConfigError
+    from nevermore.pipelines.errors import ConfigError
 
     if directory is not None:
         candidates = [directory / DEFAULT_CONFIG]

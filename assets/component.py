@@ -1,16 +1,16 @@
-"""A project as a component of Dagster, for repositories that `dg` scaffolds: the same definitions as `assets.definitions`."""
+"""A project as a component of Dagster, for repositories that `dg` scaffolds: the same definitions as `nevermore.assets.definitions`."""
 
 from pathlib import Path
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from assets.definitions import load_project
-from pipelines.config.document import config_template
+from nevermore.assets.definitions import load_project
+from nevermore.pipelines.config.document import config_template
 
 
 class ScaffoldOptions(BaseModel):
-    """Options of `dg scaffold defs assets.component.NevermoreProject NAME`."""
+    """Options of `dg scaffold defs nevermore.assets.component.NevermoreProject NAME`."""
 
     config: str = Field(
         default="nevermore.yaml", description="The config file, relative to the folder of the component."

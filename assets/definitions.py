@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
-from assets.jobs import (
+from nevermore.assets.jobs import (
     check_job,
     check_schedule,
     compact_job,
@@ -22,20 +22,20 @@ from assets.jobs import (
     retry,
     retry_if_transient,
 )
-from assets.metadata import change_log_metadata, labels, mirror_metadata
-from assets.project import Project, change_log_key, mirror_key, published_key, table_pool
-from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
-from assets.sensors import alert_sensors, new_events_sensor
-from checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
-from pipelines.config.project import Config, change_log_name, load, quarantine_name
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.checked_catalog import open_existing
-from pipelines.ingest.feed_run import apply_logs, run_once, sources
-from pipelines.ingest.report import IngestReport, TableReport
-from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.replay import replay
-from pipelines.maintain.status import slot_status
+from nevermore.assets.metadata import change_log_metadata, labels, mirror_metadata
+from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
+from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
+from nevermore.assets.sensors import alert_sensors, new_events_sensor
+from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
+from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
+from nevermore.pipelines.ingest.report import IngestReport, TableReport
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.maintain.replay import replay
+from nevermore.pipelines.maintain.status import slot_status
 
 
 def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:

@@ -29,17 +29,17 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.utils import make_new_backfill_id
 
-import scan_core
-from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
-from assets.metadata import OF_PARTITION
-from assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
-from pipelines.config.document import WORKSPACE, dagster_home
-from pipelines.config.project import Config, load
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.maintain.rollback import roll_back
-from pipelines.simulate import SimulatedFile, simulate
-from pipelines.wording import counted
+from nevermore import scan_core
+from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
+from nevermore.assets.metadata import OF_PARTITION
+from nevermore.assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
+from nevermore.pipelines.config.document import WORKSPACE, dagster_home
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.maintain.rollback import roll_back
+from nevermore.pipelines.simulate import SimulatedFile, simulate
+from nevermore.pipelines.wording import counted
 
 ORDERS_DAILY = "shop.orders_daily"
 CUSTOMERS = "shop.customers"
@@ -144,7 +144,7 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
 Counts = dict[str, Counter[str]]
 _BACKFILL = "dagster/backfill"
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
-_MODULE = "assets.definitions"
+_MODULE = "nevermore.assets.definitions"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -243,7 +243,7 @@ def run_demo(
     config = load(config_path)
     os.environ["DAGSTER_HOME"] = str(dagster_home(folder))
     os.environ["NEVERMORE_CONFIG"] = str(config_path)
-    from assets.definitions import project_definitions
+    from nevermore.assets.definitions import project_definitions
 
     jobs = project_definitions(config)
     report = DemoReport(mirrors={name: Counter() for name in config.tables})

@@ -36,20 +36,20 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.base import Executor
 from dagster._utils.error import serializable_error_info_from_exc_info
 
-from assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
-from checks.asset_checks import fail, leave_run_failed
-from checks.equality import difference_of_base
-from pipelines.config.project import Config
-from pipelines.config.published import FORMATS, PublishedConfig, Unit
-from pipelines.errors import PipelineError
-from pipelines.iceberg.checked_catalog import open_existing
-from pipelines.iceberg.commit import is_transient
-from pipelines.maintain.compact import compact_mirror
-from pipelines.maintain.log_base import MIN_SHARE, trim_logs
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
-from pipelines.publish.audit import CheckFailedError
-from scan_core import ScanError
+from nevermore.assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
+from nevermore.checks.asset_checks import fail, leave_run_failed
+from nevermore.checks.equality import difference_of_base
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import FORMATS, PublishedConfig, Unit
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.iceberg.commit import is_transient
+from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.maintain.log_base import MIN_SHARE, trim_logs
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.pipelines.publish.audit import CheckFailedError
+from nevermore.scan_core import ScanError
 
 INGEST_JOB = "ingest_job"
 DAILY_JOB = "daily_job"

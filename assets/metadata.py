@@ -17,19 +17,19 @@ import dagster as dg
 import pyarrow.compute as pc
 from sqlglot.errors import SqlglotError
 
-from assets.project import change_log_key, mirror_key
-from checks.asset_checks import shown_as_json
-from checks.data_docs import page_of
-from pipelines.config.project import Config, change_log_name
-from pipelines.config.tables import AssetConfig
-from pipelines.errors import ConfigError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.report import TableReport
-from pipelines.publish.query import published_query
-from pipelines.publish.refresh_report import PartitionWritten, PublishReport
-from scan_core import NestedField, Schema, StructType, Table, open_table
-from scan_core.spark import DIALECT
+from nevermore.assets.project import change_log_key, mirror_key
+from nevermore.checks.asset_checks import shown_as_json
+from nevermore.checks.data_docs import page_of
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.tables import AssetConfig
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.publish.query import published_query
+from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from nevermore.scan_core import NestedField, Schema, StructType, Table, open_table
+from nevermore.scan_core.spark import DIALECT
 
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
 """Metadata that is reported for each partition; all other values are those of the whole run."""

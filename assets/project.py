@@ -4,9 +4,9 @@ import re
 
 import dagster as dg
 
-from pipelines.config.project import Config, change_log_name, load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.config.project import Config, change_log_name, load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.table_patterns import expanded
 
 CHANGE_LOGS, MIRRORS, PUBLISHED = "change_log", "mirror", "published"
 """First parts of asset keys."""

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.jobs import INGEST_JOB, PUBLISH_JOB, retry_if_transient
-from assets.metadata import (
+from nevermore.assets.jobs import INGEST_JOB, PUBLISH_JOB, retry_if_transient
+from nevermore.assets.metadata import (
     formatted_sql,
     labels,
     partition_metadata,
@@ -18,20 +18,20 @@ from assets.metadata import (
     published_columns,
     refresh_metadata,
 )
-from assets.project import Project, mirror_key, published_key, table_pool
-from assets.sensors import TRIGGER
-from checks.asset_checks import SEVERITIES, check_metadata, fail
-from checks.manifest_facts import NAME as MANIFESTS
-from checks.published_equality import COMPLETE, partitions_text
-from checks.published_equality import NAME as EQUALS_DUCKDB
-from pipelines.config.project import Config
-from pipelines.config.published import FORMATS, PublishedConfig, Unit
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.publish.audit import CheckFailedError, Verdict
-from pipelines.publish.query import out_of_range, published_entry, tables_read
-from pipelines.publish.refresh_report import PublishReport
-from scan_core import open_table
+from nevermore.assets.project import Project, mirror_key, published_key, table_pool
+from nevermore.assets.sensors import TRIGGER
+from nevermore.checks.asset_checks import SEVERITIES, check_metadata, fail
+from nevermore.checks.manifest_facts import NAME as MANIFESTS
+from nevermore.checks.published_equality import COMPLETE, partitions_text
+from nevermore.checks.published_equality import NAME as EQUALS_DUCKDB
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import FORMATS, PublishedConfig, Unit
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish.audit import CheckFailedError, Verdict
+from nevermore.pipelines.publish.query import out_of_range, published_entry, tables_read
+from nevermore.pipelines.publish.refresh_report import PublishReport
+from nevermore.scan_core import open_table
 
 DEFAULT_START = "2024-01-01"
 """First day offered if no published table has a `start`; tables may still have earlier partitions."""
@@ -199,8 +199,8 @@ def _publish(
     project: Project, name: str, partitions: Sequence[str] = (), *, is_full: bool = False, is_dry: bool = False
 ) -> PublishReport:
     """Publish with all checks. Imports Spark, which definitions do not need."""
-    from checks.published_equality import ProjectAuditor
-    from pipelines.publish.refresh import publish
+    from nevermore.checks.published_equality import ProjectAuditor
+    from nevermore.pipelines.publish.refresh import publish
 
     return publish(
         project.config(),

@@ -14,18 +14,18 @@ from typing import Any
 
 import dagster as dg
 
-from assets.jobs import INGEST_JOB, ingest_job
-from assets.project import Project, change_log_key, mirror_key
-from pipelines.config.project import AlertsConfig, Config
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import open_to_look
-from pipelines.ingest.at_rest import found_nothing_new
-from pipelines.ingest.feeds import Feed, feeds_of
-from pipelines.maintain.status import status
-from pipelines.sources.file_changes import Listing
-from pipelines.sources.live import TellsNews
-from pipelines.watch import post, shown
-from scan_core import ScanError, hide_secrets
+from nevermore.assets.jobs import INGEST_JOB, ingest_job
+from nevermore.assets.project import Project, change_log_key, mirror_key
+from nevermore.pipelines.config.project import AlertsConfig, Config
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import open_to_look
+from nevermore.pipelines.ingest.at_rest import found_nothing_new
+from nevermore.pipelines.ingest.feeds import Feed, feeds_of
+from nevermore.pipelines.maintain.status import status
+from nevermore.pipelines.sources.file_changes import Listing
+from nevermore.pipelines.sources.live import TellsNews
+from nevermore.pipelines.watch import post, shown
+from nevermore.scan_core import ScanError, hide_secrets
 
 RUN_SENSOR = "alert_on_failed_runs"
 CHECK_SENSOR = "alert_on_failed_checks"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import scan_core
 from benchmarks.peers import Peer, running
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import ROWS, build
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 ROUNDS = 5
 ENGINES = ("spark", "clickhouse", "sail")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-import scan_core
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import MetadataCopy
-from pipelines.iceberg.bitmap_indexes import build_indexes
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.pipelines.iceberg.bitmap_indexes import build_indexes
+from nevermore.scan_core import ScanOptions
 
 INDEXED = ("s1", "i0")
 NEEDLE = "s1 = 'city-500' and i0 = 7"

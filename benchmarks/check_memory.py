@@ -22,16 +22,16 @@ import pyarrow.compute as pc
 
 from benchmarks.decoded_changes import changes_of
 from benchmarks.results import Ratio, record
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, change_log_name, parse
-from pipelines.decode.batches import ChangeBatch
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.mirrors.mirror import Mirror
-from pipelines.publish.state import STATE, current_state
-from scan_core import open_table
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import Config, change_log_name, parse
+from nevermore.pipelines.decode.batches import ChangeBatch
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.publish.state import STATE, current_state
+from nevermore.scan_core import open_table
 
 NAME = "shop.orders"
 PUBLISHED = "shop.notes"
@@ -107,8 +107,8 @@ def publish(folder: str) -> None:
 
 def check(folder: str, *, is_published: bool) -> None:
     """Run the checks of rows, and print what they took, as JSON."""
-    from checks.mirror_checks import run_checks
-    from checks.published_equality import published_equals_duckdb
+    from nevermore.checks.mirror_checks import run_checks
+    from nevermore.checks.published_equality import published_equals_duckdb
 
     resource.setrlimit(resource.RLIMIT_DATA, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
     started, cpu = time.perf_counter(), time.process_time()

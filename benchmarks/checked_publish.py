@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.incremental_publish import ROWS_PER_DAY, SQL, Shop, orders, shop_config
 from benchmarks.race import Answer, Goal, race, report
-from checks.published_equality import ProjectAuditor
-from pipelines.ingest.feed_run import freeze_imports
-from pipelines.publish.refresh_report import PublishReport
+from nevermore.checks.published_equality import ProjectAuditor
+from nevermore.pipelines.ingest.feed_run import freeze_imports
+from nevermore.pipelines.publish.refresh_report import PublishReport
 
 ROUNDS = 5
 DAYS = 20

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import change_log_name, parse
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import ChangeBatch, change_schema
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import freeze_imports
-from pipelines.mirrors.mirror import Mirror
-from scan_core import open_table
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import change_log_name, parse
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import ChangeBatch, change_schema
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.scan_core import open_table
 
 ROWS = 100
 KEYS = 100_000

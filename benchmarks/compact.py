@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import scan_core
 from benchmarks.race import chosen
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.mirrors.table_shape import KEY
-from scan_core import ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.mirrors.table_shape import KEY
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 ROWS = 10_000
 COMMITS = 120

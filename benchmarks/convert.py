@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.race import Answer, Goal, chosen, race, report
-from pipelines.config.project import load, parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.dead_row_index import dead_rows
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.ingest.feed_run import freeze_imports, run_once
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load, parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.dead_row_index import dead_rows
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 KEYS = 50_000
 _RANDOM = np.random.default_rng(3)

@@ -7,11 +7,11 @@ process that scans once; beside it the same with the index kept.
 from collections.abc import Callable
 from typing import Any
 
-import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 CALLS = (("max", "s0"), ("sum", "v0"), ("min", "i0"), ("sum", "q"))
 COLUMNS = tuple(column for _, column in CALLS)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any
 
-import scan_core
 from benchmarks.count_and_aggregate import CALLS
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, MetadataCopy, build
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from scan_core import ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 WITHOUT = ScanOptions.of(use_dead_row_bits=False)
 

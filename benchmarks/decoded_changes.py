@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from pipelines.decode.batches import TIMESTAMP, ChangeBatch, change_schema
+from nevermore.pipelines.decode.batches import TIMESTAMP, ChangeBatch, change_schema
 
 
 def changes_of(rows: pa.Table) -> ChangeBatch:

@@ -5,9 +5,9 @@ One kind is decided by the statistics of row groups, the other only by looking a
 
 from functools import partial
 
-import scan_core
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
+from nevermore import scan_core
 
 FILTERS = {"by statistics": "q >= 0 and i0 >= 0", "row by row": "q + i0 >= 0"}
 COLUMNS = {"all columns": None, "four columns": ("s0", "v0", "i0", "q")}

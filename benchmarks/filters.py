@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import scan_core
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import build
-from scan_core import ScanOptions
-from scan_core.expr import normalize
-from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import Shared, judge
-from scan_core.expr.nodes import BoundPredicate
-from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_schema
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.expr import normalize
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.evaluate import Shared, judge
+from nevermore.scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_schema
 
 SEED_ROWS = 1_024
 SCAN_ROWS = 131_072

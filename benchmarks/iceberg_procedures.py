@@ -42,8 +42,8 @@ def make_base(folder: Path, columns: int) -> Any:
 
 def deleted(base: Any) -> Any:
     """A table with the same data files, and small delete files of many commits whose keys are in all of them."""
-    from pipelines.iceberg.commit import RowDelta
-    from pipelines.iceberg.table_writer import check_key, write_deletes
+    from nevermore.pipelines.iceberg.commit import RowDelta
+    from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 
     keys = np.random.default_rng(5).permutation(FILES * FILE_ROWS)[: COMMITS * KEYS]
     table = base.with_deletes(keys[:KEYS])
@@ -61,8 +61,8 @@ def measure(name: str, base: Any, session: "SparkSession", warehouse: Path) -> N
     from pyiceberg.table import StaticTable
 
     from benchmarks.convert import timed
-    from pipelines.iceberg.conversion import convert
-    from pipelines.maintain.compact import CompactSettings, compact
+    from nevermore.pipelines.iceberg.conversion import convert
+    from nevermore.pipelines.maintain.compact import CompactSettings, compact
 
     numbers = count()
 
@@ -114,7 +114,7 @@ def measure(name: str, base: Any, session: "SparkSession", warehouse: Path) -> N
 
 def main(names: list[str]) -> None:
     """One session for all tables."""
-    from scan_core.spark.session import spark_session
+    from nevermore.scan_core.spark.session import spark_session
 
     with tempfile.TemporaryDirectory() as folder:
         warehouse = Path(folder) / "warehouse"

@@ -30,14 +30,14 @@ import pyarrow as pa
 from benchmarks.decoded_changes import changes_of
 from benchmarks.interop_session import cpu_seconds
 from benchmarks.race import Answer, Goal, race, report
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, change_log_name, parse
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import freeze_imports
-from pipelines.mirrors.mirror import Mirror
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_report import PublishReport
-from scan_core import open_table
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import Config, change_log_name, parse
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.publish.refresh_report import PublishReport
+from nevermore.scan_core import open_table
 
 ROUNDS = 5
 DAYS = 200

@@ -22,13 +22,13 @@ import fastavro
 import pyarrow as pa
 
 from benchmarks.race import chosen
-from pipelines.decode.avro import KERNELS
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import decode
-from pipelines.mirrors.fold import fold
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.avro import KERNELS
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.mirrors.fold import fold
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats import avro_events as avro
 from tests.pipelines.formats import protobuf_events as protobuf
 

@@ -19,8 +19,8 @@ from benchmarks.ingest_decode import write
 from benchmarks.interop_session import cpu_seconds
 from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import freeze_imports, run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 
 WARM_UP_ROUNDS, ROUNDS = 4, 3
 GOAL = 1.3

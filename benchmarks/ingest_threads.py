@@ -27,10 +27,10 @@ from benchmarks.ingest_decode import row, write
 from benchmarks.ingest_to_mirror import write_dms
 from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
-from pipelines import workers
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import freeze_imports, run_once
-from pipelines.workers import done_here
+from nevermore.pipelines import workers
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
+from nevermore.pipelines.workers import done_here
 
 ROUNDS = 5
 TABLES = 8

@@ -18,15 +18,15 @@ import yaml
 
 from benchmarks.ingest_decode import row, write
 from benchmarks.race import chosen
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import change_log_name, load, parse
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import decode
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import freeze_imports, run_once
-from pipelines.mirrors.mirror import Mirror
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import change_log_name, load, parse
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 
 ROUNDS = 3
 TABLE = "shop.products"

@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.ingest_decode import serializers, updates
 from benchmarks.race import chosen
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.kafka_broker import running_broker
 
 EVENTS, PARTITIONS, ROUNDS = 500_000, 4, 3

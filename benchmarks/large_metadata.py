@@ -22,11 +22,11 @@ import pyarrow as pa
 from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
 from benchmarks.shapes import DATA
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 
 DAYS = 1_000
 DATA_FILES = 10_000
@@ -168,8 +168,8 @@ def _records(path: str) -> tuple[list[Any], dict[str, str], Any]:
 
 def plan(metadata: str, where: str) -> None:
     """Plan one question and print what it took, as JSON; importing and compiling do not count."""
-    import scan_core
-    from scan_core.native.compiled import load
+    from nevermore import scan_core
+    from nevermore.scan_core.native.compiled import load
 
     load()
     wall, cpu = time.perf_counter(), time.process_time()

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.race import chosen
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from scan_core import open_table
-from scan_core.model.schema import NestedField, parse_type
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from nevermore.scan_core import open_table
+from nevermore.scan_core.model.schema import NestedField, parse_type
 
 COMMITS, FILES, DAYS, COLUMNS = 40, 500, 500, 12
 LIMITS = (2**40, 512 * 1024**2, 128 * 1024**2)
@@ -71,7 +71,7 @@ def plan(folder: Path) -> tuple[float, int]:
 
 def sort(folder: Path, limit: int) -> None:
     """Print what a sort takes with a limit; nothing is committed."""
-    from pipelines.maintain.manifest_order import arrange_manifests
+    from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 
     table = find_table(catalog_in(folder), _NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -83,7 +83,7 @@ def sort(folder: Path, limit: int) -> None:
 
 
 def main() -> None:
-    from pipelines.maintain.manifest_order import arrange_manifests
+    from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 
     with tempfile.TemporaryDirectory() as above:
         folder = Path(above)

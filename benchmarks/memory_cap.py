@@ -32,8 +32,8 @@ CASES = {
 
 def scan(shape: str, query: str, options: dict[str, Any]) -> None:
     """Run one query and print what it took, as JSON."""
-    import scan_core
-    from scan_core import ScanOptions
+    from nevermore import scan_core
+    from nevermore.scan_core import ScanOptions
 
     chosen = ScanOptions.of(**options)
     warm = scan_core.open_table(build(WARM_UP).metadata_location).scan()

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from benchmarks.decoded_changes import changes_of
 from benchmarks.peers import Peer, running
 from benchmarks.race import Answer, Goal, race, report
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import change_log_name, parse
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import freeze_imports
-from pipelines.mirrors.mirror import Mirror
-from scan_core import open_table
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import change_log_name, parse
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.scan_core import open_table
 
 ROUNDS = 3
 TABLE = "shop.products"

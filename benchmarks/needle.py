@@ -7,12 +7,12 @@ read the raw Parquet files, deleted rows too, so their answers are compared amon
 from collections.abc import Callable
 from typing import Any
 
-import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.peers import raw_files, running
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import DATA, ROWS, SHAPES, build
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 
 WHERE = "s1 = 'city-77' and v0 < 10"
 FILTER_COLUMNS = ("s1", "v0")

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import scan_core
 from benchmarks.late_store import BUCKET, REQUEST_SECONDS, late_store
 from benchmarks.peers import running
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import SHAPES, build
-from scan_core import ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
 
 NEEDLE = "s1 = 'city-77' and v0 < 10"
 PEERS = {

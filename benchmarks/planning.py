@@ -14,14 +14,14 @@ from typing import Any
 
 import fastavro
 
-import scan_core
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import DATA, build
-from scan_core.io import cache
-from scan_core.io.files import read_bytes
-from scan_core.metadata.avro_container import read_blocks, read_header
-from scan_core.metadata.manifest_list import snapshot_manifests
-from scan_core.native.compiled import load
+from nevermore import scan_core
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.files import read_bytes
+from nevermore.scan_core.metadata.avro_container import read_blocks, read_header
+from nevermore.scan_core.metadata.manifest_list import snapshot_manifests
+from nevermore.scan_core.native.compiled import load
 
 FILES = 100_000
 MANIFESTS = 20

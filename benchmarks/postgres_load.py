@@ -15,8 +15,8 @@ import yaml
 
 from benchmarks.kafka_stream import seconds
 from benchmarks.race import chosen
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 
 ROUNDS = 3

@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.kafka_stream import seconds
 from benchmarks.postgres_load import dropped_slot, project
 from benchmarks.race import chosen
-from pipelines.config.project import load
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_continuously, run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_continuously, run_once
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 
 CHANGES, ROUNDS = 500_000, 3
@@ -119,7 +119,7 @@ def many_tables(server: PostgresServer, connection: Any) -> None:
         )
     path = project(server, names, "many")
     program = (
-        "import sys; from pipelines.config.project import load; from pipelines.ingest.feed_run import run_once; "
+        "import sys; from nevermore.pipelines.config.project import load; from nevermore.pipelines.ingest.feed_run import run_once; "
         "report = run_once(load(__import__('pathlib').Path(sys.argv[1]))); "
         "assert not any(t.error for t in report.tables), report; "
         "print(sum(t.events.total() for t in report.tables), "

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.incremental_publish import CUSTOMERS, ROWS_PER_DAY, Shop, orders
 from benchmarks.race import Goal, race, report
-from pipelines.config.project import parse
-from pipelines.ingest.feed_run import freeze_imports
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.ingest.feed_run import freeze_imports
 
 ROUNDS = 5
 DAYS = 100

@@ -14,16 +14,16 @@ from typing import Any
 import duckdb
 import pyarrow.compute as pc
 
-import scan_core
 from benchmarks.peers import raw_files
 from benchmarks.race import ROUNDS, Goal, race, report
 from benchmarks.shapes import DATA
 from benchmarks.star_tables import ITEMS, LAYOUTS, inventory, items
-from scan_core import Scan, ScanMetrics, ScanOptions
-from scan_core.joins.key_set import KeySet
-from scan_core.read.split_reader import read_split
-from scan_core.rows.buffers import boolean_array
-from scan_core.split.tasks import Split
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanMetrics, ScanOptions
+from nevermore.scan_core.joins.key_set import KeySet
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.rows.buffers import boolean_array
+from nevermore.scan_core.split.tasks import Split
 
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001)
 SUMS = (("count", "*"), ("sum", "inv_quantity"))

@@ -6,11 +6,11 @@ D decodes every column, low-cardinality strings as dictionaries; a result of pla
 import argparse
 from typing import Any
 
-import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import SHAPES, build
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 
 DICTIONARIES = ("k2", "s0", "s1", "s2")
 ROUNDS = 5

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import scan_core
-from pipelines.config.project import parse
-from pipelines.iceberg.bitmap_indexes import with_statistics
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore import scan_core
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.bitmap_indexes import with_statistics
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 
 DATA = Path(__file__).parent / "data"
 ROWS = 8_000_000

@@ -32,10 +32,10 @@ FASTER_THAN_JAVA = {"count": 7.0, "aggregate": 4.0, "needle": 4.0, "all columns"
 
 def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, Callable[[str], DataFrame]]":
     """For each way to read: the DataFrame over the table, given a query's name."""
-    import scan_core
-    from scan_core.deletes.indexes import DELETE_CACHE
-    from scan_core.spark import native as native_reader
-    from scan_core.spark.frames import dataframe
+    from nevermore import scan_core
+    from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+    from nevermore.scan_core.spark import native as native_reader
+    from nevermore.scan_core.spark.frames import dataframe
 
     def native(_: str) -> "DataFrame":
         native_reader.forget()
@@ -79,7 +79,7 @@ def measure(rounds: int, names: list[str]) -> None:
     """Race every query."""
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA, build
-    from scan_core.spark.session import spark_session
+    from nevermore.scan_core.spark.session import spark_session
 
     table = build(SHAPE)
     metadata = str(table.metadata_location).removeprefix("file://")

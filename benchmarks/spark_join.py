@@ -31,12 +31,12 @@ def ways(
     spark: "SparkSession", layout: str, share: float, *, deletes: bool, shape: Shape = "small build"
 ) -> "dict[str, Callable[[], DataFrame]]":
     """The join as each of the candidates makes it."""
-    import scan_core
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA
     from benchmarks.star_tables import ITEMS, inventory, items
-    from scan_core.spark.frames import dataframe
-    from scan_core.spark.joins import join
+    from nevermore import scan_core
+    from nevermore.scan_core.spark.frames import dataframe
+    from nevermore.scan_core.spark.joins import join
 
     last = round(ITEMS * share)
     of_items = {"small build": f"i_item_sk <= {last}", "star": _RARE}.get(shape)
@@ -91,7 +91,7 @@ def ask(make: "Callable[[], DataFrame]") -> Answer:
 
 def measure(cases: Sequence[str], shares: Sequence[float], rounds: int) -> None:
     """Race every case."""
-    from scan_core.spark.session import spark_session
+    from nevermore.scan_core.spark.session import spark_session
 
     config = {"spark.jars.packages": ICEBERG, "spark.driver.memory": "4g"}
     spark = spark_session("spark_join", master="local[2]", config=config)

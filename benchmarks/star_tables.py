@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.shapes import DATA
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 
 ITEMS = 204_000
 ROWS = 32_000_000

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import scan_core
 from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import DATA
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import WriterOptions, write_rows
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType
+from nevermore import scan_core
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, write_rows
+from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType
 
 ROWS = 1_000_000
 MEMBERS, KEYS = 16, 12

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from pipelines.config.project import Config
+    from nevermore.pipelines.config.project import Config
 
 SCALE = 1.0
 ROUNDS = 3
@@ -70,7 +70,7 @@ def make_config(folder: Path) -> "Config":
     """A project with all mirrors and a published table for each query."""
     import yaml
 
-    from pipelines.config.project import parse
+    from nevermore.pipelines.config.project import parse
 
     tables = {
         f"tpch.{name}": {"source": {"type": "files", "path": "none"}, "key": [*key]} for name, key in KEYS.items()
@@ -101,10 +101,10 @@ def _fill(config: "Config", folder: Path, name: str, keys: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-    from pipelines.iceberg.commit import RowDelta
-    from pipelines.iceberg.schema_evolution import iceberg_fields
-    from pipelines.iceberg.table_writer import write_deletes, write_rows
+    from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+    from nevermore.pipelines.iceberg.commit import RowDelta
+    from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+    from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 
     catalog = open_catalog(config)
     raw = pq.ParquetFile(folder / "rows" / f"{name}.parquet")
@@ -165,9 +165,9 @@ def _history(part: "pa.Table", name: str, first: int, total: int, keys: str) -> 
 
 def ways(spark: "SparkSession", config: "Config", folder: Path, number: int) -> dict[str, Callable[[], Answer]]:
     """One query as each of the candidates runs it."""
-    import scan_core
-    from pipelines.iceberg.catalog import find_table, open_catalog
-    from pipelines.publish.refresh import publish
+    from nevermore import scan_core
+    from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+    from nevermore.pipelines.publish.refresh import publish
 
     catalog = open_catalog(config)
     sql = queries()[number]
@@ -226,7 +226,7 @@ def _plain(value: Any) -> Any:
 def measure(numbers: Sequence[int], scale: float, keys: str, rounds: int) -> None:
     """Race every query, and record the geometric means."""
     from benchmarks.shapes import DATA
-    from scan_core.spark.session import spark_session
+    from nevermore.scan_core.spark.session import spark_session
 
     folder = DATA / f"tpch_{scale:g}_{keys}"
     config = prepare(folder, scale, keys)

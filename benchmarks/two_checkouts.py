@@ -29,8 +29,8 @@ _ROOT = Path(__file__).parent.parent
 
 def queries(location: str) -> dict[str, Callable[[], Any]]:
     """What is asked of a table, by title; only what all versions of the public surface have."""
-    import scan_core
-    from scan_core import ScanOptions
+    from nevermore import scan_core
+    from nevermore.scan_core import ScanOptions
 
     table = scan_core.open_table(location)
     scan, built_anew = table.scan(), ScanOptions(delete_cache_bytes=0)

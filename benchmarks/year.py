@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.compact import INITIAL_ROWS, Mirror, scan, seconds_of
 from benchmarks.race import chosen
-from pipelines.maintain.compact import (
+from nevermore.pipelines.maintain.compact import (
     CompactSettings,
     Costs,
     FileDebt,
@@ -32,8 +32,8 @@ from pipelines.maintain.compact import (
     pays_conversion,
     pays_unasked,
 )
-from scan_core import DataFile, DeleteContent, DeleteFile, FileFormat, FileScanTask, PartitionSpec, ScanPlan
-from scan_core.split.tasks import EqualityDeleteGroup
+from nevermore.scan_core import DataFile, DeleteContent, DeleteFile, FileFormat, FileScanTask, PartitionSpec, ScanPlan
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup
 
 COMMITS = 525_600
 ROWS = 1_000

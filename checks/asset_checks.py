@@ -13,10 +13,10 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from checks.comparison import CheckResult
-from checks.configured import DESCRIPTIONS, configured, published_results, severity_of
-from checks.mirror_checks import all_checks_of, run_checks
-from pipelines.config.project import Config
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.configured import DESCRIPTIONS, configured, published_results, severity_of
+from nevermore.checks.mirror_checks import all_checks_of, run_checks
+from nevermore.pipelines.config.project import Config
 
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.arguments import (
+from nevermore.pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     TABLE_HELP,
     AsJson,
@@ -22,13 +22,13 @@ from pipelines.cli.arguments import (
     open_named_table,
     parse_scan_options,
 )
-from pipelines.cli.terminal import byte_progress, describe_publication, print_json, progress
-from pipelines.wording import counted
+from nevermore.pipelines.cli.terminal import byte_progress, describe_publication, print_json, progress
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from checks.comparison import CheckResult
-    from checks.damage import Verification
-    from pipelines.config.project import AlertsConfig, Config
+    from nevermore.checks.comparison import CheckResult
+    from nevermore.checks.damage import Verification
+    from nevermore.pipelines.config.project import AlertsConfig, Config
 
 MirrorsAndPublished = Annotated[
     list[str] | None,
@@ -73,10 +73,10 @@ def check(
     Also runs the checks that the config adds: expectations, freshness, volume. Exit code 0 if every check passes or only
     warns, 1 if one fails.
     """
-    from pipelines.config.project import load
-    from pipelines.errors import SourceError
-    from pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.errors import SourceError
+    from nevermore.pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     if bool(full) + bool(changed) + bool(partition) > 1:
         raise typer.BadParameter("--full, --changed and --partition exclude each other")
@@ -92,11 +92,13 @@ def check(
     passed = True
     for name in tables or (*settings.tables, *settings.published):
         if name in settings.published:
-            from checks.published_equality import check_published  # with DuckDB and a SQL parser: only if needed
+            from nevermore.checks.published_equality import (
+                check_published,
+            )  # with DuckDB and a SQL parser: only if needed
 
             results = check_published(settings, name, full=full, partitions=partition or ())
         else:
-            from checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
+            from nevermore.checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
 
             if not as_json and (catalog is None or find_table(catalog, name) is None):
                 typer.echo(f"nothing  {name}: it does not exist yet, so there is nothing to compare")
@@ -127,7 +129,7 @@ def _check_choice(settings: "Config", tables: Collection[str], *, are_parts: boo
 
 
 def _alerts_of(config: "Config") -> "AlertsConfig":
-    from pipelines.errors import ConfigError
+    from nevermore.pipelines.errors import ConfigError
 
     if config.alerts is None:
         raise ConfigError(f"--alert: {config.path} has no alerts; add alerts: {{webhook: ...}}")
@@ -135,8 +137,8 @@ def _alerts_of(config: "Config") -> "AlertsConfig":
 
 
 def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
-    from pipelines.errors import PipelineError
-    from pipelines.watch import post, shown
+    from nevermore.pipelines.errors import PipelineError
+    from nevermore.pipelines.watch import post, shown
 
     if alerts is None or result.passed:
         return
@@ -205,17 +207,17 @@ def publish(
     The mirrors that are read must have passed their checks: missing results are computed first, and if a check fails,
     nothing is published.
     """
-    from checks.published_equality import ProjectAuditor
-    from pipelines.config.project import load
-    from pipelines.errors import ConfigError
-    from pipelines.iceberg.catalog import check_catalog
-    from pipelines.publish.query import (
+    from nevermore.checks.published_equality import ProjectAuditor
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.iceberg.catalog import check_catalog
+    from nevermore.pipelines.publish.query import (
         left_out_without_asking,
         made_without_asking,
         published_query,
         requested_partitions,
     )
-    from pipelines.publish.refresh import publish as make
+    from nevermore.pipelines.publish.refresh import publish as make
 
     settings = load(config).with_scan(parse_scan_options(scan_option))
     chosen = names or made_without_asking(settings)
@@ -269,11 +271,11 @@ def report(
 
     Example: `nevermore report shop.orders -o orders.html`
     """
-    from checks.report import report_page
-    from pipelines.cli.terminal import write_page
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import check_catalog, open_catalog
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.checks.report import report_page
+    from nevermore.pipelines.cli.terminal import write_page
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import check_catalog, open_catalog
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     given = load(config)
     check_catalog(given)
@@ -310,12 +312,12 @@ def docs(
 
     Example: `nevermore docs --output data_docs`
     """
-    from checks.data_docs import INDEX, build_docs
-    from pipelines.cli.terminal import print_result
-    from pipelines.config.project import load
-    from pipelines.errors import ConfigError
-    from pipelines.iceberg.catalog import check_catalog, open_to_look
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.checks.data_docs import INDEX, build_docs
+    from nevermore.pipelines.cli.terminal import print_result
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.iceberg.catalog import check_catalog, open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     given = load(config)
     check_catalog(given)
@@ -376,8 +378,8 @@ def verify(
 
 
 def _verify(name: str, relocate: list[str] | None, config: Path | None, *, all_snapshots: bool) -> "Verification":
-    from checks.damage import Registered, Verification, verify_table
-    from scan_core import Damage, MalformedTableError
+    from nevermore.checks.damage import Registered, Verification, verify_table
+    from nevermore.scan_core import Damage, MalformedTableError
 
     try:
         table = open_named_table(name, relocate, config)
@@ -434,13 +436,13 @@ def trim_log(
 
     Example: `nevermore trim-log shop.orders --keep-log 30d --dry-run`
     """
-    from checks.equality import difference_of_base
-    from pipelines.config.project import load
-    from pipelines.config.tables import MaintenanceConfig
-    from pipelines.errors import ConfigError
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.log_base import trim_logs
-    from pipelines.maintain.retention import overriding
+    from nevermore.checks.equality import difference_of_base
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.config.tables import MaintenanceConfig
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.log_base import trim_logs
+    from nevermore.pipelines.maintain.retention import overriding
 
     settings = load(config)
     keep = overriding({"keep_log": keep_log}, MaintenanceConfig).keep_log

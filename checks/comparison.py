@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from checks.reference.sql_columns import open_connection
-from pipelines.iceberg.row_shape import python_rows
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.pipelines.iceberg.row_shape import python_rows
 
 MAX_OFFENDING_KEYS = 20
 """Maximum keys or rows in a result: enough to see a pattern, few enough to read."""

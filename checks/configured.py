@@ -14,24 +14,33 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-import scan_core
-from checks.comparison import CheckResult
-from checks.expectations import MUST, NAMES, SHOULD, RowsToCheck, Validation, expectations_of, shape_of, validate
-from checks.kept_results import KeptResults, ResultStore
-from checks.subject import DELETED_FLAG, Subject
-from pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE, ChecksConfig, TableChecksConfig
-from pipelines.config.project import Config, quarantine_name
-from pipelines.config.published import PublishedConfig
-from pipelines.config.sources import PostgresSource
-from pipelines.config.tables import TableConfig
-from pipelines.errors import ConfigError, PipelineError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.maintain.compact import MIN_NOTICED_SECONDS
-from pipelines.maintain.debt import Debt, debt_of
-from pipelines.publish.query import published_entry
-from pipelines.wording import counted
-from scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
+from nevermore import scan_core
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.expectations import (
+    MUST,
+    NAMES,
+    SHOULD,
+    RowsToCheck,
+    Validation,
+    expectations_of,
+    shape_of,
+    validate,
+)
+from nevermore.checks.kept_results import KeptResults, ResultStore
+from nevermore.checks.subject import DELETED_FLAG, Subject
+from nevermore.pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE, ChecksConfig, TableChecksConfig
+from nevermore.pipelines.config.project import Config, quarantine_name
+from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
+from nevermore.pipelines.maintain.compact import MIN_NOTICED_SECONDS
+from nevermore.pipelines.maintain.debt import Debt, debt_of
+from nevermore.pipelines.publish.query import published_entry
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
 
 FRESHNESS = "freshness"
 VOLUME = "volume"
@@ -205,7 +214,7 @@ class _Target:
         return ResultStore(storage_of(handle), metadata_location(handle), shape, KIND)
 
     def session(self) -> Any:
-        from pipelines.spark.session import project_session
+        from nevermore.pipelines.spark.session import project_session
 
         return project_session(self.config.spark)
 
@@ -340,7 +349,7 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
 
 def slot_holds_little_log(config: Config, table: str) -> CheckResult:
     """The server of a mirror's source keeps little log for its slot; a server that cannot be asked does not pass."""
-    from pipelines.sources.postgres.server import slot_of
+    from nevermore.pipelines.sources.postgres.server import slot_of
 
     name, source = "slot_holds_little_log", config.tables[table].source
     if not isinstance(source, PostgresSource):

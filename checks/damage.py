@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-from checks.manifest_facts import FileFacts, read_manifests, summary_faults
-from pipelines.iceberg.conversion import lost_keys
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.checks.manifest_facts import FileFacts, read_manifests, summary_faults
+from nevermore.pipelines.iceberg.conversion import lost_keys
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     Damage,
     DataFile,
     DeleteContent,
@@ -34,8 +34,8 @@ from scan_core import (
     read_position_deletes,
     verify_bytes,
 )
-from scan_core.io import exists, file_size, read_bytes, relocate
-from scan_core.metadata import (
+from nevermore.scan_core.io import exists, file_size, read_bytes, relocate
+from nevermore.scan_core.metadata import (
     DAMAGE,
     ManifestFile,
     Wanted,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from checks.configured import kept_expectations
-from checks.kept_results import KeptResults
-from checks.mirror_checks import mirror_subject
-from pipelines.config.project import Config
-from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from scan_core import Html, escaped, grid, open_table, page, require_package
+from nevermore.checks.configured import kept_expectations
+from nevermore.checks.kept_results import KeptResults
+from nevermore.checks.mirror_checks import mirror_subject
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from nevermore.scan_core import Html, escaped, grid, open_table, page, require_package
 
 INDEX = "index.html"
 _SECTIONS = r"<(script|footer)\b.*?</\1>|<nav class=\"navbar navbar-expand-md.*?</nav>\s*</div>\s*</nav>"

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
-from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log
-from checks.reference.sql_columns import open_connection
-from checks.subject import DELETED_FLAG, Subject
-from pipelines.maintain.log_base import BaseToCheck
-from pipelines.wording import counted
-from scan_core import ScanError
-from scan_core.io import parse_location
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
+from nevermore.checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.checks.subject import DELETED_FLAG, Subject
+from nevermore.pipelines.maintain.log_base import BaseToCheck
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import parse_location
 
 LOG = "its change log"
 

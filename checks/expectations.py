@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
-from pipelines.config.checks import ExpectationConfig, TableChecksConfig, expectation_rules
-from scan_core import PrimitiveType, Scan, Schema, require_package
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
+from nevermore.pipelines.config.checks import ExpectationConfig, TableChecksConfig, expectation_rules
+from nevermore.scan_core import PrimitiveType, Scan, Schema, require_package
 
 MUST = "meets_expectations"
 """Name of the check of the expectations that block."""
@@ -367,7 +367,7 @@ class _Group:
         if next(pieces, None) is None:
             made.add(self.library.run(self.rows.name, self._frame(rows), self.chosen, shown, "pandas"), rows.num_rows)
             return made
-        from scan_core.spark import dataframe
+        from nevermore.scan_core.spark import dataframe
 
         frame = _without_nan(dataframe(self.rows.session(), scan), scan.arrow_schema)
         made.add(self.library.run(self.rows.name, frame, self.chosen, shown, "spark"), scan.count())

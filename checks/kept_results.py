@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from checks.comparison import CheckResult
-from pipelines.iceberg.storage import Storage
-from scan_core import ScanError
+from nevermore.checks.comparison import CheckResult
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import ScanError
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.comparison import CheckResult
-from checks.subject import Subject
-from pipelines.iceberg.row_shape import python_rows
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.iceberg.row_shape import python_rows
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     FILE_PATH_ID,
     POSITION_ID,
     UNSUPPORTED_TYPES,
@@ -58,9 +58,9 @@ from scan_core import (
     read_split,
     verify_bytes,
 )
-from scan_core.files import FileReader, decode_column, field_id_of, open_file
-from scan_core.io import cached_property, file_size, relocate
-from scan_core.metadata import (
+from nevermore.scan_core.files import FileReader, decode_column, field_id_of, open_file
+from nevermore.scan_core.io import cached_property, file_size, relocate
+from nevermore.scan_core.metadata import (
     DATA_MANIFEST,
     ManifestFile,
     read_data_manifests,

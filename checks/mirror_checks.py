@@ -14,32 +14,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from checks.comparison import CheckResult
-from checks.configured import configured, mirror_results, severity_of
-from checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys
-from checks.kept_results import KeptResults, ResultStore
-from checks.manifest_facts import NAME as MANIFESTS
-from checks.manifest_facts import manifests_match_files
-from checks.reference.expected_rows import ordinals
-from checks.reference.sql_columns import limited_memory
-from checks.row_checks import (
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.configured import configured, mirror_results, severity_of
+from nevermore.checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys
+from nevermore.checks.kept_results import KeptResults, ResultStore
+from nevermore.checks.manifest_facts import NAME as MANIFESTS
+from nevermore.checks.manifest_facts import manifests_match_files
+from nevermore.checks.reference.expected_rows import ordinals
+from nevermore.checks.reference.sql_columns import limited_memory
+from nevermore.checks.row_checks import (
     key_is_unique,
     mirror_equals_reference,
     no_deleted_row_reappears,
     removals_find_rows,
     row_results,
 )
-from checks.subject import Subject, find_recorded
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, change_log_name
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
-from pipelines.mirrors.table_shape import KEY
-from pipelines.wording import counted
-from scan_core import KeyReport, ScanError, TableMetadata, key_report
+from nevermore.checks.subject import Subject, find_recorded
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
+from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
+from nevermore.pipelines.mirrors.table_shape import KEY
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import KeyReport, ScanError, TableMetadata, key_report
 
 NAME = "nothing_was_rolled_back"
 

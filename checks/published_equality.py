@@ -13,25 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
-from checks.configured import published_results, staged_results
-from checks.equality import in_type
-from checks.manifest_facts import compare_manifests
-from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results, store_properties
-from checks.reference import sql_columns
-from checks.reference.expected_rows import store_live_rows
-from checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
-from checks.row_checks import folded_rows
-from checks.subject import Subject
-from pipelines.config.project import Config
-from pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from pipelines.publish.audit import StagedRows, Verdict
-from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
-from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
+from nevermore.checks.configured import published_results, staged_results
+from nevermore.checks.equality import in_type
+from nevermore.checks.manifest_facts import compare_manifests
+from nevermore.checks.mirror_checks import is_known_green, mirror_subject, snapshot_results, store_properties
+from nevermore.checks.reference import sql_columns
+from nevermore.checks.reference.expected_rows import store_live_rows
+from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
+from nevermore.checks.row_checks import folded_rows
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from nevermore.pipelines.publish.audit import StagedRows, Verdict
+from nevermore.pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
+from nevermore.pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     FilesAhead,
     FileScanTask,
     NestedField,
@@ -51,7 +51,7 @@ from scan_core import (
     public_batch,
     read_split,
 )
-from scan_core.spark import unrepeatable
+from nevermore.scan_core.spark import unrepeatable
 
 _MAX_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from checks.comparison import CheckResult
-from checks.mirror_checks import kept_results_of
-from pipelines.changes.quarantine import held_events, reasons
-from pipelines.config.project import Config, change_log_name
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.positions import ancestors, summary_properties
-from pipelines.maintain.debt import debt_of
-from pipelines.maintain.status import TableStatus, published_status, status
-from pipelines.publish.query import tables_read
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.mirror_checks import kept_results_of
+from nevermore.pipelines.changes.quarantine import held_events, reasons
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
+from nevermore.pipelines.maintain.debt import debt_of
+from nevermore.pipelines.maintain.status import TableStatus, published_status, status
+from nevermore.pipelines.publish.query import tables_read
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     Bar,
     FileScanTask,
     Html,
@@ -43,7 +43,7 @@ from scan_core import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, ReadableTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog, ReadableTable
 
 MAX_TIMED_BYTES = 256 << 20
 """Stored bytes of data files that a measured scan reads at most."""

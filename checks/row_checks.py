@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.comparison import CheckResult, canonical, canonical_type
-from checks.equality import ROW_CHECKS, Found, are_among, row_bytes
-from checks.reference.expected_rows import (
+from nevermore.checks.comparison import CheckResult, canonical, canonical_type
+from nevermore.checks.equality import ROW_CHECKS, Found, are_among, row_bytes
+from nevermore.checks.reference.expected_rows import (
     AdoptedRows,
     Folded,
     LoggedChanges,
@@ -27,8 +27,8 @@ from checks.reference.expected_rows import (
     live_batches,
     log_batches,
 )
-from checks.reference.sql_columns import limited_memory, open_connection
-from checks.subject import Subject
+from nevermore.checks.reference.sql_columns import limited_memory, open_connection
+from nevermore.checks.subject import Subject
 
 _WHOLE_SHARE = 8
 """A table of at most this part of the memory is compared as a whole: rows are held in several forms at once."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyarrow import fs
 
-import scan_core
-from checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
-from pipelines.config.checks import DEFAULT_MEMORY_BYTES
-from pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
-from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
-from scan_core import ScanOptions, Snapshot, TableMetadata
-from scan_core.io import cached_property, filesystem, parse_location
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
+from nevermore.pipelines.config.checks import DEFAULT_MEMORY_BYTES
+from nevermore.pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
+from nevermore.scan_core import ScanOptions, Snapshot, TableMetadata
+from nevermore.scan_core.io import cached_property, filesystem, parse_location
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""

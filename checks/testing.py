@@ -1,4 +1,4 @@
-"""Assertions and pytest fixtures for tests of tables in CI: `pytest_plugins = ["checks.testing"]` in a conftest.py.
+"""Assertions and pytest fixtures for tests of tables in CI: `pytest_plugins = ["nevermore.checks.testing"]` in a conftest.py.
 
 The assertions need no pytest. A failure lists keys, snapshot, files, and the command that shows what became of a key.
 """
@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from checks.comparison import CheckResult
-from checks.manifest_facts import manifests_match_files
-from checks.mirror_checks import all_checks_of, run_checks, with_evidence
-from checks.published_equality import check_published
-from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
-from checks.subject import Subject
-from pipelines.config.project import Config, load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.table_patterns import expanded
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.manifest_facts import manifests_match_files
+from nevermore.checks.mirror_checks import all_checks_of, run_checks, with_evidence
+from nevermore.checks.published_equality import check_published
+from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.table_patterns import expanded
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 Project = Config | str | os.PathLike[str]

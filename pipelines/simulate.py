@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from scan_core.io import temporary_folder
+from nevermore.scan_core.io import temporary_folder
 
 FIRST_DAY = date(2026, 1, 1)
 ROUNDS_PER_BATCH = 4

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from pipelines.errors import PipelineError
-from scan_core import hide_secrets, require_package
+from nevermore.pipelines.errors import PipelineError
+from nevermore.scan_core import hide_secrets, require_package
 
 OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable with the address of a collector; setting it switches exports on."""

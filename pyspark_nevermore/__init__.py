@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):  # type: ignore[misc] # pyspark is not typed for mypy here
-    """The data source of `scan_core.spark`, imported when it is used."""
+    """The data source of `nevermore.scan_core.spark`, imported when it is used."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,6 +29,6 @@ class DefaultSource(DataSource):  # type: ignore[misc] # pyspark is not typed fo
         return self._source().reader(schema)
 
     def _source(self) -> DataSource:
-        from scan_core.spark.source import NevermoreDataSource
+        from nevermore.scan_core.spark.source import NevermoreDataSource
 
         return NevermoreDataSource(self.options)

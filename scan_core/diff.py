@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import public_batch, public_schema
-from scan_core.columns.file_reader import MemoryBudget
-from scan_core.deletes.filter import open_delete_filter
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.model.errors import (
+from nevermore.scan_core.columns.conversion import public_batch, public_schema
+from nevermore.scan_core.columns.file_reader import MemoryBudget
+from nevermore.scan_core.deletes.filter import open_delete_filter
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from nevermore.scan_core.model.errors import (
     ColumnNotFoundError,
     MissingFileError,
     OptionError,
@@ -27,22 +27,22 @@ from scan_core.model.errors import (
     SnapshotNotFoundError,
     UnsupportedError,
 )
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import Schema, arrow_type
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, Snapshot
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.plan.delete_index import build_delete_index
-from scan_core.plan.file_pruner import FilePruner, PlanTrace, total
-from scan_core.plan.planner import FileFinder
-from scan_core.plan.splits import make_splits
-from scan_core.read.order import Adaptivity
-from scan_core.read.output import OutputColumns
-from scan_core.read.projection import DEAD_ROW_IDS, METADATA_IDS
-from scan_core.read.split_reader import read_split
-from scan_core.read.task import open_task
-from scan_core.rows.selection import Mask, take_rows, to_indices
-from scan_core.run import run_splits
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import Schema, arrow_type
+from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, Snapshot
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.plan.delete_index import build_delete_index
+from nevermore.scan_core.plan.file_pruner import FilePruner, PlanTrace, total
+from nevermore.scan_core.plan.planner import FileFinder
+from nevermore.scan_core.plan.splits import make_splits
+from nevermore.scan_core.read.order import Adaptivity
+from nevermore.scan_core.read.output import OutputColumns
+from nevermore.scan_core.read.projection import DEAD_ROW_IDS, METADATA_IDS
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.read.task import open_task
+from nevermore.scan_core.rows.selection import Mask, take_rows, to_indices
+from nevermore.scan_core.run import run_splits
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 
 @dataclass(frozen=True, slots=True)

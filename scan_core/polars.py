@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from scan_core.expr.coercion import FLOATING, name_of, round_to_float
-from scan_core.expr.nodes import Constant, Expr, Operation
-from scan_core.foreign.pushdown import NotTranslatableError, Translation, column, constant, project
-from scan_core.model.errors import require_package
-from scan_core.model.schema import Schema, Type
-from scan_core.scan import Scan, Table, open_table
+from nevermore.scan_core.expr.coercion import FLOATING, name_of, round_to_float
+from nevermore.scan_core.expr.nodes import Constant, Expr, Operation
+from nevermore.scan_core.foreign.pushdown import NotTranslatableError, Translation, column, constant, project
+from nevermore.scan_core.model.errors import require_package
+from nevermore.scan_core.model.schema import Schema, Type
+from nevermore.scan_core.scan import Scan, Table, open_table
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
-from scan_core.model.errors import ScanCancelledError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.running import Running
+from nevermore.scan_core.model.errors import ScanCancelledError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.running import Running
 
 T = TypeVar("T")
 

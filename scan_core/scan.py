@@ -19,13 +19,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from scan_core.columns.conversion import public_batch, public_schema
-from scan_core.io.catalog import load_table, table_facts
-from scan_core.io.files import is_folder
-from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.io.location import relocate as relocate_path
-from scan_core.metadata.table_json import read_metadata
-from scan_core.model.errors import (
+from nevermore.scan_core.columns.conversion import public_batch, public_schema
+from nevermore.scan_core.io.catalog import load_table, table_facts
+from nevermore.scan_core.io.files import is_folder
+from nevermore.scan_core.io.location import FileIOConfig, parse_location
+from nevermore.scan_core.io.location import relocate as relocate_path
+from nevermore.scan_core.metadata.table_json import read_metadata
+from nevermore.scan_core.model.errors import (
     ColumnNotFoundError,
     MalformedTableError,
     OptionError,
@@ -35,32 +35,32 @@ from scan_core.model.errors import (
     UnsupportedError,
     require_package,
 )
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import JOINED_FILES, ScanOptions
-from scan_core.model.running import Running, sharing
-from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.snapshot import DeleteFile, Snapshot
-from scan_core.model.table_metadata import LogEntry, TableMetadata
-from scan_core.plan.binding import Binding, readable
-from scan_core.plan.planner import ScanPlan, plan_scan
-from scan_core.read.aggregate import Call, Function, Partial, combine
-from scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
-from scan_core.read.split_reader import aggregate_split, count_split, read_split
-from scan_core.rows.selection import RowSample, take_rows
-from scan_core.run import QUEUED_BATCHES, run_splits
-from scan_core.split.tasks import ScanContext, Split
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import JOINED_FILES, ScanOptions
+from nevermore.scan_core.model.running import Running, sharing
+from nevermore.scan_core.model.schema import PrimitiveType, Schema
+from nevermore.scan_core.model.snapshot import DeleteFile, Snapshot
+from nevermore.scan_core.model.table_metadata import LogEntry, TableMetadata
+from nevermore.scan_core.plan.binding import Binding, readable
+from nevermore.scan_core.plan.planner import ScanPlan, plan_scan
+from nevermore.scan_core.read.aggregate import Call, Function, Partial, combine
+from nevermore.scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
+from nevermore.scan_core.read.split_reader import aggregate_split, count_split, read_split
+from nevermore.scan_core.rows.selection import RowSample, take_rows
+from nevermore.scan_core.run import QUEUED_BATCHES, run_splits
+from nevermore.scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
 
-    from scan_core.diff import Changes
-    from scan_core.expr.nodes import BoundPredicate, Expr
-    from scan_core.foreign.dataset import ScanDataset
-    from scan_core.joins.column_keys import KeyField
-    from scan_core.joins.request import RuntimeFilter
-    from scan_core.semi_join import SemiJoin
+    from nevermore.scan_core.diff import Changes
+    from nevermore.scan_core.expr.nodes import BoundPredicate, Expr
+    from nevermore.scan_core.foreign.dataset import ScanDataset
+    from nevermore.scan_core.joins.column_keys import KeyField
+    from nevermore.scan_core.joins.request import RuntimeFilter
+    from nevermore.scan_core.semi_join import SemiJoin
 
 
 _QUEUED_PARTIALS = 10_000
@@ -213,7 +213,7 @@ class ScanRequest:
         Raises:
             PredicateError: the predicate is wrong for every schema of the table, or is neither text nor an expression.
         """
-        from scan_core.expr.nodes import Expr
+        from nevermore.scan_core.expr.nodes import Expr
 
         if not isinstance(predicate, str | Expr):
             raise PredicateError(
@@ -253,7 +253,7 @@ class ScanRequest:
         return self._joined(columns, keys, is_exact=False)
 
     def _joined(self, columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Self:
-        from scan_core.semi_join import semi_join, semi_join_with_scan
+        from nevermore.scan_core.semi_join import semi_join, semi_join_with_scan
 
         join = semi_join_with_scan if isinstance(keys, Scan) else semi_join
         return self._with(joins=(*self.joins, join(columns, keys, is_exact=is_exact)))
@@ -367,7 +367,7 @@ class ScanRequest:
         predicate = self.predicate
         if predicate is None:
             return ()
-        from scan_core.expr.nodes import bound_text
+        from nevermore.scan_core.expr.nodes import bound_text
 
         return tuple(map(bound_text, predicate.conjuncts))
 
@@ -500,7 +500,7 @@ class Scan(ScanRequest):
         """
         if self.row_sample is not None:
             raise OptionError("changes between snapshots cannot be sampled: rewritten rows have other places")
-        from scan_core.diff import Changes, earlier_snapshot
+        from nevermore.scan_core.diff import Changes, earlier_snapshot
 
         scan = self if to_snapshot is None else self.as_of_snapshot(to_snapshot)
         later, schema = scan._resolve()  # noqa: SLF001  its own class
@@ -522,12 +522,12 @@ class Scan(ScanRequest):
         text = self.plan().explain()
         if not self._last.filters:
             return text
-        from scan_core.plan.explain import explain_run
+        from nevermore.scan_core.plan.explain import explain_run
 
         return "\n".join([text, *explain_run(self._last.filters)])
 
     def _repr_html_(self) -> str:
-        from scan_core.model.html import escaped, fragment, grid
+        from nevermore.scan_core.model.html import escaped, fragment, grid
 
         fewest = min(_MAX_SHOWN_ROWS, self.row_limit) if self.row_limit is not None else _MAX_SHOWN_ROWS
         rows = self.limit(fewest).to_table()
@@ -596,7 +596,7 @@ class Scan(ScanRequest):
         return cast("pd.DataFrame", self.to_table().to_pandas())
 
     def to_polars(self) -> "pl.DataFrame":
-        """All rows as a Polars DataFrame. `scan_core.polars.scan_iceberg` gives a LazyFrame, which reads less.
+        """All rows as a Polars DataFrame. `nevermore.scan_core.polars.scan_iceberg` gives a LazyFrame, which reads less.
 
         Raises:
             MissingPackageError: Polars is not installed.
@@ -606,7 +606,7 @@ class Scan(ScanRequest):
 
     def to_dataset(self) -> "ScanDataset[Scan]":
         """This scan as a `pyarrow.dataset.Dataset`, into which readers push columns and filters."""
-        from scan_core.foreign.dataset import ScanDataset
+        from nevermore.scan_core.foreign.dataset import ScanDataset
 
         return ScanDataset(self)
 
@@ -735,7 +735,7 @@ class Table:
         return f"Table({self.location!r}, format v{self.metadata.format_version}, {len(self.metadata.snapshots)} snapshots)"
 
     def _repr_html_(self) -> str:
-        from scan_core.model.html import escaped, facts, fragment, grid
+        from nevermore.scan_core.model.html import escaped, facts, fragment, grid
 
         metadata = self.metadata
         current = metadata.current_snapshot

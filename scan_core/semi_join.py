@@ -8,26 +8,33 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from scan_core.files.formats import open_file
-from scan_core.joins.column_keys import MAX_RANGES, KeyField, KeyRanges, engine_array, engine_values, merge_ranges
-from scan_core.joins.key_set import KeySet
-from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
-from scan_core.joins.request import FilterKeys, RuntimeFilter
-from scan_core.model.errors import OptionError
-from scan_core.model.options import ScanOptions
-from scan_core.model.running import ProcessLock
-from scan_core.model.schema import Schema
-from scan_core.model.snapshot import FileFormat
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.native.compiled import may_use_numba
-from scan_core.plan.file_pruner import file_statistics
-from scan_core.plan.planner import ScanPlan
-from scan_core.prune.domains import domain_from_statistics
-from scan_core.prune.verdicts import Match
-from scan_core.read.file_statistics import FileStatistics
-from scan_core.read.projection import FileProjection
-from scan_core.split.tasks import FileScanTask
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.joins.column_keys import (
+    MAX_RANGES,
+    KeyField,
+    KeyRanges,
+    engine_array,
+    engine_values,
+    merge_ranges,
+)
+from nevermore.scan_core.joins.key_set import KeySet
+from nevermore.scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
+from nevermore.scan_core.joins.request import FilterKeys, RuntimeFilter
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.running import ProcessLock
+from nevermore.scan_core.model.schema import Schema
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.plan.file_pruner import file_statistics
+from nevermore.scan_core.plan.planner import ScanPlan
+from nevermore.scan_core.prune.domains import domain_from_statistics
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.read.file_statistics import FileStatistics
+from nevermore.scan_core.read.projection import FileProjection
+from nevermore.scan_core.split.tasks import FileScanTask
 
 MAX_FOOTERS = 64
 """Files whose row groups are looked at; reading more footers takes longer than they save."""
@@ -48,7 +55,7 @@ class KeyTable(Protocol):
 
 
 class KeyScan(Protocol):
-    """The part of a scan that another scan's keys need; `scan_core.scan.Scan` is one."""
+    """The part of a scan that another scan's keys need; `nevermore.scan_core.scan.Scan` is one."""
 
     @property
     def table(self) -> KeyTable:
@@ -193,7 +200,7 @@ def _survivors(plan: ScanPlan, scan: KeyScan, key: KeyField) -> Iterator[ColumnS
 
 
 def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[ColumnStatistics | None]:
-    from scan_core.read.predicate import open_conjuncts
+    from nevermore.scan_core.read.predicate import open_conjuncts
 
     context, file = plan.context, task.data_file
     reader = open_file(

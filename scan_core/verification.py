@@ -11,19 +11,31 @@ from zlib import crc32
 
 import numpy as np
 
-from scan_core.bitmaps.column_index import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_bitmap, decode_directory
-from scan_core.bitmaps.puffin import PuffinBlob, read_footer
-from scan_core.deletes.positions import check_vector_frame
-from scan_core.files.avro import MAX_BLOCK_BYTES
-from scan_core.files.parquet.checksums import BLOOM_FILTER, COLUMN_INDEX, OFFSET_INDEX, check_part, damaged_entry
-from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
-from scan_core.files.parquet.footer import read_footer as read_parquet_footer
-from scan_core.files.parquet.pages import PageHeaders, page_header
-from scan_core.files.parquet.thrift import Struct
-from scan_core.io.files import open_source, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteSource
-from scan_core.metadata.avro_container import (
+from nevermore.scan_core.bitmaps.column_index import (
+    BLOB_TYPE,
+    COLUMN_TYPE,
+    DIRECTORY_BYTES,
+    decode_bitmap,
+    decode_directory,
+)
+from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
+from nevermore.scan_core.deletes.positions import check_vector_frame
+from nevermore.scan_core.files.avro import MAX_BLOCK_BYTES
+from nevermore.scan_core.files.parquet.checksums import (
+    BLOOM_FILTER,
+    COLUMN_INDEX,
+    OFFSET_INDEX,
+    check_part,
+    damaged_entry,
+)
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
+from nevermore.scan_core.files.parquet.footer import read_footer as read_parquet_footer
+from nevermore.scan_core.files.parquet.pages import PageHeaders, page_header
+from nevermore.scan_core.files.parquet.thrift import Struct
+from nevermore.scan_core.io.files import open_source, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.remote import ByteSource
+from nevermore.scan_core.metadata.avro_container import (
     CHECKED_SYNC,
     MAX_EXPANSION,
     check_checksum,
@@ -31,9 +43,9 @@ from scan_core.metadata.avro_container import (
     find_blocks,
     read_file_header,
 )
-from scan_core.model.errors import MalformedTableError, ScanError
-from scan_core.model.schema import PrimitiveType, parse_type
-from scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.model.errors import MalformedTableError, ScanError
+from nevermore.scan_core.model.schema import PrimitiveType, parse_type
+from nevermore.scan_core.model.snapshot import FileFormat
 
 _PIECE_BYTES = 4 * 1024**2
 """Read and held at a time."""

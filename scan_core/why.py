@@ -7,17 +7,17 @@ none.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scan_core.expr.nodes import Constantish, Expr, col
-from scan_core.model.errors import PredicateError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DeleteFile, PartitionSpec, Snapshot
-from scan_core.plan.planner import plan_scan
-from scan_core.plan.splits import make_splits
-from scan_core.read.projection import DELETE_FILE, DELETED, FILE, POS
-from scan_core.read.split_reader import read_split
-from scan_core.run import run_splits
-from scan_core.scan import Scan
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.expr.nodes import Constantish, Expr, col
+from nevermore.scan_core.model.errors import PredicateError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DeleteFile, PartitionSpec, Snapshot
+from nevermore.scan_core.plan.planner import plan_scan
+from nevermore.scan_core.plan.splits import make_splits
+from nevermore.scan_core.read.projection import DELETE_FILE, DELETED, FILE, POS
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.run import run_splits
+from nevermore.scan_core.scan import Scan
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,17 @@ def _seeds() -> None:
 def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small project as `nevermore demo` leaves it, made once; tests work on copies."""
     folder = tmp_path_factory.mktemp("demo") / "project"
-    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "nevermore.pipelines.cli.main",
+        "demo",
+        "--dir",
+        str(folder),
+        "--rows",
+        "3000",
+        "--json",
+    ]
     command += ["--first-day", "2026-01-01"]  # the days that the documentation names
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -14,9 +14,9 @@ import duckdb
 import pyarrow as pa
 from pyarrow import fs
 
-from checks.reference import sql_columns
-from checks.reference.facts import FileFacts, RefusedError, TableFacts, positions, read_avro
-from checks.reference.sql_columns import Shape, arrow_shape, parquet_shapes
+from nevermore.checks.reference import sql_columns
+from nevermore.checks.reference.facts import FileFacts, RefusedError, TableFacts, positions, read_avro
+from nevermore.checks.reference.sql_columns import Shape, arrow_shape, parquet_shapes
 
 _EXACT = decimal.Context(prec=80)
 _LOGICAL = {

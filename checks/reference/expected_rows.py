@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from checks.reference import sql_columns
-from checks.reference.candidates import Workspace, candidates, equality_joins, position_joins
-from checks.reference.facts import RefusedError, TableFacts, read_table_facts
-from checks.reference.sql_columns import open_connection, string_literal
+from nevermore.checks.reference import sql_columns
+from nevermore.checks.reference.candidates import Workspace, candidates, equality_joins, position_joins
+from nevermore.checks.reference.facts import RefusedError, TableFacts, read_table_facts
+from nevermore.checks.reference.sql_columns import open_connection, string_literal
 
 Field = Mapping[str, Any]
 

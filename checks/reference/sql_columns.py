@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from checks.reference.facts import RefusedError
+from nevermore.checks.reference.facts import RefusedError
 
 _lock = RLock()
 """Checks may run side by side in threads."""

@@ -1,3 +1,3 @@
 """Fixtures of Nevermore: nevermore_config, nevermore_mirror, nevermore_published."""
 
-pytest_plugins = ["checks.testing"]
+pytest_plugins = ["nevermore.checks.testing"]

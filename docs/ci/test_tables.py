@@ -1,7 +1,7 @@
 """Tests of every mirror of nevermore.yaml."""
 
-from checks.testing import assert_checks_pass, assert_no_deleted_row_reappears
-from pipelines.config.project import Config
+from nevermore.checks.testing import assert_checks_pass, assert_no_deleted_row_reappears
+from nevermore.pipelines.config.project import Config
 
 
 def test_no_deleted_row_reappears(nevermore_mirror: str, nevermore_config: Config) -> None:

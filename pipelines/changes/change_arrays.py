@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
-from pipelines.workers import together
-from scan_core import Mask, Rows
+from nevermore.pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
+from nevermore.pipelines.workers import together
+from nevermore.scan_core import Mask, Rows
 
 TAKEN_ROWS = 131_072
 """Rows that one thread takes at a time."""

@@ -12,29 +12,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_run import Changes
-from pipelines.changes.log_state import LogState
-from pipelines.decode.batches import PROVENANCE, ChangeBatch, change_schema
-from pipelines.decode.feed import ORDER
-from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import create_table
-from pipelines.iceberg.commit import Committed, RowDelta, make_current, retry_conflicts
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.loaded_table import (
+from nevermore.pipelines.changes.change_run import Changes
+from nevermore.pipelines.changes.log_state import LogState
+from nevermore.pipelines.decode.batches import PROVENANCE, ChangeBatch, change_schema
+from nevermore.pipelines.decode.feed import ORDER
+from nevermore.pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import create_table
+from nevermore.pipelines.iceberg.commit import Committed, RowDelta, make_current, retry_conflicts
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import (
     metadata_location,
     open_current,
     refresh,
 )
-from pipelines.iceberg.row_shape import python_rows, without_extensions
-from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
-from scan_core import Constantish, Expr, PartitionSpec, StructType, Table, col
+from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
+from nevermore.scan_core import Constantish, Expr, PartitionSpec, StructType, Table, col
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 ORDINAL = "ordinal"
 _ANOTHER_KEY = (

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.keys import KeySet, same_rows, single_chunk
-from pipelines.errors import PipelineError
-from scan_core import hash_rows, hash_seed, key_column
-from scan_core.io import spill_folder, user_folder
+from nevermore.pipelines.changes.keys import KeySet, same_rows, single_chunk
+from nevermore.pipelines.errors import PipelineError
+from nevermore.scan_core import hash_rows, hash_seed, key_column
+from nevermore.scan_core.io import spill_folder, user_folder
 
 
 class SpilledTables:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.row_shape import member
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.row_shape import member
 
 Codes = NDArray[np.int64]
 

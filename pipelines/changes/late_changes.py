@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
-from pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
-from pipelines.changes.change_run import Changes
-from pipelines.changes.keys import KeySet, encode_keys, keys_touched
-from pipelines.decode.batches import ChangeBatch
-from pipelines.decode.column_types import widened
-from pipelines.decode.feed import ORDER
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import member, without_extensions
-from scan_core import Scan, col
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
+from nevermore.pipelines.changes.change_run import Changes
+from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched
+from nevermore.pipelines.decode.batches import ChangeBatch
+from nevermore.pipelines.decode.column_types import widened
+from nevermore.pipelines.decode.feed import ORDER
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.row_shape import member, without_extensions
+from nevermore.scan_core import Scan, col
 
 
 def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:

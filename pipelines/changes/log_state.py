@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from pipelines.config.tables import TableConfig
-from pipelines.decode.feed import ORDER, POSITION
-from pipelines.errors import ConfigError, PositionLostError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.loaded_table import check_writable, current_schema, storage_of
-from scan_core import Schema, StructType, arrow_type
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.feed import ORDER, POSITION
+from nevermore.pipelines.errors import ConfigError, PositionLostError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.loaded_table import check_writable, current_schema, storage_of
+from nevermore.scan_core import Schema, StructType, arrow_type
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 
 @dataclass(frozen=True, slots=True)

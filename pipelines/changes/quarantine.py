@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.project import quarantine_name
-from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, Rejected
-from pipelines.errors import CommitConflictError, QuarantineLimitError
-from pipelines.iceberg.catalog import create_table, find_table
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.loaded_table import open_current, refresh
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.config.project import quarantine_name
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, Rejected
+from nevermore.pipelines.errors import CommitConflictError, QuarantineLimitError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_rows
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_run import spread
-from pipelines.errors import ConfigError
-from pipelines.iceberg.row_shape import in_order, without_extensions
-from scan_core import Rows
+from nevermore.pipelines.changes.change_run import spread
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.row_shape import in_order, without_extensions
+from nevermore.scan_core import Rows
 
 _SAMPLES = 512
 """Rows of each part that determine where sorted parts begin."""

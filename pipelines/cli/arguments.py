@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipelines.config.project import Config
-    from pipelines.config.tables import IndexConfig
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
-    from scan_core import Scan, Table
+    from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.config.tables import IndexConfig
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.scan_core import Scan, Table
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 """Environment variable with the path of the config; `--config` overrides it."""
-LOGGERS_OF_PROGRESS = ("scan_core.spark.session", "pipelines.publish")
+LOGGERS_OF_PROGRESS = ("nevermore.scan_core.spark.session", "nevermore.pipelines.publish")
 
 
 class OutputFormat(StrEnum):
@@ -143,12 +143,12 @@ def open_named_table(
         ConfigError: the config does not exist.
         ScanError: there is no such table.
     """
-    import scan_core
+    from nevermore import scan_core
 
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
-        from pipelines.config.project import load
-        from pipelines.iceberg.catalog import open_to_look
+        from nevermore.pipelines.config.project import load
+        from nevermore.pipelines.iceberg.catalog import open_to_look
 
         settings = load(config or DEFAULT_CONFIG)
         found = _catalog_table(name, settings, open_to_look)
@@ -172,7 +172,7 @@ def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
         PipelineError: there is no catalog, or it does not agree with the warehouse.
         ScanError: there is no such table.
     """
-    from pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
 
     return name if not is_identifier(name) else _whole_table(name, config, open_existing)
 
@@ -184,7 +184,7 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
         ConfigError: the config does not exist.
         ScanError: there is no such table.
     """
-    from pipelines.iceberg.catalog import open_catalog
+    from nevermore.pipelines.iceberg.catalog import open_catalog
 
     if not is_identifier(name):
         return None
@@ -195,11 +195,11 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
 def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], Catalog]") -> "CatalogTable":
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
     if config is not None or DEFAULT_CONFIG.exists():
-        from pipelines.config.project import load
+        from nevermore.pipelines.config.project import load
 
         table: CatalogTable = _catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
         return table
-    from scan_core.io import load_table
+    from nevermore.scan_core.io import load_table
 
     loaded: CatalogTable = load_table(name, {})
     return loaded
@@ -207,9 +207,9 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
 
 def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
     """The indexes that the config has for a mirror or published table; None without a config or an entry."""
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_to_look
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
@@ -228,8 +228,8 @@ def is_identifier(name: str) -> bool:
 def _catalog_table(
     name: str, settings: "Config", open_with: "Callable[[Config], Catalog | LightCatalog | None]"
 ) -> Any:
-    from pipelines.iceberg.catalog import all_table_names, find_table
-    from scan_core import TableNotFoundError
+    from nevermore.pipelines.iceberg.catalog import all_table_names, find_table
+    from nevermore.scan_core import TableNotFoundError
 
     catalog = open_with(settings)
     found = None if catalog is None else find_table(catalog, name)
@@ -269,7 +269,7 @@ def parse_scan_options(given: list[str] | None) -> dict[str, str]:
     Raises:
         ConfigError: no `=`, an unknown option, or an invalid value.
     """
-    from scan_core import OptionError, ScanOptions
+    from nevermore.scan_core import OptionError, ScanOptions
 
     settings = {}
     for text in given or []:

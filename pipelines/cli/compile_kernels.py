@@ -1,4 +1,4 @@
-"""Compiles all kernels of the product in a new environment: `python -m pipelines.cli.compile_kernels`.
+"""Compiles all kernels of the product in a new environment: `python -m nevermore.pipelines.cli.compile_kernels`.
 
 Otherwise each kernel is compiled by the first command that needs it, which then takes seconds longer.
 """
@@ -7,19 +7,19 @@ import importlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from scan_core.native import KEYS, load_kernels, uncompiled
+from nevermore.scan_core.native import KEYS, load_kernels, uncompiled
 
 MODULES = (
-    "pipelines.jsonscan.object_kernels",
-    "pipelines.jsonscan.row_kernels",
-    "pipelines.jsonscan.text_kernels",
-    "pipelines.decode.avro_kernels",
-    "pipelines.decode.protobuf_kernels",
-    "pipelines.formats.mysql_json_kernels",
-    "pipelines.formats.mysql_kernels",
-    "pipelines.formats.pgoutput_kernels",
-    "pipelines.mirrors.multiset",
-    "pipelines.sources.csv_file",
+    "nevermore.pipelines.jsonscan.object_kernels",
+    "nevermore.pipelines.jsonscan.row_kernels",
+    "nevermore.pipelines.jsonscan.text_kernels",
+    "nevermore.pipelines.decode.avro_kernels",
+    "nevermore.pipelines.decode.protobuf_kernels",
+    "nevermore.pipelines.formats.mysql_json_kernels",
+    "nevermore.pipelines.formats.mysql_kernels",
+    "nevermore.pipelines.formats.pgoutput_kernels",
+    "nevermore.pipelines.mirrors.multiset",
+    "nevermore.pipelines.sources.csv_file",
 )
 """Packages that declare kernels."""
 _PROCESSES = 2

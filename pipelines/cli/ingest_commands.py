@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, ProjectConfig
-from pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
-from pipelines.wording import counted
+from nevermore.pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, ProjectConfig
+from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from pipelines.cli.watch import CheckRound
-    from pipelines.config.project import Config
-    from pipelines.ingest.feed_run import OnReport
-    from pipelines.ingest.report import IngestReport, TableReport
-    from pipelines.ingest.table_ingest import Progress
-    from pipelines.maintain.compact import CompactReport
-    from pipelines.maintain.retention import Expiry
+    from nevermore.pipelines.cli.watch import CheckRound
+    from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.ingest.feed_run import OnReport
+    from nevermore.pipelines.ingest.report import IngestReport, TableReport
+    from nevermore.pipelines.ingest.table_ingest import Progress
+    from nevermore.pipelines.maintain.compact import CompactReport
+    from nevermore.pipelines.maintain.retention import Expiry
 
     Maintained = CompactReport | Expiry | CheckRound | str
     """A compaction, an expiry, what checks found, or a warning."""
@@ -45,15 +45,15 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
-    from pipelines.config.document import WORKSPACE, config_template
-    from pipelines.errors import ConfigError
+    from nevermore.pipelines.config.document import WORKSPACE, config_template
+    from nevermore.pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
     if path.exists() and not force:
         raise ConfigError(f"{path} already exists; --force replaces it")
     text, found, notes = config_template(), [], []
     if address is not None:
-        from pipelines.ingest.discovery import config_text, discover, tables_of
+        from nevermore.pipelines.ingest.discovery import config_text, discover, tables_of
 
         with progress("Looking at the source", hidden=as_json):
             sources = discover(address, directory.absolute())
@@ -83,9 +83,9 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
 
     Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
     """
-    from pipelines.config.project import load
-    from pipelines.ingest.at_rest import check_tables
-    from pipelines.ingest.doctor import examine
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.ingest.at_rest import check_tables
+    from nevermore.pipelines.ingest.doctor import examine
 
     settings = load(config)
     check_tables(settings)
@@ -111,8 +111,8 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per file.")] = False,
 ) -> None:
     """Write the change feed of a small shop as Debezium JSON: customers, orders and order lines, in batches."""
-    from pipelines.errors import ConfigError
-    from pipelines.simulate import simulate as write_feed
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.simulate import simulate as write_feed
 
     feed = write_feed(directory, seed=seed, rows=rows, batches=batches, first_day=first_day.date())
     try:
@@ -168,9 +168,9 @@ def ingest(
     Exit code 0: all events were applied; 1: a table failed, and nothing of its failed batch was applied; 2: invalid
     usage or config; 3: some events went to quarantine.
     """
-    from pipelines.config.project import load
-    from pipelines.errors import ConfigError
-    from pipelines.ingest.at_rest import check_tables
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.ingest.at_rest import check_tables
 
     if once:
         raise ConfigError(
@@ -194,14 +194,14 @@ def ingest_once(
     config: "Config", progress: "Progress | None" = None, tables: Collection[str] | None = None
 ) -> "IngestReport":
     """Run once in a new process: decoders, writers and PyIceberg, which are slow to import, are not loaded if nothing is new."""
-    from pipelines.ingest.at_rest import found_nothing_new
-    from pipelines.ingest.feeds import Readers
+    from nevermore.pipelines.ingest.at_rest import found_nothing_new
+    from nevermore.pipelines.ingest.feeds import Readers
 
     readers = Readers()
     try:
         if (report := found_nothing_new(config, tables, readers)) is not None:
             return report
-        from pipelines.ingest.feed_run import freeze_imports, run_once
+        from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 
         freeze_imports()
         return run_once(config, progress, tables, readers=readers)
@@ -351,13 +351,13 @@ def run(
 
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
-    from pipelines.cli.watch import RegularChecks, watching
-    from pipelines.config.project import load
-    from pipelines.ingest.at_rest import check_tables
-    from pipelines.ingest.feed_run import freeze_imports, run_continuously
-    from pipelines.maintain.compact import Upkeep
-    from pipelines.maintain.retention import RegularExpiry
-    from pipelines.watch import span
+    from nevermore.pipelines.cli.watch import RegularChecks, watching
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.ingest.at_rest import check_tables
+    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
+    from nevermore.pipelines.maintain.compact import Upkeep
+    from nevermore.pipelines.maintain.retention import RegularExpiry
+    from nevermore.pipelines.watch import span
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)

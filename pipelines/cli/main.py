@@ -8,14 +8,12 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     import typer
 
 
@@ -26,7 +24,7 @@ def usage_message(error: Any) -> str:
     cause, parameter, context = error.__cause__, getattr(error, "param", None), getattr(error, "ctx", None)
     text = str(error.format_message()).rstrip(". ")
     if isinstance(cause, ValidationError) and parameter is not None:
-        from pipelines.config.document import wrong_value
+        from nevermore.pipelines.config.document import wrong_value
 
         # the metavar of an argument is more specific than its name: [TABLE]...
         named = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
@@ -111,14 +109,14 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
 
     import typer
 
-    from scan_core import HidingStream, hide_in_error
+    from nevermore.scan_core import HidingStream, hide_in_error
 
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # typer's base class of them has no public name
     if os.environ.get("NO_COLOR"):
         os.environ["TERM"] = "dumb"  # NO_COLOR alone does not remove bold and dim text from rich and Dagster
     # every error is printed below, once; Python's last-resort handler would print logged errors, with tracebacks
     if not os.environ.get("NEVERMORE_TRACEBACK"):
-        logging.getLogger("pipelines").addHandler(logging.NullHandler())
+        logging.getLogger("nevermore").addHandler(logging.NullHandler())
     if not isinstance(sys.stderr, HidingStream):
         sys.stderr = HidingStream(sys.stderr)  # output of libraries, tracebacks, progress
     if not isinstance(sys.stdout, HidingStream):
@@ -240,7 +238,7 @@ def _application(words: Sequence[str]) -> "typer.Typer":
 
     import typer
 
-    from pipelines import DISTRIBUTION, own_version
+    from nevermore.pipelines import DISTRIBUTION, own_version
 
     application = typer.Typer(
         name="nevermore",
@@ -270,7 +268,7 @@ def _application(words: Sequence[str]) -> "typer.Typer":
         if level is not None:
             logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         if log_format == "json":
-            from pipelines.watch import JsonLines
+            from nevermore.pipelines.watch import JsonLines
 
             for handler in logging.getLogger().handlers:
                 handler.setFormatter(JsonLines())
@@ -284,41 +282,14 @@ def _application(words: Sequence[str]) -> "typer.Typer":
     panels = {command: panel for panel, commands in _PANELS.items() for command in commands}
     order = {command: number for number, command in enumerate(panels)}
     for name in [wanted] if wanted in known else sorted(known, key=lambda name: (order.get(name, len(order)), name)):
-        application.command(name, rich_help_panel=panels.get(name, _OTHER_PANEL))(_load(known[name]))
+        application.command(name, rich_help_panel=panels.get(name, _OTHER_PANEL))(known[name].load())
     return application
-
-
-def _load(point: "EntryPoint") -> Callable[..., Any]:
-    """The function behind a command.
-
-    Raises:
-        PipelineError: another package shadows one of Nevermore's.
-    """
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    from pipelines.errors import PipelineError
-
-    try:
-        return point.load()  # type: ignore[no-any-return]
-    except ImportError as error:
-        package = point.module.partition(".")[0]
-        found = find_spec(package)
-        if isinstance(error, ModuleNotFoundError) and _missing_extra(error) is not None:
-            raise
-        where = None if found is None else next(iter(found.submodule_search_locations or ()), found.origin)
-        if where is None or Path(where) == Path(__file__).parents[2] / package:
-            raise
-        raise PipelineError(
-            f"nevermore {point.name}: {where} shadows Nevermore's own package {package!r}: rename that folder, remove its "
-            "parent from PYTHONPATH, or uninstall the distribution that contains it"
-        ) from error
 
 
 def _correctable(error: Exception) -> tuple[int, str] | None:
     """(exit code, message) of an error that the user can correct; None for unexpected errors."""
-    from pipelines.errors import PipelineError, explained
-    from scan_core import ScanError
+    from nevermore.pipelines.errors import PipelineError, explained
+    from nevermore.scan_core import ScanError
 
     message = explained(error)
     if message is None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from pipelines.cli.arguments import (
+from nevermore.pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     AsJson,
     OptionalConfig,
@@ -15,17 +15,17 @@ from pipelines.cli.arguments import (
     open_for_change,
     split_names,
 )
-from pipelines.cli.terminal import byte_progress, print_json, print_result, progress
-from pipelines.errors import ConfigError
+from nevermore.pipelines.cli.terminal import byte_progress, print_json, print_result, progress
+from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pipelines.config.project import Config
-    from pipelines.iceberg.index_upkeep import IndexUpdate
-    from pipelines.iceberg.interfaces import Table as CatalogTable
-    from pipelines.maintain.orphans import Orphans
-    from pipelines.maintain.retention import Expiry
+    from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.maintain.orphans import Orphans
+    from nevermore.pipelines.maintain.retention import Expiry
 
 
 def compact(
@@ -86,11 +86,11 @@ def compact(
 
     Examples: `nevermore compact shop.orders`, `nevermore compact shop.orders --sort customer_id --where "day >= '2026-01-01'"`
     """
-    from pipelines.changes.row_order import Order
-    from pipelines.config.tables import Engine
-    from pipelines.maintain.compact import CompactSettings
-    from pipelines.maintain.compact import compact as rewrite
-    from pipelines.maintain.manifest_order import arrange_manifests
+    from nevermore.pipelines.changes.row_order import Order
+    from nevermore.pipelines.config.tables import Engine
+    from nevermore.pipelines.maintain.compact import CompactSettings
+    from nevermore.pipelines.maintain.compact import compact as rewrite
+    from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 
     if manifests and (everything or (sort, where, target_size, engine) != (None,) * 4):
         raise ConfigError(
@@ -137,9 +137,9 @@ def compact(
 
 def _config(tables: list[str], config: "Path | None") -> "Config | None":
     """The project's config with the tables that its patterns have found; None without one."""
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_to_look
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     if not any(is_identifier(name) for name in tables) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
@@ -148,8 +148,8 @@ def _config(tables: list[str], config: "Path | None") -> "Config | None":
 
 
 def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -> "IndexUpdate | None":
-    from pipelines.iceberg.bitmap_indexes import CatalogTarget
-    from pipelines.iceberg.index_upkeep import keep_indexes, keep_mirror_indexes
+    from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
+    from nevermore.pipelines.iceberg.index_upkeep import keep_indexes, keep_mirror_indexes
 
     if settings is None:
         return None
@@ -164,7 +164,7 @@ def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -
 def _size(text: str) -> int:
     from pydantic import TypeAdapter, ValidationError
 
-    from pipelines.config.values import Bytes
+    from nevermore.pipelines.config.values import Bytes
 
     try:
         return int(TypeAdapter(Bytes).validate_python(text))
@@ -186,9 +186,9 @@ def debt(
 
     Example: `nevermore debt shop.orders --json`
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.debt import debts_of_all
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.debt import debts_of_all
 
     settings = load(config)
     with progress("Looking at files and deletes", hidden=as_json):
@@ -218,8 +218,8 @@ def convert(
 
     Example: `nevermore convert shop.orders`
     """
-    from pipelines.iceberg.conversion import convert as convert_deletes
-    from pipelines.iceberg.loaded_table import upgrade as upgrade_table
+    from nevermore.pipelines.iceberg.conversion import convert as convert_deletes
+    from nevermore.pipelines.iceberg.loaded_table import upgrade as upgrade_table
 
     opened = open_for_change(table, config)
     if isinstance(opened, str):
@@ -268,10 +268,10 @@ def expire(
 
     Example: `nevermore expire shop.orders --keep-for 2d --dry-run`
     """
-    from pipelines.config.project import load
-    from pipelines.config.tables import RetentionConfig
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.retention import expire_all, overriding
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.config.tables import RetentionConfig
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.retention import expire_all, overriding
 
     settings = load(config)
     overrides = overriding({"keep_snapshots": keep_snapshots, "keep_for": keep_for}, RetentionConfig)
@@ -303,11 +303,11 @@ def orphans(
 
     Example: `nevermore orphans --older-than 7d --delete`
     """
-    from pipelines.config.project import load
-    from pipelines.config.tables import RetentionConfig
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.orphans import orphans_of_all
-    from pipelines.maintain.retention import overriding
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.config.tables import RetentionConfig
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.orphans import orphans_of_all
+    from nevermore.pipelines.maintain.retention import overriding
 
     settings = load(config)
     overrides = overriding({"orphan_age": older_than}, RetentionConfig)
@@ -343,14 +343,14 @@ def erase(
 
     Example: `nevermore erase shop.customers --where "id = 4711" --delete`
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.erase import erase as erase_rows
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.erase import erase as erase_rows
 
     settings = load(config)
 
     def publish_again(name: str) -> object:
-        from pipelines.publish.refresh import publish as publish_table
+        from nevermore.pipelines.publish.refresh import publish as publish_table
 
         return publish_table(settings, name, is_full=True)
 
@@ -396,11 +396,11 @@ def rollback(
 
     Example: `nevermore rollback shop.orders --before 2026-01-02T08:00 --dry-run`
     """
-    from pipelines.cli.arguments import parse_time
-    from pipelines.config.project import load
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.ingest.table_patterns import expanded
-    from pipelines.maintain.rollback import roll_back
+    from nevermore.pipelines.cli.arguments import parse_time
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.maintain.rollback import roll_back
 
     if (to is None) == (before is None):
         raise ConfigError("specify where to roll back to: either --to SNAPSHOT or --before TIME")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.arguments import (
+from nevermore.pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     AsJson,
     AsOf,
@@ -33,17 +33,17 @@ from pipelines.cli.arguments import (
     parse_scan_options,
     split_names,
 )
-from pipelines.cli.terminal import print_result, write_page
-from pipelines.errors import ConfigError
-from pipelines.wording import counted
+from nevermore.pipelines.cli.terminal import print_result, write_page
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipelines.changes.change_log import KeyLog
-    from pipelines.cli.row_output import RowSource
-    from pipelines.config.project import Config
-    from scan_core import KeyReport, RowFate, ScanMetrics
+    from nevermore.pipelines.changes.change_log import KeyLog
+    from nevermore.pipelines.cli.row_output import RowSource
+    from nevermore.pipelines.config.project import Config
+    from nevermore.scan_core import KeyReport, RowFate, ScanMetrics
 
 
 def scan(
@@ -127,10 +127,16 @@ def sql(
 
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
     """
-    from pipelines.config.project import load
-    from pipelines.publish.query import did_you_mean
-    from pipelines.spark.session import SPARK_FAILURES, named_tables, project_session, query_tables, spark_message
-    from scan_core.spark import parse_sql, planning, reads_of_sql
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.publish.query import did_you_mean
+    from nevermore.pipelines.spark.session import (
+        SPARK_FAILURES,
+        named_tables,
+        project_session,
+        query_tables,
+        spark_message,
+    )
+    from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
 
     settings = load(config).with_scan(parse_scan_options(scan_option))
     named = named_tables(settings)
@@ -229,7 +235,7 @@ def changes(
 
 
 def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None, *, as_json: bool) -> None:
-    from pipelines.cli.row_output import write_rows
+    from nevermore.pipelines.cli.row_output import write_rows
 
     write_rows(rows, output_format, output, as_json=as_json)
 
@@ -306,7 +312,7 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
     """The config that publishes a table of this name; None for other tables and for paths."""
     if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
-    from pipelines.config.project import load
+    from nevermore.pipelines.config.project import load
 
     settings = load(config or DEFAULT_CONFIG)
     return settings if name in settings.published else None
@@ -315,8 +321,8 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
 def _explain_publication(
     settings: "Config", name: str, partitions: Sequence[str], html: Path | None, *, as_json: bool
 ) -> None:
-    from pipelines.cli.terminal import describe_publication, draw_publication
-    from pipelines.publish.refresh import publish
+    from nevermore.pipelines.cli.terminal import describe_publication, draw_publication
+    from nevermore.pipelines.publish.refresh import publish
 
     if not as_json:
         log_progress()
@@ -357,7 +363,7 @@ def why(
 
     Example: `nevermore why warehouse/shop/orders --key id=5`
     """
-    from scan_core import key_report
+    from nevermore.scan_core import key_report
 
     values = parse_key(",".join(key))
     scan = build_scan(open_named_table(table, relocate, config, scan_option), snapshot=snapshot, as_of=as_of, ref=ref)
@@ -386,14 +392,14 @@ def parse_key(text: str) -> dict[str, str | None]:
 
 def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "KeyLog | None":
     """What the change log contains about the key; None for tables that are not mirrors of the config."""
-    import scan_core
+    from nevermore import scan_core
 
     path = config or DEFAULT_CONFIG
     if not is_identifier(name) or not path.exists():
         return None
-    from pipelines.changes.change_log import key_log
-    from pipelines.config.project import change_log_name, load
-    from pipelines.iceberg.catalog import find_table, open_to_look
+    from nevermore.pipelines.changes.change_log import key_log
+    from nevermore.pipelines.config.project import change_log_name, load
+    from nevermore.pipelines.iceberg.catalog import find_table, open_to_look
 
     settings, log_name = load(path), change_log_name(name)
     catalog = open_to_look(settings)

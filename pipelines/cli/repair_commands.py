@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines.cli.arguments import (
+from nevermore.pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     AsJson,
     MirrorName,
@@ -18,15 +18,15 @@ from pipelines.cli.arguments import (
     open_for_change,
     split_names,
 )
-from pipelines.cli.terminal import print_json, print_result
-from pipelines.errors import ConfigError
-from pipelines.wording import counted
+from nevermore.pipelines.cli.terminal import print_json, print_result
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from pipelines.config.project import Config
-    from pipelines.iceberg.bitmap_indexes import IndexReport
-    from pipelines.iceberg.dead_row_index import DeadRowReport
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.iceberg.bitmap_indexes import IndexReport
+    from nevermore.pipelines.iceberg.dead_row_index import DeadRowReport
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 _MAX_LISTED = 20
 
@@ -50,9 +50,9 @@ def adopt(
     Refused, without changing anything, if the key is not unique, the partitioning differs from the config, or the table
     has a later format version than the config says.
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.maintain.adoption import adopt as make_mirror
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.maintain.adoption import adopt as make_mirror
 
     settings = load(config)
     settings.table(table)
@@ -67,9 +67,9 @@ def adopt(
 
 def approve(table: MirrorName, config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Accept the new columns and types that stopped a table with `schema_changes: approve`."""
-    from pipelines.changes.change_log import ChangeLog
-    from pipelines.config.project import change_log_name, load
-    from pipelines.ingest.table_ingest import approve as let_through
+    from nevermore.pipelines.changes.change_log import ChangeLog
+    from nevermore.pipelines.config.project import change_log_name, load
+    from nevermore.pipelines.ingest.table_ingest import approve as let_through
 
     settings = load(config)
     settings.table(table)
@@ -121,10 +121,10 @@ def index(
 
     Examples: `nevermore index shop.orders --columns status,country`, `nevermore index shop.orders --dead-rows`
     """
-    from pipelines.config.tables import DEFAULT_MAX_VALUES
-    from pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
-    from pipelines.iceberg.dead_row_index import index_dead_rows
-    from pipelines.iceberg.index_upkeep import observed_columns
+    from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
+    from nevermore.pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
+    from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+    from nevermore.pipelines.iceberg.index_upkeep import observed_columns
 
     target = statistics_target(open_for_change(table, config))
     names = None if columns is None else split_names(columns)
@@ -186,10 +186,10 @@ def quarantine(
 
     `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_catalog, open_to_look
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_catalog, open_to_look
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
     if table is not None:
@@ -212,7 +212,7 @@ def quarantine(
 
 
 def _list(catalog: "Catalog | None", tables: list[str], *, as_json: bool) -> None:
-    from pipelines.changes.quarantine import reasons
+    from nevermore.pipelines.changes.quarantine import reasons
 
     found = [(name, {} if catalog is None else reasons(catalog, name)) for name in tables]
     if as_json:
@@ -225,8 +225,8 @@ def _list(catalog: "Catalog | None", tables: list[str], *, as_json: bool) -> Non
 
 
 def _show(catalog: "Catalog", table: str, limit: int, *, as_json: bool) -> None:
-    from pipelines.changes.quarantine import held_events
-    from pipelines.decode.events import shown
+    from nevermore.pipelines.changes.quarantine import held_events
+    from nevermore.pipelines.decode.events import shown
 
     events = [e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in held_events(catalog, table, limit)]
     lines = (f"{e['source_file']}:{e['source_offset']} {e['reason']}\n  {e['raw'].rstrip()}" for e in events)
@@ -234,7 +234,7 @@ def _show(catalog: "Catalog", table: str, limit: int, *, as_json: bool) -> None:
 
 
 def _replay(catalog: "Catalog", settings: "Config", table: str, *, as_json: bool) -> None:
-    from pipelines.ingest.quarantine_replay import replay_quarantine
+    from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
 
     done = replay_quarantine(catalog, settings, table)
     line = (
@@ -261,9 +261,9 @@ def recover(
     Finds mirrors, change logs, quarantines and published tables by their folders in the warehouse. Tables of a project
     that was moved or copied get metadata with the new paths. Run it while nothing else writes.
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_catalog
-    from pipelines.iceberg.recovery import recover as repair
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_catalog
+    from nevermore.pipelines.iceberg.recovery import recover as repair
 
     settings = load(config)
     done = repair(settings, open_catalog(settings), tables or (), is_dry=dry_run)
@@ -308,8 +308,8 @@ def replay(
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
-    from pipelines.config.project import load
-    from pipelines.maintain.replay import replay as apply_again
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.maintain.replay import replay as apply_again
 
     settings = load(config)
     settings.table(table)
@@ -364,10 +364,10 @@ def resync(
     With `--from-source`, the table of a database is loaded again, for example after its replication slot was lost. Topics of Kafka
     are read again from their oldest messages, which must contain every row, as those of a compacted topic do.
     """
-    from pipelines.config.project import load
-    from pipelines.errors import ConfigError
-    from pipelines.maintain.replay import resync as rebuild
-    from pipelines.maintain.replay import resync_from, resync_from_source
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.maintain.replay import resync as rebuild
+    from nevermore.pipelines.maintain.replay import resync_from, resync_from_source
 
     settings = load(config)
     settings.table(table)
@@ -392,8 +392,8 @@ def resync(
 
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
     """(catalog, config including the tables found by patterns) for a command that changes existing tables."""
-    from pipelines.iceberg.checked_catalog import open_existing
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     catalog = open_existing(settings)
     return catalog, expanded(settings, catalog)

@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import ConfigError
-from scan_core.io import whole_file
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core.io import whole_file
 
 RENDER_ROWS = 8_192
 """Number of rows turned into Python objects at a time."""

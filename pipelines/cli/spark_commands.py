@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.arguments import AsJson
-from pipelines.cli.terminal import print_result
+from nevermore.pipelines.cli.arguments import AsJson
+from nevermore.pipelines.cli.terminal import print_result
 
 
 def spark_package(
@@ -18,7 +18,7 @@ def spark_package(
     as_json: AsJson = False,
 ) -> None:
     """Build the archive of Nevermore for Spark workers, for `spark-submit --py-files` and `spark: {package: ...}`."""
-    from pipelines.spark.package import build_package, pack_dependencies
+    from nevermore.pipelines.spark.package import build_package, pack_dependencies
 
     package = build_package(output)
     libraries = pack_dependencies(output) if with_dependencies else None

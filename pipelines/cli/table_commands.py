@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.arguments import (
+from nevermore.pipelines.cli.arguments import (
     DEFAULT_CONFIG,
     AsJson,
     AsOf,
@@ -21,15 +21,15 @@ from pipelines.cli.arguments import (
     build_scan,
     open_named_table,
 )
-from pipelines.cli.terminal import print_grid, print_json
-from pipelines.wording import counted
+from nevermore.pipelines.cli.terminal import print_grid, print_json
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from pipelines.config.project import Config
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
-    from scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
+    from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
+    from nevermore.scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 
 
 def tables(
@@ -40,9 +40,9 @@ def tables(
 
     The number of rows includes deleted rows; `nevermore scan TABLE --count` counts without them.
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_to_look
-    from pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
     catalog = open_to_look(settings)
@@ -70,8 +70,8 @@ def _cells(table: dict[str, Any]) -> tuple[object, ...]:
 
 def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Iterator[dict[str, Any]]:
     """The tables in the order of the config, each mirror with its log and quarantine; then the others of the catalog."""
-    from pipelines.config.project import change_log_name, quarantine_name
-    from pipelines.iceberg.catalog import all_table_names
+    from nevermore.pipelines.config.project import change_log_name, quarantine_name
+    from nevermore.pipelines.iceberg.catalog import all_table_names
 
     there = set() if catalog is None else set(all_table_names(catalog))
     known: dict[str, str] = {}
@@ -86,8 +86,8 @@ def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Ite
 
 
 def _facts(name: str, role: str, catalog: "Catalog | LightCatalog | None") -> dict[str, Any]:
-    from pipelines.iceberg.catalog import find_table
-    from pipelines.iceberg.positions import current_snapshot
+    from nevermore.pipelines.iceberg.catalog import find_table
+    from nevermore.pipelines.iceberg.positions import current_snapshot
 
     table = None if catalog is None else find_table(catalog, name)
     snapshot = None if table is None else current_snapshot(table)
@@ -261,7 +261,7 @@ def files(
 
 
 def _description(table: "Table") -> dict[str, Any]:
-    from pipelines.mirrors.table_shape import KEY
+    from nevermore.pipelines.mirrors.table_shape import KEY
 
     metadata = table.metadata
     schema, spec = metadata.schema, metadata.specs[metadata.default_spec_id]
@@ -315,7 +315,7 @@ def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata", history: set[int]
 
 
 def _files(scan: "Scan") -> dict[str, Any]:
-    from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+    from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
     plan, metadata = scan.plan(), scan.table.metadata
     applying = [_deletes_of(task) for task in plan.tasks]
@@ -359,7 +359,7 @@ def _identity(file: "DeleteFile") -> tuple[str, int | None]:
 
 
 def _facts_of_table(file: "ContentFile", metadata: "TableMetadata") -> dict[str, Any]:
-    from scan_core import partition_text
+    from nevermore.scan_core import partition_text
 
     spec = metadata.specs[file.spec_id]
     return {
@@ -396,11 +396,11 @@ def status(
     For published tables: when they were published, and which of their mirrors have changed since. For replication slots of
     PostgreSQL: how much log the server keeps.
     """
-    from pipelines.config.project import load
-    from pipelines.iceberg.catalog import open_to_look
-    from pipelines.ingest.table_patterns import expanded
-    from pipelines.maintain.status import published_status, slot_status
-    from pipelines.maintain.status import status as status_of
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import open_to_look
+    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.maintain.status import published_status, slot_status
+    from nevermore.pipelines.maintain.status import status as status_of
 
     settings = load(config)
     catalog = open_to_look(settings)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pipelines.wording import counted
-from scan_core import hide_secrets
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import hide_secrets
 
 ShowProgress = Callable[[str], None]
 """Replaces the text next to the spinner."""
@@ -120,7 +120,7 @@ def write_page(path: Path, text: str, *, as_json: bool) -> None:
 
 
 if TYPE_CHECKING:
-    from pipelines.publish.refresh_report import PublishReport
+    from nevermore.pipelines.publish.refresh_report import PublishReport
 
 _MAX_SHOWN = 20
 """Maximum number of partitions listed with their reasons; --json lists all."""
@@ -174,7 +174,7 @@ def draw_publication(due: "PublishReport", shown: "PublishReport") -> str:
         due: what the next run would build.
         shown: the run whose reads are drawn: the same, or one that builds everything if nothing is due.
     """
-    from scan_core import Bar, bars, chain, details, escaped, facts, grid, page, section
+    from nevermore.scan_core import Bar, bars, chain, details, escaped, facts, grid, page, section
 
     made = (
         "nothing"

@@ -23,20 +23,20 @@ from uuid import uuid4
 
 import orjson
 
-from pipelines.config.project import Config
-from pipelines.errors import ConfigError, PipelineError
-from pipelines.iceberg.catalog import open_to_look
-from pipelines.iceberg.checked_catalog import open_existing
-from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.status import TableStatus, slot_status, status
-from pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
-from pipelines.wording import counted
-from scan_core import ScanError, require_package
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.iceberg.catalog import open_to_look
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.maintain.status import TableStatus, slot_status, status
+from nevermore.pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import ScanError, require_package
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Observation
 
-    from pipelines.ingest.report import IngestReport, TableReport
+    from nevermore.pipelines.ingest.report import IngestReport, TableReport
 
 
 STATE_SECONDS = 30.0
@@ -375,7 +375,7 @@ class RegularChecks:
         return found
 
     def _begin(self, tables: list[str]) -> None:
-        command = [sys.executable, "-P", "-m", "pipelines.cli.main", "check", *tables, "--changed", "--json"]
+        command = [sys.executable, "-P", "-m", "nevermore.pipelines.cli.main", "check", *tables, "--changed", "--json"]
         command += ["--config", str(self._config.path), *(["--alert"] if self._config.alerts is not None else [])]
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it is read
         self._running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output), output  # noqa: S603 - our own interpreter

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipelines.config.values import Bytes, Seconds, SecondsOrOff, Section, Severity, placed
-from pipelines.errors import ConfigError
+from nevermore.pipelines.config.values import Bytes, Seconds, SecondsOrOff, Section, Severity, placed
+from nevermore.pipelines.errors import ConfigError
 
 DEFAULT_FRAME_BYTES = 256 * 1024**2
 """A pandas frame needs several times the size of its rows in Arrow."""
@@ -245,7 +245,7 @@ class ExpectationConfig(Section):
     @model_validator(mode="after")
     def _has_valid_condition(self) -> Self:
         if self.where is not None:
-            from scan_core import ScanError, texts_in
+            from nevermore.scan_core import ScanError, texts_in
 
             try:
                 tuple(texts_in(self.where))  # parses it

@@ -17,14 +17,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipelines.errors import ConfigError
-from scan_core import remember_passwords, remember_secret
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core import remember_passwords, remember_secret
 
 WORKSPACE = """\
 load_from:
-  - python_module: assets.definitions
+  - python_module: nevermore.assets.definitions
 """
-"""The workspace.yaml with which Dagster loads `assets.definitions`, which load nevermore.yaml from the working directory."""
+"""The workspace.yaml with which Dagster loads `nevermore.assets.definitions`, which load nevermore.yaml from the working directory."""
 
 
 def config_template() -> str:

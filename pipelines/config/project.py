@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipelines.config.checks import (
+from nevermore.pipelines.config.checks import (
     ChecksConfig,
     ExpectationConfig,
     FreshnessConfig,
@@ -24,7 +24,7 @@ from pipelines.config.checks import (
     QuarantineConfig,
     VolumeConfig,
 )
-from pipelines.config.document import (
+from nevermore.pipelines.config.document import (
     SPECIAL_IN_LOCATION,
     SPECIAL_IN_SQLITE,
     ConfigDocument,
@@ -32,9 +32,9 @@ from pipelines.config.document import (
     refuse_special,
     unknown_key,
 )
-from pipelines.config.published import PublishedConfig, PublishedOptions
-from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
-from pipelines.config.tables import (
+from nevermore.pipelines.config.published import PublishedConfig, PublishedOptions
+from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
+from nevermore.pipelines.config.tables import (
     DEFAULT_SPARK_ABOVE_BYTES,
     IndexConfig,
     IngestConfig,
@@ -42,10 +42,10 @@ from pipelines.config.tables import (
     RetentionConfig,
     TableConfig,
 )
-from pipelines.config.values import Count, Cron, Seconds, Section, placed
-from pipelines.errors import ConfigError
-from scan_core import OptionError, ScanOptions
-from scan_core.io import with_file_io
+from nevermore.pipelines.config.values import Count, Cron, Seconds, Section, placed
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core import OptionError, ScanOptions
+from nevermore.scan_core.io import with_file_io
 
 
 class AlertsConfig(Section):

@@ -14,11 +14,21 @@ from typing import Annotated, Any, Literal, cast
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipelines.config.checks import PublishedChecksConfig
-from pipelines.config.tables import DEFAULT_TARGET_FILE_BYTES, AssetConfig, IndexConfig, RetentionConfig
-from pipelines.config.values import Bytes, BytesOrZero, Count, Cron, Day, Names, Section, TableProperties, placed
-from pipelines.errors import ConfigError
-from scan_core import PrimitiveType, Type, arrow_type, parse_transform
+from nevermore.pipelines.config.checks import PublishedChecksConfig
+from nevermore.pipelines.config.tables import DEFAULT_TARGET_FILE_BYTES, AssetConfig, IndexConfig, RetentionConfig
+from nevermore.pipelines.config.values import (
+    Bytes,
+    BytesOrZero,
+    Count,
+    Cron,
+    Day,
+    Names,
+    Section,
+    TableProperties,
+    placed,
+)
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core import PrimitiveType, Type, arrow_type, parse_transform
 
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 """Determines the memory of a task while it writes."""

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AwareDatetime, Field, field_validator
 
-from pipelines.config.values import Bytes, Names, Section
+from nevermore.pipelines.config.values import Bytes, Names, Section
 
 
 class FilesSource(Section):

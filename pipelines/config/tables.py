@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from pipelines.config.checks import ChecksConfig
-from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, type_of_source
-from pipelines.config.values import (
+from nevermore.pipelines.config.checks import ChecksConfig
+from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, type_of_source
+from nevermore.pipelines.config.values import (
     AutoOrOff,
     Bytes,
     Count,

@@ -77,7 +77,7 @@ def _day(value: Any) -> Any:
 
 def _type_name(value: str) -> str:
     """Check that this is an Iceberg type."""
-    from scan_core import ScanError, parse_type
+    from nevermore.scan_core import ScanError, parse_type
 
     try:
         parse_type(value)

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode import casting, json_columns
-from pipelines.decode.casting import cast_each
-from pipelines.decode.json_columns import (
+from nevermore.pipelines.decode import casting, json_columns
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.json_columns import (
     TEXT_KINDS,
     Decoded,
     decimals_of_bytes,
@@ -20,9 +20,9 @@ from pipelines.decode.json_columns import (
     true_mask,
     whole_numbers,
 )
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.jsonscan.spans import SpanColumn
-from scan_core import Mask
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.jsonscan.spans import SpanColumn
+from nevermore.scan_core import Mask
 
 
 def decode(array: pa.Array, wanted: ValueType) -> Decoded:

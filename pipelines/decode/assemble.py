@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import (
+from nevermore.pipelines.decode.batches import (
     NO_PROMOTION,
     OTHER_KEY,
     TIMESTAMP,
@@ -25,13 +25,13 @@ from pipelines.decode.batches import (
     change_schema,
     with_members,
 )
-from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
-from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
-from pipelines.decode.feed import ORDER, TableFeed
-from pipelines.decode.image import Columns, Image, is_whole, typed
-from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
-from pipelines.errors import ConfigError
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
+from nevermore.pipelines.decode.events import TWICE, Declared, Events, distinct, reject
+from nevermore.pipelines.decode.feed import ORDER, TableFeed
+from nevermore.pipelines.decode.image import Columns, Image, is_whole, typed
+from nevermore.pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core import Mask, Rows
 
 
 class Rejections:

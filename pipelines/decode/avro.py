@@ -20,18 +20,18 @@ import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 from numpy.typing import NDArray
 
-from pipelines.decode import avro_kernels as kernels
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed_schemas import decimal_type, logical_type
-from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import SourceError, WideBatchError
-from pipelines.jsonscan.members import MIN_CELLS
-from pipelines.jsonscan.spans import from_binary
-from pipelines.jsonscan.text_kernels import gather_text
-from pipelines.jsonscan.value_kernels import STRING
-from scan_core import Mask
-from scan_core.files import AvroField, encode_long, parse_record, union_members
+from nevermore.pipelines.decode import avro_kernels as kernels
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed_schemas import decimal_type, logical_type
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.errors import SourceError, WideBatchError
+from nevermore.pipelines.jsonscan.members import MIN_CELLS
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.jsonscan.text_kernels import gather_text
+from nevermore.pipelines.jsonscan.value_kernels import STRING
+from nevermore.scan_core import Mask
+from nevermore.scan_core.files import AvroField, encode_long, parse_record, union_members
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -10,9 +10,9 @@ reads what it is named after, from where the step before it has ended.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.decode.protobuf_kernels import read_fixed, read_varint
-from pipelines.jsonscan.value_kernels import require
-from scan_core.native import callee, inlined, kernel
+from nevermore.pipelines.decode.protobuf_kernels import read_fixed, read_varint
+from nevermore.pipelines.jsonscan.value_kernels import require
+from nevermore.scan_core.native import callee, inlined, kernel
 
 BOOLEAN, INT, LONG, FIXED32, FIXED64, SIZED, FIXED, ENUM, UNION, JUMP, ARRAY, NEXT = range(12)
 """Kinds of steps.

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed import ORDER
-from pipelines.decode.json_columns import TEXT_KINDS, json_text
-from pipelines.decode.value_types import Encoding, ValueType, describe
-from pipelines.errors import LostEventsError
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.spans import SpanColumn
-from scan_core import Mask
-from scan_core.io import cached_property
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed import ORDER
+from nevermore.pipelines.decode.json_columns import TEXT_KINDS, json_text
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, describe
+from nevermore.pipelines.errors import LostEventsError
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.spans import SpanColumn
+from nevermore.scan_core import Mask
+from nevermore.scan_core.io import cached_property
 
 OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 """Read (snapshot), create, update, delete, truncate, by Debezium's letters."""

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.value_types import DATE_STYLES, Encoding
-from scan_core import Mask
+from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding
+from nevermore.scan_core import Mask
 
 MAX_NUMBER_CHARACTERS = 4_096
 """Longer text is not a number: a double's exact digits take 1,100 characters, a decimal's 40."""

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.arrow_columns import is_number
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed import TableFeed
-from pipelines.decode.image import Columns, Image, without
-from pipelines.decode.json_columns import NUMBER_KINDS, decode, text
-from pipelines.decode.value_types import (
+from nevermore.pipelines.decode.arrow_columns import is_number
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed import TableFeed
+from nevermore.pipelines.decode.image import Columns, Image, without
+from nevermore.pipelines.decode.json_columns import NUMBER_KINDS, decode, text
+from nevermore.pipelines.decode.value_types import (
     Encoding,
     ValueType,
     as_written,
@@ -29,11 +29,11 @@ from pipelines.decode.value_types import (
     with_members,
     with_written,
 )
-from pipelines.jsonscan import text_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects
-from pipelines.jsonscan.spans import SpanColumn
-from scan_core import Mask
+from nevermore.pipelines.jsonscan import text_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects
+from nevermore.pipelines.jsonscan.spans import SpanColumn
+from nevermore.scan_core import Mask
 
 NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200

@@ -18,18 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
-from pipelines.decode.casting import cast_each
-from pipelines.decode.image import ImageSource, Nothing, ScannedImages
-from pipelines.decode.json_columns import TEXT_KINDS, decode, text
-from pipelines.decode.schema_registry import framed
-from pipelines.decode.value_types import ValueType, from_arrow, plain_type
-from pipelines.errors import ConfigError
-from pipelines.jsonscan import text_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.image import ImageSource, Nothing, ScannedImages
+from nevermore.pipelines.decode.json_columns import TEXT_KINDS, decode, text
+from nevermore.pipelines.decode.schema_registry import framed
+from nevermore.pipelines.decode.value_types import ValueType, from_arrow, plain_type
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.jsonscan import text_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from nevermore.scan_core import Mask, Rows
 
 SQL_SERVER_OPERATION = "__$operation"
 USUAL_OP_COLUMNS = (

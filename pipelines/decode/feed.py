@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError
 
 POSITION = "position"
 ORDER = "source_order"

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "int8": pa.int32(),

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode import arrow_columns
-from pipelines.decode.arrow_columns import count_cut, fitted
-from pipelines.decode.batches import Reasons, of_values
-from pipelines.decode.json_columns import decode
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import ConfigError
-from pipelines.jsonscan import row_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode import arrow_columns
+from nevermore.pipelines.decode.arrow_columns import count_cut, fitted
+from nevermore.pipelines.decode.batches import Reasons, of_values
+from nevermore.pipelines.decode.json_columns import decode
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.jsonscan import row_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
+from nevermore.scan_core import Mask, Rows
 
 
 def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:

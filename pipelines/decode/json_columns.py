@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode import casting
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed_schemas import MAX_DIGITS
-from pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
-from pipelines.jsonscan import row_kernels, text_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
-from pipelines.jsonscan.spans import SpanColumn
-from scan_core import Mask
+from nevermore.pipelines.decode import casting
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed_schemas import MAX_DIGITS
+from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
+from nevermore.pipelines.jsonscan import row_kernels, text_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
+from nevermore.pipelines.jsonscan.spans import SpanColumn
+from nevermore.scan_core import Mask
 
 Decoded = tuple[pa.Array, Mask]
 """A column and the mask of values that do not fit (NULL in the column)."""

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.decode import protobuf_kernels as kernels
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed_schemas import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
-from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import SourceError, WideBatchError
-from pipelines.jsonscan.members import max_cells
-from pipelines.jsonscan.spans import from_binary
-from pipelines.jsonscan.text_kernels import gather_text
-from pipelines.jsonscan.value_kernels import STRING
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode import protobuf_kernels as kernels
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed_schemas import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.errors import SourceError, WideBatchError
+from nevermore.pipelines.jsonscan.members import max_cells
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.jsonscan.text_kernels import gather_text
+from nevermore.pipelines.jsonscan.value_kernels import STRING
+from nevermore.scan_core import Mask, Rows
 
 _MAX_POSITION_BYTES = 64
 """Longest position of a message type in its file: types nest far less deeply than this allows."""

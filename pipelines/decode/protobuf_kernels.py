@@ -6,8 +6,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.value_kernels import require
-from scan_core.native import callee, kernel
+from nevermore.pipelines.jsonscan.value_kernels import require
+from nevermore.scan_core.native import callee, kernel
 
 VARINT, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 """How a field is written, by the numbers of the format. Groups, which are older, count as broken."""

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.errors import ConfigError, SourceError
 
 MAX_KEPT_SCHEMAS = 1_000
 """Limits the cache: a schema has a few kilobytes; feeds have one per table and version."""

@@ -10,8 +10,8 @@ from enum import Enum
 
 import pyarrow as pa
 
-from pipelines.errors import ConfigError
-from scan_core import ScanError, arrow_type, parse_type
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core import ScanError, arrow_type, parse_type
 
 
 class Encoding(Enum):

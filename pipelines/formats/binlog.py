@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import RawEvents
-from pipelines.decode.events import (
+from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.decode.events import (
     TWICE,
     Declared,
     Events,
@@ -35,19 +35,19 @@ from pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
-from pipelines.decode.image import Columns, Nothing, ObjectImages, OverlaidImages
-from pipelines.decode.json_columns import integers, json_text, text
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import SourceError
-from pipelines.formats import mysql_json_kernels as trees
-from pipelines.formats import mysql_kernels as rows
-from pipelines.formats.options import CanalOptions, MaxwellOptions, MysqlRowsOptions
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects
-from pipelines.jsonscan.spans import Documents, Members, from_binary
-from scan_core import Mask, Rows
-from scan_core.io import cached_property
+from nevermore.pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
+from nevermore.pipelines.decode.image import Columns, Nothing, ObjectImages, OverlaidImages
+from nevermore.pipelines.decode.json_columns import integers, json_text, text
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import mysql_json_kernels as trees
+from nevermore.pipelines.formats import mysql_kernels as rows
+from nevermore.pipelines.formats.options import CanalOptions, MaxwellOptions, MysqlRowsOptions
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
+from nevermore.scan_core import Mask, Rows
+from nevermore.scan_core.io import cached_property
 
 _CANAL_NAMES = (
     "data", "database", "es", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type",

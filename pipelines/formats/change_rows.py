@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode import casting
-from pipelines.decode.avro import types_of_file
-from pipelines.decode.batches import Complete, RawEvents
-from pipelines.decode.casting import cast_each
-from pipelines.decode.events import (
+from nevermore.pipelines.decode import casting
+from nevermore.pipelines.decode.avro import types_of_file
+from nevermore.pipelines.decode.batches import Complete, RawEvents
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.events import (
     SQL_SERVER_OPERATION,
     SQL_SERVER_WORDS,
     USUAL_OP_COLUMNS,
@@ -35,15 +35,22 @@ from pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from pipelines.decode.image import EitherImages, ImageSource, Nothing, ObjectImages, PrefixedImages, TableImages
-from pipelines.decode.json_columns import decode, json_text
-from pipelines.decode.value_types import ValueType
-from pipelines.errors import SourceError
-from pipelines.formats.options import DmsOptions, RowChangeOptions
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core import Mask
+from nevermore.pipelines.decode.image import (
+    EitherImages,
+    ImageSource,
+    Nothing,
+    ObjectImages,
+    PrefixedImages,
+    TableImages,
+)
+from nevermore.pipelines.decode.json_columns import decode, json_text
+from nevermore.pipelines.decode.value_types import ValueType
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.options import DmsOptions, RowChangeOptions
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from nevermore.scan_core import Mask
 
 Ops = NDArray[np.uint8]
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.avro import AvroMessages, types_of_file
-from pipelines.decode.batches import RawEvents
-from pipelines.decode.casting import cast_each
-from pipelines.decode.events import (
+from nevermore.pipelines.decode.avro import AvroMessages, types_of_file
+from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.events import (
     Declared,
     Events,
     Placed,
@@ -28,22 +28,22 @@ from pipelines.decode.events import (
     op_codes,
     table_names,
 )
-from pipelines.decode.image import ArrowMembers, StackedImages
-from pipelines.decode.json_columns import base64_bytes, text, true_mask
-from pipelines.decode.protobuf import ProtobufMessages
-from pipelines.decode.schema_registry import (
+from nevermore.pipelines.decode.image import ArrowMembers, StackedImages
+from nevermore.pipelines.decode.json_columns import base64_bytes, text, true_mask
+from nevermore.pipelines.decode.protobuf import ProtobufMessages
+from nevermore.pipelines.decode.schema_registry import (
     RegisteredSchema,
     SchemaKind,
     Schemas,
     UnknownSchemaError,
 )
-from pipelines.decode.value_types import ValueType
-from pipelines.errors import SourceError
-from pipelines.formats.options import DebeziumMessageOptions
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Documents, Members, from_binary
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode.value_types import ValueType
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.options import DebeziumMessageOptions
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
+from nevermore.scan_core import Mask, Rows
 
 ORIGIN_PREFIXES = ("__", "__source_")
 """Prefix of `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode import feed_schemas
-from pipelines.decode.batches import RawEvents
-from pipelines.decode.events import (
+from nevermore.pipelines.decode import feed_schemas
+from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.decode.events import (
     TWICE,
     Declared,
     Events,
@@ -36,18 +36,18 @@ from pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages
-from pipelines.decode.json_columns import integers
-from pipelines.decode.schema_registry import RegisteredSchema, SchemaKind, Schemas, UnknownSchemaError
-from pipelines.decode.value_types import ValueType
-from pipelines.errors import SourceError
-from pipelines.formats import debezium as rules
-from pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, decode_rows_of_file, layouts_of
-from pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
-from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary
-from scan_core import Mask
+from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages
+from nevermore.pipelines.decode.json_columns import integers
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind, Schemas, UnknownSchemaError
+from nevermore.pipelines.decode.value_types import ValueType
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import debezium as rules
+from nevermore.pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, decode_rows_of_file, layouts_of
+from nevermore.pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary
+from nevermore.scan_core import Mask
 
 MAX_COMPARED_SCHEMAS = 64
 """Limit of schemas compared by bytes; events of further ones are scanned one by one, which then costs less."""

@@ -9,9 +9,16 @@ The text is the one that the server itself writes, so that rows of a load and ro
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats.mysql_kernels import decimal_bytes, little, put_clock, put_date, put_decimal, put_number
-from pipelines.jsonscan.value_kernels import require
-from scan_core.native import callee, kernel
+from nevermore.pipelines.formats.mysql_kernels import (
+    decimal_bytes,
+    little,
+    put_clock,
+    put_date,
+    put_decimal,
+    put_number,
+)
+from nevermore.pipelines.jsonscan.value_kernels import require
+from nevermore.scan_core.native import callee, kernel
 
 MAX_DEPTH = 101
 """Containers in each other: the server allows 100."""

@@ -6,9 +6,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.value_kernels import big_endian, require
-from scan_core.native import callee, kernel
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.value_kernels import big_endian, require
+from nevermore.scan_core.native import callee, kernel
 
 SIGNED, UNSIGNED, FLOAT, DOUBLE, DECIMAL, YEAR, BIT, BOOLEAN = range(8)
 DATE, TIME, DATETIME, TIMESTAMP, TEXT, SINGLE, BYTES, FIXED_BYTES, CHOICE, CHOICES, REFUSED, REFUSED_CHOICE, TREE = (

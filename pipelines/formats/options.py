@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from pipelines.decode.feed import options_of
-from pipelines.decode.value_types import Encoding
-from pipelines.errors import ConfigError
+from nevermore.pipelines.decode.feed import options_of
+from nevermore.pipelines.decode.value_types import Encoding
+from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipelines.decode.schema_registry import Schemas
+    from nevermore.pipelines.decode.schema_registry import Schemas
 
 DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that was not sent, unless it is told otherwise."""
@@ -73,7 +73,7 @@ class DebeziumJsonOptions(DebeziumOptions):
         Raises:
             ConfigError: the options name none.
         """
-        from pipelines.decode.schema_registry import RegistryConfig, folder, registry
+        from nevermore.pipelines.decode.schema_registry import RegistryConfig, folder, registry
 
         if self.schemas is not None:
             return folder(self.schemas)

@@ -14,18 +14,18 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import RawEvents
-from pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
-from pipelines.decode.feed_schemas import postgres_type
-from pipelines.decode.image import Columns, Nothing
-from pipelines.decode.value_types import ValueType
-from pipelines.errors import SourceError
-from pipelines.formats import pgoutput_kernels as messages
-from pipelines.formats.options import PgOutputOptions
-from pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, JSON_LIST, LIST, MAP, MAX_GROWTH, REAL, TEXT
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.spans import Members, from_binary
-from scan_core import Rows
+from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
+from nevermore.pipelines.decode.feed_schemas import postgres_type
+from nevermore.pipelines.decode.image import Columns, Nothing
+from nevermore.pipelines.decode.value_types import ValueType
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import pgoutput_kernels as messages
+from nevermore.pipelines.formats.options import PgOutputOptions
+from nevermore.pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, JSON_LIST, LIST, MAP, MAX_GROWTH, REAL, TEXT
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.spans import Members, from_binary
+from nevermore.scan_core import Rows
 
 UNCHANGED = b"\0unchanged"
 """Stands for a value that was not sent; PostgreSQL's text has no zero bytes."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.value_kernels import big_endian, require
-from scan_core.native import callee, kernel
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.value_kernels import big_endian, require
+from nevermore.scan_core.native import callee, kernel
 
 TEXT, INTEGER, REAL, BOOLEAN, LIST, MAP, JSON_LIST = range(7)
 """How the values of a column are marked for decoding."""

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.assemble import EMPTY, Assembled, Reading, assemble
-from pipelines.decode.batches import (
+from nevermore.pipelines.decode.assemble import EMPTY, Assembled, Reading, assemble
+from nevermore.pipelines.decode.batches import (
     ChangeBatch,
     Complete,
     CompleteEvents,
@@ -25,9 +25,9 @@ from pipelines.decode.batches import (
     from_documents,
     lost_events,
 )
-from pipelines.decode.casting import cast_each
-from pipelines.decode.column_types import InferenceOptions
-from pipelines.decode.events import (
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.column_types import InferenceOptions
+from nevermore.pipelines.decode.events import (
     USUAL_OP_COLUMNS,
     Events,
     blank,
@@ -40,15 +40,20 @@ from pipelines.decode.events import (
     tombstones,
     without_refused,
 )
-from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
-from pipelines.decode.image import placeholder_patterns
-from pipelines.decode.json_columns import json_text
-from pipelines.errors import ConfigError, SourceError, WideBatchError
-from pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
-from pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
-from pipelines.formats.debezium import decode_debezium_avro, decode_debezium_protobuf, is_envelope, is_unwrapped
-from pipelines.formats.debezium_json import decode_debezium
-from pipelines.formats.options import (
+from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
+from nevermore.pipelines.decode.image import placeholder_patterns
+from nevermore.pipelines.decode.json_columns import json_text
+from nevermore.pipelines.errors import ConfigError, SourceError, WideBatchError
+from nevermore.pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
+from nevermore.pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
+from nevermore.pipelines.formats.debezium import (
+    decode_debezium_avro,
+    decode_debezium_protobuf,
+    is_envelope,
+    is_unwrapped,
+)
+from nevermore.pipelines.formats.debezium_json import decode_debezium
+from nevermore.pipelines.formats.options import (
     CanalOptions,
     DebeziumJsonOptions,
     DebeziumMessageOptions,
@@ -61,12 +66,12 @@ from pipelines.formats.options import (
     full_name,
     parse_options,
 )
-from pipelines.formats.pgoutput import decode_pgoutput
-from pipelines.formats.wal2json import complete_transactions, decode_wal2json
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
-from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core import Mask
+from nevermore.pipelines.formats.pgoutput import decode_pgoutput
+from nevermore.pipelines.formats.wal2json import complete_transactions, decode_wal2json
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
+from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from nevermore.scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
 """Replaces the number of a target."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode import casting
-from pipelines.decode.batches import Complete, RawEvents
-from pipelines.decode.events import (
+from nevermore.pipelines.decode import casting
+from nevermore.pipelines.decode.batches import Complete, RawEvents
+from nevermore.pipelines.decode.events import (
     TWICE,
     Declared,
     Events,
@@ -27,14 +27,14 @@ from pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from pipelines.decode.feed_schemas import postgres_type
-from pipelines.decode.image import CellImages, Nothing, taken_cells
-from pipelines.decode.value_types import Encoding
-from pipelines.formats.options import Wal2JsonOptions
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects
-from pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
-from scan_core import Mask, Rows
+from nevermore.pipelines.decode.feed_schemas import postgres_type
+from nevermore.pipelines.decode.image import CellImages, Nothing, taken_cells
+from nevermore.pipelines.decode.value_types import Encoding
+from nevermore.pipelines.formats.options import Wal2JsonOptions
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
+from nevermore.scan_core import Mask, Rows
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-import scan_core
-from pipelines.config.tables import DEFAULT_MAX_VALUES
-from pipelines.errors import CommitConflictError, ConfigError, SourceError
-from pipelines.iceberg.commit import retry_conflicts
-from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.iceberg.metadata_swap import metadata_file, metadata_log, next_version, supports, swap_location
-from pipelines.iceberg.storage import Storage
-from scan_core import (
+from nevermore import scan_core
+from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
+from nevermore.pipelines.iceberg.commit import retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
+from nevermore.pipelines.iceberg.metadata_swap import metadata_file, metadata_log, next_version, supports, swap_location
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import (
     DataFile,
     FileScanTask,
     ListType,
@@ -50,7 +50,7 @@ from scan_core import (
     arrow_type,
     column_batches,
 )
-from scan_core.bitmaps import (
+from nevermore.scan_core.bitmaps import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
@@ -71,8 +71,8 @@ from scan_core.bitmaps import (
     read_footer,
     statistics_paths,
 )
-from scan_core.io import FileIOConfig, exists, parse_location, read_bytes
-from scan_core.metadata import read_document
+from nevermore.scan_core.io import FileIOConfig, exists, parse_location, read_bytes
+from nevermore.scan_core.metadata import read_document
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable

@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 import pyarrow as pa
 
-from pipelines.config.project import Config
-from pipelines.errors import CatalogMismatchError, ConfigError, PipelineError, SourceError, in_plain_words, in_short
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.metadata_swap import current_location
-from pipelines.iceberg.schema_evolution import schema_document
-from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
-from pipelines.iceberg.warehouse import local_path, refuse_without_catalog
-from scan_core import NestedField, Schema
-from scan_core.io import cached_property, load_catalog
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import (
+    CatalogMismatchError,
+    ConfigError,
+    PipelineError,
+    SourceError,
+    in_plain_words,
+    in_short,
+)
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.metadata_swap import current_location
+from nevermore.pipelines.iceberg.schema_evolution import schema_document
+from nevermore.pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
+from nevermore.pipelines.iceberg.warehouse import local_path, refuse_without_catalog
+from nevermore.scan_core import NestedField, Schema
+from nevermore.scan_core.io import cached_property, load_catalog
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, change_log_name
-from pipelines.errors import CatalogMismatchError, SourceError
-from pipelines.iceberg.catalog import (
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.errors import CatalogMismatchError, SourceError
+from nevermore.pipelines.iceberg.catalog import (
     LightCatalog,
     check_catalog,
     metadata_location,
@@ -15,7 +15,7 @@ from pipelines.iceberg.catalog import (
     open_light,
     sqlite_file,
 )
-from pipelines.iceberg.warehouse import (
+from nevermore.pipelines.iceberg.warehouse import (
     CREATED,
     METADATA_NAME,
     MetadataFile,

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
-from pipelines import own_version
-from pipelines.errors import CommitConflictError, CommitUnknownError
-from pipelines.iceberg import storage
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.loaded_table import (
+from nevermore.pipelines import own_version
+from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import (
     current_schema,
     data_location,
     metadata_location,
@@ -28,7 +28,7 @@ from pipelines.iceberg.loaded_table import (
     specs_of,
     storage_of,
 )
-from pipelines.iceberg.manifests import (
+from nevermore.pipelines.iceberg.manifests import (
     Arrangement,
     ManifestEntry,
     NamedFiles,
@@ -38,12 +38,12 @@ from pipelines.iceberg.manifests import (
     manifest_list_bytes,
     with_row_ids,
 )
-from pipelines.iceberg.metadata_swap import supports, swap_changed, swap_snapshot
-from pipelines.iceberg.positions import ancestors
-from pipelines.iceberg.row_shape import partition_key
-from pipelines.iceberg.schema_evolution import schema_document
-from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
-from scan_core import PartitionSpec, Schema
+from nevermore.pipelines.iceberg.metadata_swap import supports, swap_changed, swap_snapshot
+from nevermore.pipelines.iceberg.positions import ancestors
+from nevermore.pipelines.iceberg.row_shape import partition_key
+from nevermore.pipelines.iceberg.schema_evolution import schema_document
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget
+from nevermore.scan_core import PartitionSpec, Schema
 
 if TYPE_CHECKING:
     from pyiceberg.table import CommitTableRequest, Table

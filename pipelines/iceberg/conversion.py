@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
-from pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.dead_row_index import dead_rows, framed
-from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.manifests import FileName, NamedFiles, physical
-from pipelines.iceberg.positions import carried_positions, waiting_since
-from pipelines.iceberg.row_shape import partition_types
-from pipelines.iceberg.table_writer import write_positions
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.dead_row_index import dead_rows, framed
+from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, physical
+from nevermore.pipelines.iceberg.positions import carried_positions, waiting_since
+from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.table_writer import write_positions
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     FILE_PATH_ID,
     DataFile,
     DeleteContent,
@@ -53,9 +53,9 @@ from scan_core import (
     open_table,
     partition_value,
 )
-from scan_core.bitmaps import PuffinBlob, deletes_of
-from scan_core.files import field_id_of, open_file
-from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+from nevermore.scan_core.bitmaps import PuffinBlob, deletes_of
+from nevermore.scan_core.files import field_id_of, open_file
+from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable

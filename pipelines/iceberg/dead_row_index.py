@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from pyroaring import BitMap64
 
-from pipelines.errors import SourceError
-from pipelines.iceberg.bitmap_indexes import (
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.bitmap_indexes import (
     DELETION_VECTOR,
     NO_INDEX_TYPE,
     PuffinWriter,
@@ -25,7 +25,7 @@ from pipelines.iceberg.bitmap_indexes import (
     superseded_files,
     write_statistics,
 )
-from scan_core import (
+from nevermore.scan_core import (
     DeleteFile,
     FileScanTask,
     MalformedTableError,
@@ -41,7 +41,7 @@ from scan_core import (
     resolve_deletes,
     run_splits,
 )
-from scan_core.bitmaps import (
+from nevermore.scan_core.bitmaps import (
     BLOB_TYPE,
     DATA_FILE,
     DEAD_ROWS_TYPE,
@@ -61,7 +61,7 @@ from scan_core.bitmaps import (
     read_footer,
     reading_digest,
 )
-from scan_core.io import FileIOConfig, exists, read_bytes
+from nevermore.scan_core.io import FileIOConfig, exists, read_bytes
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.iceberg.row_shape import member
-from scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from nevermore.pipelines.iceberg.row_shape import member
+from nevermore.scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 BOUND_LENGTH = 16
 """Length of a bound in characters or bytes: Iceberg's `truncate(16)`."""

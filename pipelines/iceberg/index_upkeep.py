@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines.config.tables import IndexConfig, TableConfig
-from pipelines.errors import ConfigError, PipelineError
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.iceberg.parquet_output import can_have_bloom_filter
-from pipelines.wording import counted
-from scan_core import ScanError, ScanOptions, StructType, Table, late_filters
-from scan_core.bitmaps import FILE_SUFFIX, is_indexable
+from nevermore.pipelines.config.tables import IndexConfig, TableConfig
+from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_filters
+from nevermore.scan_core.bitmaps import FILE_SUFFIX, is_indexable
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 _log = logging.getLogger(__name__)
 _COUNTED = ("added-records", "added-equality-deletes", "added-position-deletes")

@@ -4,22 +4,22 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelines.errors import CommitConflictError, SourceError
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.metadata_swap import current_location, metadata_json, supports, swap_format_version
-from pipelines.iceberg.positions import current_snapshot
-from pipelines.iceberg.sqlite_catalog import StoredTable
-from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, Schema, TableMetadata, Type, parse_schema
-from scan_core.io import FileIOConfig, table_facts
-from scan_core.metadata import parse_metadata
+from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.metadata_swap import current_location, metadata_json, supports, swap_format_version
+from nevermore.pipelines.iceberg.positions import current_snapshot
+from nevermore.pipelines.iceberg.sqlite_catalog import StoredTable
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import PartitionField, PartitionSpec, Schema, TableMetadata, Type, parse_schema
+from nevermore.scan_core.io import FileIOConfig, table_facts
+from nevermore.scan_core.metadata import parse_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as CatalogTable
     from pyiceberg.typedef import TableVersion
 
-    from scan_core import Table
+    from nevermore.scan_core import Table
 
 
 def open_current(table: ReadableTable) -> "Table":
@@ -38,7 +38,7 @@ def open_current(table: ReadableTable) -> "Table":
 
 
 def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> "Table":
-    from scan_core import Table, places_of  # the planner, which a run that finds nothing new does not need
+    from nevermore.scan_core import Table, places_of  # the planner, which a run that finds nothing new does not need
 
     return Table(facts, location, replace(io, places=places_of(facts, location, io, is_registered=True)))
 

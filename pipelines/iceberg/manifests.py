@@ -18,13 +18,21 @@ from uuid import UUID
 import numpy as np
 import orjson
 
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
-from pipelines.iceberg.loaded_table import metadata_location, source_types
-from pipelines.iceberg.row_shape import partition_types
-from pipelines.iceberg.schema_evolution import schema_document
-from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type, decode_bound, require_package
-from scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, source_types
+from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.schema_evolution import schema_document
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import (
+    PartitionField,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    Type,
+    decode_bound,
+    require_package,
+)
+from nevermore.scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

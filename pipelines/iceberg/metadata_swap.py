@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pipelines.iceberg.storage import Storage
-from scan_core.metadata import decompress_document
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core.metadata import decompress_document
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -231,7 +231,7 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) 
 
 
 def _without(document: _Document, expired: frozenset[int], base: str, *, keeps_indexes: bool) -> _Document:
-    from scan_core.bitmaps import FILE_SUFFIX
+    from nevermore.scan_core.bitmaps import FILE_SUFFIX
 
     rest = document.rest
     history = rest.get("snapshot-log") or []

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import PositionLostError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import request_commit
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import storage_of
+from nevermore.pipelines.errors import PositionLostError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import request_commit
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import storage_of
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 MOMENTS = "nevermore.moments"
 """Table property of a change log: moments of its source as JSON, oldest first."""

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.iceberg.storage import Storage, writing
-from scan_core import NestedField, PrimitiveType
-from scan_core.files import (
+from nevermore.pipelines.iceberg.storage import Storage, writing
+from nevermore.scan_core import NestedField, PrimitiveType
+from nevermore.scan_core.files import (
     BLOOM_FILTER,
     COLUMN_INDEX,
     HEADER_BYTES,

@@ -6,9 +6,9 @@ All other modules write and read them by these functions and names.
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipelines.errors import PositionLostError
-from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
-from pipelines.iceberg.storage import Storage
+from nevermore.pipelines.errors import PositionLostError
+from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
+from nevermore.pipelines.iceberg.storage import Storage
 
 POSITION = "nevermore.position"
 """Key of a change log: the position in its source up to which it is complete, in the source's own text."""

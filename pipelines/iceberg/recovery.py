@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from pipelines.config.project import Config
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import (
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import (
     identifier,
     metadata_location,
 )
-from pipelines.iceberg.manifests import AvroFile, Record, read_avro, write_avro
-from pipelines.iceberg.metadata_swap import swap_location
-from pipelines.iceberg.warehouse import (
+from nevermore.pipelines.iceberg.manifests import AvroFile, Record, read_avro, write_avro
+from nevermore.pipelines.iceberg.metadata_swap import swap_location
+from nevermore.pipelines.iceberg.warehouse import (
     local_path,
     local_warehouse,
     metadata_files,
 )
-from scan_core import MalformedTableError, MissingFileError
-from scan_core.io import FileIOConfig, read_bytes
+from nevermore.scan_core import MalformedTableError, MissingFileError
+from nevermore.scan_core.io import FileIOConfig, read_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import SchemaConflictError
-from scan_core import (
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.scan_core import (
     ListType,
     MapType,
     NestedField,

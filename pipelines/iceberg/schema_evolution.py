@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.errors import SchemaConflictError
-from scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 
 def schema_document(schema: Schema) -> dict[str, Any]:

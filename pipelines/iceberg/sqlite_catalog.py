@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import orjson
 
-from scan_core import ScanError, TableMetadata
-from scan_core.io import FileIOConfig, cached_property, parse_location, read_bytes
-from scan_core.metadata import parse_metadata
+from nevermore.scan_core import ScanError, TableMetadata
+from nevermore.scan_core.io import FileIOConfig, cached_property, parse_location, read_bytes
+from nevermore.scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
 _OWN_SETTINGS = ".pyiceberg.yaml"

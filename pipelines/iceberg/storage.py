@@ -16,7 +16,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from scan_core.io import FileIOConfig, filesystem, parse_location, read_bytes
+from nevermore.scan_core.io import FileIOConfig, filesystem, parse_location, read_bytes
 
 CrashPoint = Literal["after-files", "after-manifests", "after-commit", "before-acknowledgement"]
 VARIABLE = "NEVERMORE_CRASH_AT"

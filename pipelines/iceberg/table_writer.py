@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
-from pipelines.iceberg.parquet_output import (
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
+from nevermore.pipelines.iceberg.parquet_output import (
     ParquetOutput,
     WriterOptions,
     bloom_filter_capacity,
@@ -31,7 +31,7 @@ from pipelines.iceberg.parquet_output import (
     number_encodings,
     write_parquet,
 )
-from pipelines.iceberg.row_shape import (
+from nevermore.pipelines.iceberg.row_shape import (
     PartitionedRows,
     check_order,
     conform,
@@ -39,9 +39,18 @@ from pipelines.iceberg.row_shape import (
     partition_key,
     split_by_partition,
 )
-from pipelines.iceberg.storage import Storage, writing
-from pipelines.workers import ahead, num_threads
-from scan_core import FILE_PATH_ID, POSITION_ID, ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
+from nevermore.pipelines.iceberg.storage import Storage, writing
+from nevermore.pipelines.workers import ahead, num_threads
+from nevermore.scan_core import (
+    FILE_PATH_ID,
+    POSITION_ID,
+    ListType,
+    MapType,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    StructType,
+)
 
 PARALLEL_FILE_BYTES = 32 * 1024**2
 """Arrow bytes from which on rows become several files, so that several threads encode them."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.errors import CatalogMismatchError, SourceError
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.errors import CatalogMismatchError, SourceError
 
 METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
 CREATED = 0

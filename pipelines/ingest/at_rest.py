@@ -8,17 +8,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config
-from pipelines.errors import ConfigError
-from pipelines.iceberg.checked_catalog import open_for_comparing
-from pipelines.ingest.feeds import Feed, Readers, feeds_of
-from pipelines.ingest.report import IngestReport, TableReport
-from pipelines.ingest.table_patterns import expanded
-from pipelines.ingest.table_state import TableState, by_position
-from scan_core.io import remove_leftovers
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.checked_catalog import open_for_comparing
+from nevermore.pipelines.ingest.feeds import Feed, Readers, feeds_of
+from nevermore.pipelines.ingest.report import IngestReport, TableReport
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.ingest.table_state import TableState, by_position
+from nevermore.scan_core.io import remove_leftovers
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
 
 
 def found_nothing_new(

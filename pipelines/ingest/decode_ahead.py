@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Union
 
-from pipelines.decode.feed import FeedConfig
-from pipelines.formats.registry import DecodedFeed, ScannedFeed, scan
-from pipelines.sources.file_changes import AppliedLines, OnSkipped
-from pipelines.sources.files import FileBatch
-from pipelines.workers import num_threads, submitted
+from nevermore.pipelines.decode.feed import FeedConfig
+from nevermore.pipelines.formats.registry import DecodedFeed, ScannedFeed, scan
+from nevermore.pipelines.sources.file_changes import AppliedLines, OnSkipped
+from nevermore.pipelines.sources.files import FileBatch
+from nevermore.pipelines.workers import num_threads, submitted
 
 if TYPE_CHECKING:
-    from pipelines.sources.kafka import KafkaBatch
+    from nevermore.pipelines.sources.kafka import KafkaBatch
 
 Batch = Union[FileBatch, "KafkaBatch"]
 InTurn = Callable[[AppliedLines], AppliedLines]

@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import ValidationError
 
-from pipelines.config.project import change_log_name, is_table_name, parse
-from pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
-from pipelines.decode.batches import ChangeBatch, RawEvents
-from pipelines.decode.feed import Decided, FeedConfig, TableFeed
-from pipelines.errors import ConfigError, PipelineError, SourceError, WideBatchError
-from pipelines.formats.registry import ScannedFeed, scan, sniff
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.ingest.feeds import Readers, feeds_of
-from pipelines.sources.file_listing import list_files
-from pipelines.wording import counted
-from scan_core import remember_passwords
+from nevermore.pipelines.config.project import change_log_name, is_table_name, parse
+from nevermore.pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
+from nevermore.pipelines.decode.batches import ChangeBatch, RawEvents
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
+from nevermore.pipelines.errors import ConfigError, PipelineError, SourceError, WideBatchError
+from nevermore.pipelines.formats.registry import ScannedFeed, scan, sniff
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.ingest.feeds import Readers, feeds_of
+from nevermore.pipelines.sources.file_listing import list_files
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import remember_passwords
 
 SAMPLE_MEMORY = "64MiB"
 """Memory limit of the table that is decoded as a sample: a sixteenth of it is read."""
@@ -224,7 +224,7 @@ def partition_fact(columns: Sequence[tuple[str, str]], key: Sequence[str], rows:
 
 def _postgres(address: str) -> FoundSource:
     """All tables of a database; what cannot be followed is a comment."""
-    from pipelines.sources.postgres.inspection import database_of
+    from nevermore.pipelines.sources.postgres.inspection import database_of
 
     source = PostgresSource(type="postgres", dsn=address)
     database = database_of(source)
@@ -275,8 +275,8 @@ def _postgres(address: str) -> FoundSource:
 
 def _mysql(address: str) -> FoundSource:
     """All tables of a server or of one of its databases; what cannot be followed is a comment."""
-    from pipelines.sources.mysql.load import refused
-    from pipelines.sources.mysql.server import Server
+    from nevermore.pipelines.sources.mysql.load import refused
+    from nevermore.pipelines.sources.mysql.server import Server
 
     try:
         source = MysqlSource(type="mysql", dsn=address)
@@ -327,7 +327,7 @@ def _mysql(address: str) -> FoundSource:
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:
     """The publication that has most of the tables, and the SQL for what it lacks."""
-    from pipelines.sources.postgres.server import quoted
+    from nevermore.pipelines.sources.postgres.server import quoted
 
     if not wanted:
         return DEFAULT_SLOT, []
@@ -392,8 +392,8 @@ def _kafka(address: str, folder: Path) -> list[FoundSource]:
 
 def _topics(base: Mapping[str, Any], folder: Path) -> list[str]:
     """All topics of a cluster, without those of Kafka itself and of its tools."""
-    from pipelines.config.sources import KafkaSource
-    from pipelines.sources.kafka import KafkaTopics
+    from nevermore.pipelines.config.sources import KafkaSource
+    from nevermore.pipelines.sources.kafka import KafkaTopics
 
     config = _probe({**base, "topics": ["^.*"]}, folder)
     source = next(iter(config.patterns.values())).source

@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, change_log_name
-from pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
-from pipelines.decode.batches import Rejected
-from pipelines.decode.feed import Decided
-from pipelines.errors import PipelineError, explained
-from pipelines.formats.registry import scan
-from pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
-from pipelines.iceberg.warehouse import local_warehouse, write_probe
-from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
-from pipelines.ingest.table_patterns import expanded
-from pipelines.sources.live import Finding
-from pipelines.wording import counted
-from scan_core import ScanError
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
+from nevermore.pipelines.decode.batches import Rejected
+from nevermore.pipelines.decode.feed import Decided
+from nevermore.pipelines.errors import PipelineError, explained
+from nevermore.pipelines.formats.registry import scan
+from nevermore.pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
+from nevermore.pipelines.iceberg.warehouse import local_warehouse, write_probe
+from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.sources.live import Finding
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import ScanError
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ def _places_of_tables(config: Config, catalog: "Catalog | LightCatalog | None") 
 def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     source = feed.source
     if isinstance(source, PostgresSource):
-        from pipelines.sources.postgres.inspection import findings
+        from nevermore.pipelines.sources.postgres.inspection import findings
 
         yield from findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, MysqlSource):
-        from pipelines.sources.mysql import reader
+        from nevermore.pipelines.sources.mysql import reader
 
         yield from reader.findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, KafkaSource):
@@ -145,7 +145,7 @@ def _wanted(feed: Feed, source_tables: Sequence[str]) -> set[str]:
 def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if feed.topics is None:
         return
-    from pipelines.sources.kafka_inspection import findings
+    from nevermore.pipelines.sources.kafka_inspection import findings
 
     for finding in findings(feed.topics):
         yield finding

@@ -16,35 +16,35 @@ from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.changes.change_run import BATCH_SHARE
-from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, SparkConfig, change_log_name
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import BatchEnd, Rejected
-from pipelines.decode.feed import Decided, FeedConfig
-from pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError, explained
-from pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
-from pipelines.iceberg.checked_catalog import open_for_writing
-from pipelines.iceberg.commit import is_transient
-from pipelines.iceberg.moments import Moment, record_moment
-from pipelines.ingest.at_rest import chosen_names, reports_in_order, unmatched_patterns
-from pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
-from pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
-from pipelines.ingest.report import FAILED, IngestReport, TableReport
-from pipelines.ingest.table_ingest import Progress, TableIngest
-from pipelines.ingest.table_patterns import expanded
-from pipelines.ingest.table_state import by_position
-from pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
-from pipelines.watch import span
-from pipelines.workers import num_cores, workers
-from scan_core import ScanError
-from scan_core.io import remove_leftovers
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.changes.change_run import BATCH_SHARE
+from nevermore.pipelines.changes.quarantine import quarantine
+from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import BatchEnd, Rejected
+from nevermore.pipelines.decode.feed import Decided, FeedConfig
+from nevermore.pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError, explained
+from nevermore.pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
+from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
+from nevermore.pipelines.iceberg.commit import is_transient
+from nevermore.pipelines.iceberg.moments import Moment, record_moment
+from nevermore.pipelines.ingest.at_rest import chosen_names, reports_in_order, unmatched_patterns
+from nevermore.pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
+from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
+from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
+from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.ingest.table_state import by_position
+from nevermore.pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
+from nevermore.pipelines.watch import span
+from nevermore.pipelines.workers import num_cores, workers
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import remove_leftovers
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.ingest.spark_run import SparkBatch
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.ingest.spark_run import SparkBatch
 
 RARELY = 1_000
 """Collections of the middle generation per full one: after some millions of new objects."""
@@ -153,7 +153,7 @@ class FeedRun:
 
     def _read_on_spark(self, reading: "Reading") -> None:
         """Let tasks of Spark read what is new; each of their batches is one commit of every table."""
-        from pipelines.ingest.spark_run import SparkReading
+        from nevermore.pipelines.ingest.spark_run import SparkReading
 
         def join(untaken: Collection[str]) -> FeedConfig | None:
             found = reading.feed.found(sorted(untaken))

@@ -11,28 +11,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from pipelines.config.project import ALL_TABLES, Config, quarantine_name
-from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
-from pipelines.config.tables import TableConfig
-from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.options import OPTIONS, full_name, parse_options
-from pipelines.ingest.table_patterns import discovered, found_source
-from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
-from pipelines.sources.file_listing import RemoteFiles
-from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
-from pipelines.sources.file_position import FilePosition
-from pipelines.workers import num_threads
+from nevermore.pipelines.config.project import ALL_TABLES, Config, quarantine_name
+from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options
+from nevermore.pipelines.ingest.table_patterns import discovered, found_source
+from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
+from nevermore.pipelines.sources.file_listing import RemoteFiles
+from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
+from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.workers import num_threads
 
 if TYPE_CHECKING:
-    from pipelines.decode.batches import Rejected
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.ingest.report import TableReport
-    from pipelines.ingest.table_ingest import TableIngest
-    from pipelines.sources.files import FileBatch
-    from pipelines.sources.kafka import KafkaBatch, KafkaTopics
-    from pipelines.sources.live import LiveSource
+    from nevermore.pipelines.decode.batches import Rejected
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.ingest.report import TableReport
+    from nevermore.pipelines.ingest.table_ingest import TableIngest
+    from nevermore.pipelines.sources.files import FileBatch
+    from nevermore.pipelines.sources.kafka import KafkaBatch, KafkaTopics
+    from nevermore.pipelines.sources.live import LiveSource
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -84,14 +84,14 @@ class Readers:
 def _connection(source: KafkaSource | MysqlSource | PostgresSource) -> "KafkaTopics | LiveSource":
     """The reader of a source that is connected to; its modules are loaded only if they are needed."""
     if isinstance(source, KafkaSource):
-        from pipelines.sources.kafka import KafkaTopics
+        from nevermore.pipelines.sources.kafka import KafkaTopics
 
         return KafkaTopics(source)
     if isinstance(source, MysqlSource):
-        from pipelines.sources.mysql.reader import MysqlReader
+        from nevermore.pipelines.sources.mysql.reader import MysqlReader
 
         return MysqlReader(source)
-    from pipelines.sources.postgres.reader import PostgresReader
+    from nevermore.pipelines.sources.postgres.reader import PostgresReader
 
     return PostgresReader(source)
 
@@ -335,7 +335,7 @@ class Feed:
         Raises:
             SourceError: it is ambiguous.
         """
-        from pipelines.formats.registry import route_tables
+        from nevermore.pipelines.formats.registry import route_tables
 
         tables = self.config(running, decided).tables
         every = range(len(source_tables))
@@ -397,8 +397,8 @@ class Feed:
             applied: looks up how far files were read in the change logs of the tables that have reached it.
             on_skipped: called with the reason and number of skipped items.
         """
-        from pipelines.formats.registry import complete_events_of
-        from pipelines.sources.files import discover
+        from nevermore.pipelines.formats.registry import complete_events_of
+        from nevermore.pipelines.sources.files import discover
 
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
@@ -421,7 +421,7 @@ class Feed:
 
     def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
         """Read the messages of topics that follow a position."""
-        from pipelines.formats.registry import complete_events_of, lookup
+        from nevermore.pipelines.formats.registry import complete_events_of, lookup
 
         name = self.source.format or decided_in(position).format
         waiting: dict[str, int] = {}
@@ -460,7 +460,7 @@ class Feed:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
         import pyarrow.compute as pc
 
-        from pipelines.decode.batches import Rejected
+        from nevermore.pipelines.decode.batches import Rejected
 
         mine = pc.equal(rejected.table.column("table_name"), table)
         return Rejected(rejected.table.filter(pc.fill_null(mine, self.has_one_table)))
@@ -470,7 +470,7 @@ class Feed:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from pipelines.decode.batches import Rejected
+        from nevermore.pipelines.decode.batches import Rejected
 
         if self.has_one_table:
             return Rejected.none()
@@ -483,7 +483,7 @@ def decided_in(position: str | None) -> Decided:
     if position is None:
         return Decided()
     if position.startswith('{"source":"kafka"'):
-        from pipelines.sources.kafka import KafkaPosition
+        from nevermore.pipelines.sources.kafka import KafkaPosition
 
         return KafkaPosition.from_json(position).decided
     return FilePosition.from_json(position).decided

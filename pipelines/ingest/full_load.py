@@ -6,15 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.project import Config
-from pipelines.config.sources import FilesSource
-from pipelines.decode.batches import ChangeBatch
-from pipelines.decode.feed import Decided
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import decode, lookup
-from pipelines.ingest.feeds import Feed, remote_files, with_located_options
-from pipelines.ingest.table_ingest import TableIngest
-from pipelines.sources.file_changes import RE_DELIVERED, Listing
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.sources import FilesSource
+from nevermore.pipelines.decode.batches import ChangeBatch
+from nevermore.pipelines.decode.feed import Decided
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.registry import decode, lookup
+from nevermore.pipelines.ingest.feeds import Feed, remote_files, with_located_options
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
 
 ROWS_FORMAT = "rows"
 

@@ -14,37 +14,37 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
-from pipelines.changes.keys import KeySet, keys_touched
-from pipelines.changes.late_changes import with_later_changes
-from pipelines.changes.log_state import order_text
-from pipelines.changes.quarantine import QUARANTINED_AT
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, RawEvents
-from pipelines.decode.column_types import widened
-from pipelines.decode.events import rows_of, schema_of
-from pipelines.decode.feed import FeedConfig
-from pipelines.decode.schema_registry import unframed
-from pipelines.errors import CommitConflictError, SourceError
-from pipelines.formats.registry import decode, lookup
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
-from pipelines.iceberg.loaded_table import open_current, refresh
-from pipelines.iceberg.row_shape import times_as_text, without_extensions
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feeds import decided_in, feeds_of
-from pipelines.ingest.report import TableReport
-from pipelines.ingest.table_ingest import TableIngest
-from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
-from pipelines.sources.file_documents import split_keys
-from pipelines.sources.file_options import FileOptions, Layout
-from scan_core import Mask, Rows, col
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from nevermore.pipelines.changes.keys import KeySet, keys_touched
+from nevermore.pipelines.changes.late_changes import with_later_changes
+from nevermore.pipelines.changes.log_state import order_text
+from nevermore.pipelines.changes.quarantine import QUARANTINED_AT
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, RawEvents
+from nevermore.pipelines.decode.column_types import widened
+from nevermore.pipelines.decode.events import rows_of, schema_of
+from nevermore.pipelines.decode.feed import FeedConfig
+from nevermore.pipelines.decode.schema_registry import unframed
+from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.formats.registry import decode, lookup
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
+from nevermore.pipelines.iceberg.row_shape import times_as_text, without_extensions
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feeds import decided_in, feeds_of
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
+from nevermore.pipelines.sources.file_documents import split_keys
+from nevermore.pipelines.sources.file_options import FileOptions, Layout
+from nevermore.scan_core import Mask, Rows, col
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 _Schema = tuple[str, tuple[str, ...]]
 

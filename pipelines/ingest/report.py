@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.tables import TableConfig
+from nevermore.pipelines.config.tables import TableConfig
 
 if TYPE_CHECKING:  # a report of nothing new loads no writer
-    from pipelines.changes.change_log import Appended
-    from pipelines.iceberg.conversion import ConversionReport
-    from pipelines.iceberg.index_upkeep import IndexUpdate
-    from pipelines.mirrors.mirror import Applied
+    from nevermore.pipelines.changes.change_log import Appended
+    from nevermore.pipelines.iceberg.conversion import ConversionReport
+    from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
+    from nevermore.pipelines.mirrors.mirror import Applied
 
 _OPTIONS = ("types", "encodings", "cast", "include", "exclude", "rename")
 
@@ -148,7 +148,7 @@ class TableReport:
 
     def add_applied(self, applied: "Applied") -> None:
         """Count a commit of the mirror."""
-        from pipelines.iceberg.file_metrics import FileContent
+        from nevermore.pipelines.iceberg.file_metrics import FileContent
 
         self.mirror_commits += 1
         self.missed_removals += applied.num_missed

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.changes.change_log import FoldOrder, RemoteChanges
-from pipelines.changes.change_run import BATCH_SHARE
-from pipelines.config.project import SparkConfig
-from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import Rejected, change_schema
-from pipelines.decode.feed import POSITION, FeedConfig
-from pipelines.errors import PipelineError, SourceError
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.table_writer import WriteTarget
-from pipelines.ingest.feeds import Feed
-from pipelines.sources.file_changes import AppliedLines, OnSkipped, Sweep, begin_sweep
-from pipelines.sources.file_listing import ListedFile, is_quiet
-from pipelines.sources.file_position import FilePosition, ReadFile
-from pipelines.sources.file_reader import line_layout
-from pipelines.sources.files import Gathered, advanced
-from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
-from pipelines.spark.ingest import (
+from nevermore.pipelines.changes.change_log import FoldOrder, RemoteChanges
+from nevermore.pipelines.changes.change_run import BATCH_SHARE
+from nevermore.pipelines.config.project import SparkConfig
+from nevermore.pipelines.config.sources import KafkaSource
+from nevermore.pipelines.decode.batches import Rejected, change_schema
+from nevermore.pipelines.decode.feed import POSITION, FeedConfig
+from nevermore.pipelines.errors import PipelineError, SourceError
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.table_writer import WriteTarget
+from nevermore.pipelines.ingest.feeds import Feed
+from nevermore.pipelines.sources.file_changes import AppliedLines, OnSkipped, Sweep, begin_sweep
+from nevermore.pipelines.sources.file_listing import ListedFile, is_quiet
+from nevermore.pipelines.sources.file_position import FilePosition, ReadFile
+from nevermore.pipelines.sources.file_reader import line_layout
+from nevermore.pipelines.sources.files import Gathered, advanced
+from nevermore.pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
+from nevermore.pipelines.spark.ingest import (
     DecodedChanges,
     DecodePieces,
     FoldBuckets,
@@ -43,8 +43,8 @@ from pipelines.spark.ingest import (
     united,
     with_state,
 )
-from pipelines.workers import ahead
-from scan_core import PartitionSpec
+from nevermore.pipelines.workers import ahead
+from nevermore.scan_core import PartitionSpec
 
 PIECE_MESSAGES = 50_000
 """Messages of a piece: tasks read them in batches, so that their memory depends on the size of a batch alone."""
@@ -184,7 +184,7 @@ class SparkReading:
         join: Join,
     ) -> None:
         """`config` is the decoder's config before the first piece; `applied` and `on_skipped` are those of `discover`."""
-        from pipelines.spark.session import project_session
+        from nevermore.pipelines.spark.session import project_session
 
         self._feed = feed
         self._config = config

@@ -12,35 +12,35 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipelines.changes.change_log import Appended, ChangeLog, Reload, RemoteChanges, last_offsets
-from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
-from pipelines.changes.late_changes import with_later_changes
-from pipelines.changes.log_state import order_text
-from pipelines.changes.quarantine import check_ratio, quarantine
-from pipelines.config.project import change_log_name, quarantine_name
-from pipelines.config.tables import TableConfig, partition_field
-from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
-from pipelines.decode.column_types import widened
-from pipelines.decode.feed import ORDER
-from pipelines.errors import PipelineError, SchemaConflictError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.conversion import keep_converted
-from pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from pipelines.iceberg.loaded_table import current_schema
-from pipelines.iceberg.parquet_output import WriterOptions
-from pipelines.iceberg.schema_evolution import iceberg_type
-from pipelines.ingest.report import TableReport, unmet_columns
-from pipelines.ingest.table_patterns import SOURCE_TABLE
-from pipelines.ingest.table_state import TableState
-from pipelines.mirrors.fold import DELETED
-from pipelines.mirrors.mirror import Mirror, makes_rows
-from pipelines.mirrors.table_shape import ADOPTED, check_shape
-from scan_core import ScanOptions, arrow_type
+from nevermore.pipelines.changes.change_log import Appended, ChangeLog, Reload, RemoteChanges, last_offsets
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from nevermore.pipelines.changes.late_changes import with_later_changes
+from nevermore.pipelines.changes.log_state import order_text
+from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
+from nevermore.pipelines.config.project import change_log_name, quarantine_name
+from nevermore.pipelines.config.tables import TableConfig, partition_field
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
+from nevermore.pipelines.decode.column_types import widened
+from nevermore.pipelines.decode.feed import ORDER
+from nevermore.pipelines.errors import PipelineError, SchemaConflictError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.conversion import keep_converted
+from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
+from nevermore.pipelines.iceberg.loaded_table import current_schema
+from nevermore.pipelines.iceberg.parquet_output import WriterOptions
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_type
+from nevermore.pipelines.ingest.report import TableReport, unmet_columns
+from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
+from nevermore.pipelines.ingest.table_state import TableState
+from nevermore.pipelines.mirrors.fold import DELETED
+from nevermore.pipelines.mirrors.mirror import Mirror, makes_rows
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, check_shape
+from nevermore.scan_core import ScanOptions, arrow_type
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 
 PENDING = "nevermore.schema-changes.pending"

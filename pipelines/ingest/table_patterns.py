@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, change_log_name, is_table_name
-from pipelines.config.tables import TableConfig
-from pipelines.decode.feed import matches
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import find_table, table_names
+from nevermore.pipelines.config.project import Config, change_log_name, is_table_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.feed import matches
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, table_names
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 SOURCE_TABLE = "nevermore.source-table"
 """Table property of a change log: the table of the feed for which a pattern created it."""

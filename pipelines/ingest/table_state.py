@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from pipelines.changes.log_state import LogState, check_order
-from pipelines.config.project import change_log_name
-from pipelines.config.tables import TableConfig
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import check_writable
-from pipelines.iceberg.positions import applied_ordinal, waiting_since
-from pipelines.ingest.report import TableReport
-from pipelines.ingest.table_patterns import SOURCE_TABLE
-from pipelines.mirrors.table_shape import ADOPTED, KEY, check_unchanged
+from nevermore.pipelines.changes.log_state import LogState, check_order
+from nevermore.pipelines.config.project import change_log_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import check_writable
+from nevermore.pipelines.iceberg.positions import applied_ordinal, waiting_since
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY, check_unchanged
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.catalog import LightCatalog
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import LightCatalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 
 class TableState:

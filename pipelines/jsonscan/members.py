@@ -14,11 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import SourceError, WideBatchError
-from pipelines.jsonscan import object_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.spans import Bytes, Documents, Elements, Kinds, Members, Nested, Numbers, Places, SpanColumn
-from scan_core import Mask
+from nevermore.pipelines.errors import SourceError, WideBatchError
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.spans import (
+    Bytes,
+    Documents,
+    Elements,
+    Kinds,
+    Members,
+    Nested,
+    Numbers,
+    Places,
+    SpanColumn,
+)
+from nevermore.scan_core import Mask
 
 _PADDING = 8
 """Bytes after the names: kernels compare eight at a time."""

@@ -9,8 +9,8 @@ These are the elements of arrays, documents that follow each other, and lines.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, begins_with, nearest
-from pipelines.jsonscan.value_kernels import (
+from nevermore.pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, begins_with, nearest
+from nevermore.pipelines.jsonscan.value_kernels import (
     BAD,
     BROKEN,
     EIGHT,
@@ -42,8 +42,8 @@ from pipelines.jsonscan.value_kernels import (
     status_at,
     word_at,
 )
-from pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
-from scan_core.native import callee, inlined, kernel
+from nevermore.pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
+from nevermore.scan_core.native import callee, inlined, kernel
 
 _u = np.uint64
 _NONE = _u(0)

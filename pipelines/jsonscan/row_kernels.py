@@ -9,9 +9,9 @@ Documents are stored row by row, so a pass per column would read all of their by
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.text_kernels import copy_text, double_of, integer_of
-from pipelines.jsonscan.value_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
-from scan_core.native import kernel
+from nevermore.pipelines.jsonscan.text_kernels import copy_text, double_of, integer_of
+from nevermore.pipelines.jsonscan.value_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
+from nevermore.scan_core.native import kernel
 
 TEXT, INTEGER, DOUBLE = range(3)
 BLOCK_ROWS = 64

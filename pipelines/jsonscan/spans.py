@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.jsonscan import row_kernels, text_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from scan_core import Mask
-from scan_core.io import cached_property
+from nevermore.pipelines.jsonscan import row_kernels, text_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.scan_core import Mask
+from nevermore.scan_core.io import cached_property
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]

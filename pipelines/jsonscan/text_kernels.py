@@ -13,7 +13,7 @@ from string import ascii_lowercase, ascii_uppercase, digits
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.jsonscan.value_kernels import (
+from nevermore.pipelines.jsonscan.value_kernels import (
     EIGHT,
     ESCAPED,
     ONE,
@@ -26,7 +26,7 @@ from pipelines.jsonscan.value_kernels import (
     require,
     word_at,
 )
-from scan_core.native import callee, inlined, kernel
+from nevermore.scan_core.native import callee, inlined, kernel
 
 Mask = NDArray[np.bool_]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scan_core.native import callee, inlined, intrinsic
+from nevermore.scan_core.native import callee, inlined, intrinsic
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 # ruff: noqa: C901, FBT001, PLR0912, PLR0917, PLR1714, SIM110 - one compiled loop per kernel, which takes arrays one by one; Numba inlines no generators

@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import Config, change_log_name
-from pipelines.config.tables import TableConfig
-from pipelines.errors import ConfigError, SourceError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
-from pipelines.iceberg.commit import RowDelta, request_commit, retry_conflicts
-from pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
-from pipelines.iceberg.row_shape import python_rows, without_extensions
-from pipelines.iceberg.table_writer import check_key
-from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, partition_text, shape_properties
-from pipelines.wording import counted
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
+from nevermore.pipelines.iceberg.commit import RowDelta, request_commit, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
+from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
+from nevermore.pipelines.iceberg.table_writer import check_key
+from nevermore.pipelines.mirrors.table_shape import (
+    ADOPTED,
+    ADOPTED_ORDINAL,
+    ADOPTED_SNAPSHOT,
+    partition_text,
+    shape_properties,
+)
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -17,32 +17,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.changes.row_order import AS_THEY_ARE, Order
-from pipelines.config.project import Config, SparkConfig
-from pipelines.config.published import DEFAULT_ROW_GROUP_BYTES
-from pipelines.config.tables import (
+from nevermore.pipelines.changes.row_order import AS_THEY_ARE, Order
+from nevermore.pipelines.config.project import Config, SparkConfig
+from nevermore.pipelines.config.published import DEFAULT_ROW_GROUP_BYTES
+from nevermore.pipelines.config.tables import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_SPARK_ABOVE_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
     Engine,
 )
-from pipelines.errors import CommitUnknownError, SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.conversion import check_keys_stored, check_listed_once, convert
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from pipelines.iceberg.loaded_table import open_current, refresh
-from pipelines.iceberg.manifests import FileName, NamedFiles
-from pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
-from pipelines.iceberg.positions import ancestors, carried_positions
-from pipelines.iceberg.row_shape import check_order, parquet_schema
-from pipelines.iceberg.table_writer import FileLayout
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.rewrite import Drops, Rewrite, Rewritten, SparkRewrites, count_dead_rows
-from pipelines.mirrors.table_shape import ADOPTED, KEY
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.pipelines.errors import CommitUnknownError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.conversion import check_keys_stored, check_listed_once, convert
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
+from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
+from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles
+from nevermore.pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
+from nevermore.pipelines.iceberg.positions import ancestors, carried_positions
+from nevermore.pipelines.iceberg.row_shape import check_order, parquet_schema
+from nevermore.pipelines.iceberg.table_writer import FileLayout
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.rewrite import Drops, Rewrite, Rewritten, SparkRewrites, count_dead_rows
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     ROW_LINEAGE,
     DataFile,
     DeleteContent,
@@ -57,11 +57,11 @@ from scan_core import (
     Table,
     read_split,
 )
-from scan_core.io import parse_location
-from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+from nevermore.scan_core.io import parse_location
+from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 WRITTEN_VERSIONS = (2, 3)
 """Format versions of the tables that are compacted: version 1 has no sequence numbers."""

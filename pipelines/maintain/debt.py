@@ -11,14 +11,14 @@ from itertools import pairwise
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import Config
-from pipelines.config.tables import DEFAULT_MAX_DEBT
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.positions import ancestors, summary_properties
-from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.compact import (
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.tables import DEFAULT_MAX_DEBT
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.maintain.compact import (
     KEY_SECONDS,
     MIN_NOTICED_SECONDS,
     READ_SECONDS,
@@ -34,14 +34,14 @@ from pipelines.maintain.compact import (
     pays_conversion,
     pays_unasked,
 )
-from pipelines.maintain.retention import Expiry, MaintainedTable, expire
-from pipelines.maintain.rewrite import count_dead_rows
-from pipelines.wording import counted
-from scan_core import ScanOptions, Table, size_text
+from nevermore.pipelines.maintain.retention import Expiry, MaintainedTable, expire
+from nevermore.pipelines.maintain.rewrite import count_dead_rows
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import ScanOptions, Table, size_text
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -15,23 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.changes.keys import KeySet
-from pipelines.changes.log_state import LogBase
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.errors import CommitConflictError, PipelineError, SourceError
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
-from pipelines.iceberg.manifests import NamedFiles
-from pipelines.iceberg.positions import ERASED, LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
-from pipelines.iceberg.row_shape import distinct_rows, member
-from pipelines.iceberg.storage import StoredFile
-from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.compact import MAX_ROUNDS, CompactSettings, rewrite_without
-from pipelines.maintain.orphans import names_reached
-from pipelines.maintain.retention import (
+from nevermore.pipelines.changes.keys import KeySet
+from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
+from nevermore.pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
+from nevermore.pipelines.iceberg.manifests import NamedFiles
+from nevermore.pipelines.iceberg.positions import ERASED, LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
+from nevermore.pipelines.iceberg.row_shape import distinct_rows, member
+from nevermore.pipelines.iceberg.storage import StoredFile
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.maintain.compact import MAX_ROUNDS, CompactSettings, rewrite_without
+from nevermore.pipelines.maintain.orphans import names_reached
+from nevermore.pipelines.maintain.retention import (
     MaintainedTable,
     OpenedTable,
     Show,
@@ -43,12 +43,12 @@ from pipelines.maintain.retention import (
     manifests_of,
     opened,
 )
-from pipelines.maintain.text_search import TextSearch, members, patterns, texts_of
-from pipelines.mirrors.table_shape import IDENTITY, KEY
-from pipelines.publish.query import published_query
-from pipelines.publish.state import SOURCE, STATE, PublishedState
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.pipelines.maintain.text_search import TextSearch, members, patterns, texts_of
+from nevermore.pipelines.mirrors.table_shape import IDENTITY, KEY
+from nevermore.pipelines.publish.query import published_query
+from nevermore.pipelines.publish.state import SOURCE, STATE, PublishedState
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     DataFile,
     DeleteContent,
     DeleteFile,
@@ -68,12 +68,12 @@ from scan_core import (
     size_text,
     texts_in,
 )
-from scan_core.io import clear_disk_cache
-from scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
+from nevermore.scan_core.io import clear_disk_cache
+from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 CHECK_RESULTS = "nevermore-checks"
 """Folder next to the manifests with results of checks, which name keys of rows."""

@@ -18,32 +18,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
-from pipelines.changes.change_log import ORDINAL, ChangeLog, atomic_runs, last_truncate, read_changes
-from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
-from pipelines.changes.keys import KeySet, single_chunk
-from pipelines.changes.log_state import LogBase
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.config.tables import TableConfig
-from pipelines.errors import CommitUnknownError, PipelineError, SourceError
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.loaded_table import open_current, refresh
-from pipelines.iceberg.manifests import NamedFiles
-from pipelines.iceberg.positions import LOG_ORDINAL, ORDER_BY, ancestors, carried_positions, summary_properties
-from pipelines.iceberg.row_shape import without_extensions
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.table_patterns import expanded
-from pipelines.mirrors.fold import squash
-from pipelines.mirrors.multiset import steps_by_row, undone_by
-from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
-from pipelines.wording import counted
-from scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, atomic_runs, last_truncate, read_changes
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
+from nevermore.pipelines.changes.keys import KeySet, single_chunk
+from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
+from nevermore.pipelines.iceberg.manifests import NamedFiles
+from nevermore.pipelines.iceberg.positions import (
+    LOG_ORDINAL,
+    ORDER_BY,
+    ancestors,
+    carried_positions,
+    summary_properties,
+)
+from nevermore.pipelines.iceberg.row_shape import without_extensions
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.mirrors.fold import squash
+from nevermore.pipelines.mirrors.multiset import steps_by_row, undone_by
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 MIN_SHARE = 0.5
 """Replaceable changes per change of the base from which a trim pays: each change is then written about three times in all."""

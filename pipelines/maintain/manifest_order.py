@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES
-from pipelines.errors import ConfigError
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.loaded_table import check_writable, refresh
-from pipelines.iceberg.manifests import TARGET_BYTES, Arrangement
-from pipelines.iceberg.positions import carried_positions
-from pipelines.wording import counted
+from nevermore.pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh
+from nevermore.pipelines.iceberg.manifests import TARGET_BYTES, Arrangement
+from nevermore.pipelines.iceberg.positions import carried_positions
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.interfaces import Table
 
 _TARGET_PROPERTY = "commit.manifest.target-size-bytes"
 MIN_GAIN = 0.1

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import Config
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import PipelineError
-from pipelines.iceberg import positions
-from pipelines.iceberg.storage import StoredFile
-from pipelines.ingest.table_patterns import expanded
-from pipelines.maintain.retention import (
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.storage import StoredFile
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.maintain.retention import (
     MaintainedTable,
     OpenedTable,
     Show,
@@ -24,14 +24,14 @@ from pipelines.maintain.retention import (
     opened,
     statistics_files,
 )
-from pipelines.publish.abandoned_runs import runs_in_progress
-from pipelines.wording import counted, counts
-from scan_core import MissingFileError, ScanError, Table, size_text
-from scan_core.io import parse_location
-from scan_core.metadata import parse_metadata, read_document
+from nevermore.pipelines.publish.abandoned_runs import runs_in_progress
+from nevermore.pipelines.wording import counted, counts
+from nevermore.scan_core import MissingFileError, ScanError, Table, size_text
+from nevermore.scan_core.io import parse_location
+from nevermore.scan_core.metadata import parse_metadata, read_document
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Catalog
 
 _METADATA_FILE = re.compile(r"(?P<table>.*)/metadata/[^/]*\.metadata\.json(\.gz)?")
 _HINT = "version-hint.text"

@@ -12,33 +12,39 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read_changes
-from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
-from pipelines.changes.keys import KeySet, keys_touched
-from pipelines.changes.quarantine import quarantine
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import Rejected
-from pipelines.errors import AdoptedRowsError, CommitConflictError, ConfigError, PositionLostError, SourceError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table, identifier
-from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import current_schema, open_current
-from pipelines.iceberg.row_shape import distinct_rows
-from pipelines.iceberg.schema_evolution import evolve
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.feeds import Readers, feeds_of
-from pipelines.ingest.full_load import snapshot_batches
-from pipelines.ingest.report import TableReport
-from pipelines.ingest.table_ingest import TableIngest
-from pipelines.mirrors.mirror import Mirror
-from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
-from scan_core import Mask
-from scan_core.io import parse_location
+from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read_changes
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from nevermore.pipelines.changes.keys import KeySet, keys_touched
+from nevermore.pipelines.changes.quarantine import quarantine
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import Rejected
+from nevermore.pipelines.errors import (
+    AdoptedRowsError,
+    CommitConflictError,
+    ConfigError,
+    PositionLostError,
+    SourceError,
+)
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import find_table, identifier
+from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
+from nevermore.pipelines.iceberg.row_shape import distinct_rows
+from nevermore.pipelines.iceberg.schema_evolution import evolve
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feeds import Readers, feeds_of
+from nevermore.pipelines.ingest.full_load import snapshot_batches
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
+from nevermore.scan_core import Mask
+from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -169,7 +175,7 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     except ValueError as error:
         raise ConfigError(f"--{side} {text!r} is neither an ordinal nor an ISO time") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    from scan_core import col
+    from nevermore.scan_core import col
 
     arrived = col("ingested_at")
     scan = open_current(log.stored).scan().select(ORDINAL)

@@ -16,25 +16,25 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-import scan_core
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.config.published import PublishedConfig
-from pipelines.config.tables import RetentionConfig, TableConfig
-from pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
-from pipelines.iceberg import positions, storage
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.checked_catalog import open_existing
-from pipelines.iceberg.commit import request_or_conflict, retry_conflicts
-from pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
-from pipelines.iceberg.metadata_swap import supports, swap_without
-from pipelines.ingest.feeds import feeds_of
-from pipelines.ingest.table_patterns import expanded
-from pipelines.publish.state import STATE, PublishedState, base_of
-from pipelines.wording import counted, counts
-from scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, size_text
-from scan_core.bitmaps import FILE_SUFFIX
-from scan_core.io import file_size, is_within, parse_location, relocate
-from scan_core.metadata import (
+from nevermore import scan_core
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.config.tables import RetentionConfig, TableConfig
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
+from nevermore.pipelines.iceberg import positions, storage
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.iceberg.commit import request_or_conflict, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
+from nevermore.pipelines.iceberg.metadata_swap import supports, swap_without
+from nevermore.pipelines.ingest.feeds import feeds_of
+from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
+from nevermore.pipelines.wording import counted, counts
+from nevermore.scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, size_text
+from nevermore.scan_core.bitmaps import FILE_SUFFIX
+from nevermore.scan_core.io import file_size, is_within, parse_location, relocate
+from nevermore.scan_core.metadata import (
     DATA_MANIFEST,
     ManifestFile,
     read_data_manifests,
@@ -44,8 +44,8 @@ from scan_core.metadata import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog
-    from pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 Show = Callable[[str], None]
 Kind = Literal["data files", "delete files", "manifests", "manifest lists", "statistics files", "position files"]

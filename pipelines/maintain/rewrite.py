@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.changes.change_run import spread
-from pipelines.changes.row_order import Order, Parts, sample, sorted_rows, step_of
-from pipelines.config.project import SparkConfig
-from pipelines.errors import PipelineError
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget
-from pipelines.spark.jobs import ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
-from scan_core import (
+from nevermore.pipelines.changes.change_run import spread
+from nevermore.pipelines.changes.row_order import Order, Parts, sample, sorted_rows, step_of
+from nevermore.pipelines.config.project import SparkConfig
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget
+from nevermore.pipelines.spark.jobs import ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
+from nevermore.scan_core import (
     FileScanTask,
     Mask,
     PartitionSpec,
@@ -299,8 +299,8 @@ class SparkRewrites:
         Raises:
             PipelineError: no session can be started.
         """
-        from pipelines.spark.session import project_session
-        from scan_core.spark import parallelism_of
+        from nevermore.pipelines.spark.session import project_session
+        from nevermore.scan_core.spark import parallelism_of
 
         session = project_session(spark, for_tasks=True)
         return cls(SparkJobs(session), parallelism_of(session))

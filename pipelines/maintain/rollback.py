@@ -10,18 +10,18 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from pipelines.changes.change_log import ORDINAL
-from pipelines.changes.log_state import LogBase
-from pipelines.config.project import Config, change_log_name
-from pipelines.errors import PositionLostError, SourceError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.commit import make_current, retry_conflicts
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.wording import counted
+from nevermore.pipelines.changes.change_log import ORDINAL
+from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.errors import PositionLostError, SourceError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import make_current, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, ReadableSnapshot
+    from nevermore.pipelines.iceberg.interfaces import Catalog, ReadableSnapshot
 
 
 @dataclass(frozen=True, slots=True)

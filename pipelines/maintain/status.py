@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipelines.config.project import Config, change_log_name, quarantine_name
-from pipelines.config.sources import PostgresSource
-from pipelines.config.tables import TableConfig
-from pipelines.errors import ConfigError, PipelineError, PositionLostError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import LightCatalog, find_table
-from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
-from pipelines.iceberg.loaded_table import open_current, storage_of
-from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
-from pipelines.sources.mysql.position import MysqlPosition
-from pipelines.sources.postgres.position import PostgresPosition
-from pipelines.wording import counted
+from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.errors import ConfigError, PipelineError, PositionLostError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import LightCatalog, find_table
+from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import open_current, storage_of
+from nevermore.pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
+from nevermore.pipelines.sources.mysql.position import MysqlPosition
+from nevermore.pipelines.sources.postgres.position import PostgresPosition
+from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -125,8 +125,8 @@ def published_status(
 
 
 def _published_status(catalog: "Catalog | LightCatalog | None", config: Config, name: str) -> PublishedStatus:
-    from pipelines.publish.query import tables_read
-    from pipelines.publish.state import provenance_of
+    from nevermore.pipelines.publish.query import tables_read
+    from nevermore.pipelines.publish.state import provenance_of
 
     error = None
     try:
@@ -201,7 +201,7 @@ def slot_status(config: Config, tables: Sequence[str] | None = None) -> list[Slo
 
 
 def _slot_status(source: PostgresSource) -> SlotStatus:
-    from pipelines.sources.postgres.server import slot_of
+    from nevermore.pipelines.sources.postgres.server import slot_of
 
     try:
         slot = slot_of(source)
@@ -263,8 +263,8 @@ def _status(catalog: "Catalog | LightCatalog | None", name: str, config: TableCo
 
 def _needs_mirror(log: ReadableTable, config: TableConfig) -> bool:
     """Whether a log has changes that create rows; without any, ingest creates no mirror."""
-    from pipelines.mirrors.mirror import removing_ops  # with kernels: only if needed
-    from scan_core import col
+    from nevermore.pipelines.mirrors.mirror import removing_ops  # with kernels: only if needed
+    from nevermore.scan_core import col
 
     creating = open_current(log).scan().select("op").where(~col("op").is_in(removing_ops(config)))
     return bool(creating.limit(1).to_table().num_rows)

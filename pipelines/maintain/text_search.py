@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.iceberg.manifests import read_avro
-from pipelines.iceberg.storage import StoredFile
-from pipelines.maintain.retention import OpenedTable
-from scan_core import ScanError
-from scan_core.io import cached_property
+from nevermore.pipelines.iceberg.manifests import read_avro
+from nevermore.pipelines.iceberg.storage import StoredFile
+from nevermore.pipelines.maintain.retention import OpenedTable
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import cached_property
 
 _ALTERNATIVES = 200
 """Texts in one pattern."""

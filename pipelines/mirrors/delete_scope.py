@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.errors import GlobalDeleteError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.positions import current_snapshot, summary_properties
-from pipelines.iceberg.row_shape import conform, distinct_rows
-from pipelines.iceberg.table_writer import write_deletes
-from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
-from scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound, open_table
-from scan_core.io import BoundedCache
-from scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
+from nevermore.pipelines.errors import GlobalDeleteError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
+from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
+from nevermore.pipelines.iceberg.table_writer import write_deletes
+from nevermore.pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
+from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound, open_table
+from nevermore.scan_core.io import BoundedCache
+from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
 
 MAX_FILES = 20_000
 """Maximum files whose bounds are read: for more, that would cost more than the delete rows."""

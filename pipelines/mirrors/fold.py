@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
-from pipelines.changes.keys import KeySet, single_chunk
-from pipelines.decode.batches import count_ops
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import single_array, without_extensions
-from scan_core import Mask, Rows
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
+from nevermore.pipelines.changes.keys import KeySet, single_chunk
+from nevermore.pipelines.decode.batches import count_ops
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
+from nevermore.scan_core import Mask, Rows
 
 
 @dataclass(frozen=True)

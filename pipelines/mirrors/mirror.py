@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import (
+from nevermore.pipelines.changes.change_log import (
     LOADED,
     ORDINAL,
     Appended,
@@ -20,35 +20,35 @@ from pipelines.changes.change_log import (
     RemoteChanges,
     read_changes,
 )
-from pipelines.changes.change_run import (
+from nevermore.pipelines.changes.change_run import (
     BATCH_SHARE,
     ChangeRun,
     Changes,
     parts_by_key,
     sliced,
 )
-from pipelines.changes.quarantine import FEW_CHANGES, check_ratio
-from pipelines.config.tables import TableConfig, partition_field
-from pipelines.decode.batches import Rejected
-from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import create_table, find_table
-from pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
-from pipelines.iceberg.conversion import ResolvedKeys
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.loaded_table import check_writable, refresh, upgrade
-from pipelines.iceberg.manifests import Selection
-from pipelines.iceberg.row_shape import conform, without_extensions
-from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.mirrors.delete_scope import (
+from nevermore.pipelines.changes.quarantine import FEW_CHANGES, check_ratio
+from nevermore.pipelines.config.tables import TableConfig, partition_field
+from nevermore.pipelines.decode.batches import Rejected
+from nevermore.pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import create_table, find_table
+from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
+from nevermore.pipelines.iceberg.conversion import ResolvedKeys
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh, upgrade
+from nevermore.pipelines.iceberg.manifests import Selection
+from nevermore.pipelines.iceberg.row_shape import conform, without_extensions
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from nevermore.pipelines.mirrors.delete_scope import (
     LiveKeys,
     live_keys,
     scope_again,
     scope_deletes,
     scope_without_look,
 )
-from pipelines.mirrors.fold import (
+from nevermore.pipelines.mirrors.fold import (
     DELETED,
     FoldResult,
     flagged_rows,
@@ -57,13 +57,19 @@ from pipelines.mirrors.fold import (
     up_to_truncate,
     with_deletes_of_moved_rows,
 )
-from pipelines.mirrors.mirror_lookup import ROW_ID, FoundRows, all_rows, complete, find_rows, with_row_ids
-from pipelines.mirrors.multiset import recount, steps_by_row
-from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
-from scan_core import Mask, Rows, ScanError, ScanOptions
+from nevermore.pipelines.mirrors.mirror_lookup import ROW_ID, FoundRows, all_rows, complete, find_rows, with_row_ids
+from nevermore.pipelines.mirrors.multiset import recount, steps_by_row
+from nevermore.pipelines.mirrors.table_shape import (
+    ADOPTED,
+    ADOPTED_SNAPSHOT,
+    check_shape,
+    shape_properties,
+    with_declared,
+)
+from nevermore.scan_core import Mask, Rows, ScanError, ScanOptions
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
 
 _log = logging.getLogger(__name__)
 

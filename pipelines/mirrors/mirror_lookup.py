@@ -12,14 +12,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.keys import KeySet, Positions
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
-from pipelines.mirrors.fold import DELETED, FoldResult, fold
-from scan_core import ROW_LINEAGE, Mask, Rows
+from nevermore.pipelines.changes.keys import KeySet, Positions
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
+from nevermore.pipelines.mirrors.fold import DELETED, FoldResult, fold
+from nevermore.scan_core import ROW_LINEAGE, Mask, Rows
 
 SPEC_ID = "_spec_id"
 ROW_ID, _ = ROW_LINEAGE
@@ -93,7 +93,7 @@ def all_rows(table: ReadableTable, columns: tuple[str, ...], *, any_at_all: bool
 
 def _predicates(keys: pa.Table) -> list[Any]:
     """Predicates that all wanted rows fulfil, for pruning: values or range of each key column without NULL."""
-    from scan_core import col
+    from nevermore.scan_core import col
 
     predicates = []
     for name in keys.column_names:

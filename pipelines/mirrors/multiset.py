@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.changes.change_log import ORDINAL
-from pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
-from pipelines.changes.keys import encode_keys
-from pipelines.iceberg.row_shape import single_array
-from pipelines.jsonscan.value_kernels import require
-from scan_core import Mask, Rows
-from scan_core.native import kernel
+from nevermore.pipelines.changes.change_log import ORDINAL
+from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
+from nevermore.pipelines.changes.keys import encode_keys
+from nevermore.pipelines.iceberg.row_shape import single_array
+from nevermore.pipelines.jsonscan.value_kernels import require
+from nevermore.scan_core import Mask, Rows
+from nevermore.scan_core.native import kernel
 
 _SIGN, _LACKING, _ORDINAL = "\0sign", "\0lacking", "\0ordinal"
 CountLive = Callable[[pa.Table], Rows]

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipelines.config.tables import TableConfig, partition_field
-from pipelines.errors import ConfigError
-from pipelines.iceberg.interfaces import ReadableTable
-from pipelines.iceberg.loaded_table import current_schema
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
+from nevermore.pipelines.config.tables import TableConfig, partition_field
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.interfaces import ReadableTable
+from nevermore.pipelines.iceberg.loaded_table import current_schema
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
 
 RESERVED_NAMES = frozenset(
     {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
@@ -49,7 +49,7 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
             type, a transform that is not for its type, or a column to sort by that does not exist.
         SchemaConflictError: a key of a type that cannot identify a row.
     """
-    from pipelines.iceberg.table_writer import check_key  # a run that finds nothing new loads no writer
+    from nevermore.pipelines.iceberg.table_writer import check_key  # a run that finds nothing new loads no writer
 
     _check_names(name, row_types)
     fields = iceberg_fields(pa.schema(list(row_types.items())))

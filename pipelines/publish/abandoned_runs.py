@@ -12,14 +12,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pipelines.errors import PublishError
-from pipelines.iceberg.loaded_table import data_location, metadata_location, source_types, specs_of, storage_of
-from pipelines.iceberg.manifests import PartitionLayout, read_manifest, read_manifest_list
-from pipelines.iceberg.row_shape import partition_types
-from pipelines.iceberg.storage import Storage
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.loaded_table import (
+    data_location,
+    metadata_location,
+    source_types,
+    specs_of,
+    storage_of,
+)
+from nevermore.pipelines.iceberg.manifests import PartitionLayout, read_manifest, read_manifest_list
+from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.storage import Storage
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.interfaces import Table
 
 
 def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pipelines.config.project import Config
-from pipelines.errors import PublishError
-from pipelines.iceberg.file_metrics import FileContent
-from pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
-from pipelines.publish.publish_commit import StagedSnapshot
-from scan_core import Scan
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.file_metrics import FileContent
+from nevermore.pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
+from nevermore.pipelines.publish.publish_commit import StagedSnapshot
+from nevermore.scan_core import Scan
 
 CHECKS = "nevermore.checks"
 """Key in a snapshot's summary: the checks that the mirrors and the rows have passed, as JSON; or `unchecked`."""

@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pipelines.config.project import Config, change_log_name
-from pipelines.config.sources import MysqlSource, PostgresSource
-from pipelines.errors import PublishError
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.moments import common_snapshots
-from pipelines.publish.query import PublishedQuery
-from pipelines.publish.task import ReadChanges
-from scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table, run_splits
-from scan_core.spark import (
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.sources import MysqlSource, PostgresSource
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.moments import common_snapshots
+from nevermore.pipelines.publish.query import PublishedQuery
+from nevermore.pipelines.publish.task import ReadChanges
+from nevermore.scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table, run_splits
+from nevermore.scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
     Reader,
@@ -40,7 +40,7 @@ from scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
 
 
 def mirror_scans(catalog: "Catalog", config: Config, query: PublishedQuery) -> dict[str, Scan]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from pipelines.config.published import Period, PublishedPartition
-from scan_core import NestedField, PrimitiveType, Schema
-from scan_core.spark import (
+from nevermore.pipelines.config.published import Period, PublishedPartition
+from nevermore.scan_core import NestedField, PrimitiveType, Schema
+from nevermore.scan_core.spark import (
     DIALECT,
     Path,
     SelectShape,

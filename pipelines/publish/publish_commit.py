@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pipelines.config.published import PublishedPartition
-from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import create_table, find_table, identifier
-from pipelines.iceberg.commit import (
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, identifier
+from nevermore.pipelines.iceberg.commit import (
     MAIN,
     Committed,
     RowDelta,
@@ -28,9 +28,9 @@ from pipelines.iceberg.commit import (
     request_until_known,
     retry_conflicts,
 )
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
-from pipelines.iceberg.manifests import (
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
+from nevermore.pipelines.iceberg.manifests import (
     EntryStatus,
     ManifestEntry,
     PartitionLayout,
@@ -39,16 +39,16 @@ from pipelines.iceberg.manifests import (
     read_manifest,
     read_manifest_list,
 )
-from pipelines.iceberg.row_shape import partition_types
-from pipelines.iceberg.schema_evolution import evolve
-from pipelines.iceberg.table_writer import check_key, write_deletes
-from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
-from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
-from pipelines.publish.task import TaskDeletes, task_deletes, written_keys
-from scan_core import NestedField
+from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.schema_evolution import evolve
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
+from nevermore.pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
+from nevermore.pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
+from nevermore.pipelines.publish.task import TaskDeletes, task_deletes, written_keys
+from nevermore.scan_core import NestedField
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
 
 Update = Mapping[str, Any]
 

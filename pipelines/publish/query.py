@@ -14,12 +14,12 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import lineage
 from sqlglot.optimizer.scope import build_scope
 
-from pipelines.config.project import Config
-from pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
-from pipelines.errors import ConfigError
-from pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
-from scan_core import OptionError, Schema
-from scan_core.spark import (
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
+from nevermore.scan_core import OptionError, Schema
+from nevermore.scan_core.spark import (
     DIALECT,
     PARTITION,
     PARTITION_END,

@@ -16,18 +16,18 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
-from pipelines.config.project import Config
-from pipelines.config.published import PublishedConfig
-from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.iceberg.bitmap_indexes import CatalogTarget
-from pipelines.iceberg.catalog import find_table
-from pipelines.iceberg.checked_catalog import open_for_writing
-from pipelines.iceberg.commit import RowDelta, retry_conflicts
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.index_upkeep import keep_indexes
-from pipelines.iceberg.positions import current_snapshot, summary_properties
-from pipelines.iceberg.storage import Storage
-from pipelines.publish.abandoned_runs import (
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.errors import CommitConflictError, ConfigError
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
+from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.index_upkeep import keep_indexes
+from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.publish.abandoned_runs import (
     REFUSED,
     RunRecord,
     branches_of,
@@ -36,7 +36,7 @@ from pipelines.publish.abandoned_runs import (
     remove_all,
     remove_leftovers,
 )
-from pipelines.publish.audit import (
+from nevermore.pipelines.publish.audit import (
     Auditor,
     CheckFailedError,
     StagedRows,
@@ -45,7 +45,7 @@ from pipelines.publish.audit import (
     require_green_rows,
     summarize_checks,
 )
-from pipelines.publish.mirror_reads import (
+from nevermore.pipelines.publish.mirror_reads import (
     MirrorView,
     columns_of,
     mirror_scans,
@@ -54,8 +54,8 @@ from pipelines.publish.mirror_reads import (
     snapshots_read,
     views_of,
 )
-from pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
-from pipelines.publish.query import (
+from nevermore.pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
+from nevermore.pipelines.publish.query import (
     PublishedQuery,
     arguments,
     copied_columns,
@@ -63,7 +63,7 @@ from pipelines.publish.query import (
     published_query,
     requested_partitions,
 )
-from pipelines.publish.refresh_plan import (
+from nevermore.pipelines.publish.refresh_plan import (
     MakeAll,
     MakeNothing,
     RefreshPlan,
@@ -78,8 +78,8 @@ from pipelines.publish.refresh_plan import (
     why_never_incremental,
     work_without,
 )
-from pipelines.publish.refresh_report import PartitionWritten, PublishReport, joined
-from pipelines.publish.state import (
+from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport, joined
+from nevermore.pipelines.publish.state import (
     PARTITIONS,
     QUERY,
     SOURCE,
@@ -95,8 +95,8 @@ from pipelines.publish.state import (
     partitions_json,
     remembered,
 )
-from pipelines.publish.task import PublishTask, TaskDeletes
-from pipelines.publish.writer import (
+from nevermore.pipelines.publish.task import PublishTask, TaskDeletes
+from nevermore.pipelines.publish.writer import (
     file_layout,
     is_result_few,
     query_result,
@@ -106,11 +106,11 @@ from pipelines.publish.writer import (
     write_few,
     write_result,
 )
-from pipelines.spark.session import project_session
-from pipelines.watch import span
-from pipelines.wording import counted
-from scan_core import Scan
-from scan_core.spark import (
+from nevermore.pipelines.spark.session import project_session
+from nevermore.pipelines.watch import span
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import Scan
+from nevermore.scan_core.spark import (
     PushedScans,
     Sieve,
     TableRead,
@@ -123,7 +123,7 @@ from scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
 
 DIRECT_COPY = "direct copy: the tasks that read the rows write them"
 MAX_COPIES = 64

@@ -20,22 +20,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from pipelines.config.published import FORMATS, PublishedConfig, PublishedPartition
-from pipelines.errors import ConfigError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.row_shape import conform, distinct_rows
-from pipelines.iceberg.table_writer import check_key, write_deletes
-from pipelines.mirrors.delete_scope import live_keys
-from pipelines.publish.mirror_reads import ChangesView, view_of_changes
-from pipelines.publish.partition_lineage import OF_CHANGED, Reach, day_columns, plain_columns
-from pipelines.publish.query import PublishedQuery, arguments
-from pipelines.publish.state import Base, PublishedState, SourceState
-from pipelines.publish.task import numbers
-from pipelines.publish.writer import iceberg_columns, partition_field, require_columns
-from pipelines.spark.session import SPARK_FAILURES, spark_message
-from pipelines.wording import counted
-from scan_core import (
+from nevermore.pipelines.config.published import FORMATS, PublishedConfig, PublishedPartition
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
+from nevermore.pipelines.mirrors.delete_scope import live_keys
+from nevermore.pipelines.publish.mirror_reads import ChangesView, view_of_changes
+from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, day_columns, plain_columns
+from nevermore.pipelines.publish.query import PublishedQuery, arguments
+from nevermore.pipelines.publish.state import Base, PublishedState, SourceState
+from nevermore.pipelines.publish.task import numbers
+from nevermore.pipelines.publish.writer import iceberg_columns, partition_field, require_columns
+from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import (
     Changes,
     FileScanTask,
     NestedField,
@@ -47,10 +47,10 @@ from scan_core import (
     file_changes,
     open_table,
 )
-from scan_core.spark import DIALECT, Sieve, quoted_name
+from nevermore.scan_core.spark import DIALECT, Sieve, quoted_name
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.interfaces import Table
 
 
 MAX_KEYS = 1_000_000

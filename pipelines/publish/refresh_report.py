@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.index_upkeep import IndexUpdate
-from pipelines.publish.audit import Verdict
-from pipelines.publish.publish_commit import Mode
-from scan_core import ScanMetrics
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
+from nevermore.pipelines.publish.audit import Verdict
+from nevermore.pipelines.publish.publish_commit import Mode
+from nevermore.scan_core import ScanMetrics
 
 if TYPE_CHECKING:
-    from scan_core.spark import TableRead
+    from nevermore.scan_core.spark import TableRead
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.project import Config
-from pipelines.config.published import PublishedConfig
-from pipelines.iceberg.positions import ERASED
-from pipelines.publish.publish_commit import MODE, Mode
-from scan_core import Scan
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.iceberg.positions import ERASED
+from nevermore.pipelines.publish.publish_commit import MODE, Mode
+from nevermore.scan_core import Scan
 
 if TYPE_CHECKING:
-    from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable, Table
+    from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable, Table
 
 STATE = "nevermore.published-state"
 """Key in a summary: what all rows of the table reflect, as JSON."""

@@ -1,7 +1,7 @@
 """The part of publishing that runs in Spark tasks: write Arrow batches to Parquet files and report them.
 
 Tasks also write the equality deletes of an upsert. This module imports neither pyspark nor what only the driver needs:
-workers of a cluster have the libraries of `pipelines.spark.package.REQUIREMENTS` alone.
+workers of a cluster have the libraries of `nevermore.pipelines.spark.package.REQUIREMENTS` alone.
 """
 
 import pickle
@@ -15,15 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.errors import PublishError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.row_shape import conform, python_rows
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
-from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
-from scan_core import ChangeSplit, ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
-from scan_core.native import is_missed
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.row_shape import conform, python_rows
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
+from nevermore.pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
+from nevermore.scan_core import (
+    ChangeSplit,
+    ChangeType,
+    PartitionSpec,
+    ScanMetrics,
+    read_changes,
+    read_split,
+    unpack_split,
+)
+from nevermore.scan_core.native import is_missed
 
 KEY_BYTES = 64 * 1024**2
 """Maximum size of keys in memory."""
@@ -190,7 +198,7 @@ class PublishTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows of `batches`, and yield one report of the files."""
-        from scan_core.spark import prepare_worker
+        from nevermore.scan_core.spark import prepare_worker
 
         prepare_worker()
         yield self.write(batches).batch()
@@ -229,7 +237,7 @@ class CopyTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return one report for all the packed splits in `batches`."""
-        from scan_core.spark import prepare_worker
+        from nevermore.scan_core.spark import prepare_worker
 
         prepare_worker()
         metrics = ScanMetrics()
@@ -239,7 +247,7 @@ class CopyTask:
         yield TaskReport(tuple(writer.files), metrics).batch()
 
     def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
-        from scan_core.spark import conform as conform_for_spark
+        from nevermore.scan_core.spark import conform as conform_for_spark
 
         for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
             split = unpack_split(self.shared, packed)
@@ -260,7 +268,7 @@ class ReadChanges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the changed rows of the pickled splits in `batches`."""
-        from scan_core.spark import prepare_worker
+        from nevermore.scan_core.spark import prepare_worker
 
         prepare_worker()
         for batch in batches:
@@ -270,7 +278,7 @@ class ReadChanges:
 
     def rows(self, split: ChangeSplit, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
         """The changed rows of one split."""
-        from scan_core.spark import conform as conform_for_spark
+        from nevermore.scan_core.spark import conform as conform_for_spark
 
         of_rows = pa.schema(list(self.schema)[:-1])
         for change, rows in read_changes(split, metrics):

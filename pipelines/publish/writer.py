@@ -16,13 +16,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipelines.config.published import PublishedConfig, PublishedOptions, PublishedPartition
-from pipelines.errors import ConfigError, PublishError, SchemaConflictError
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import FileLayout
-from pipelines.mirrors.table_shape import why_no_name
-from pipelines.publish.query import PublishedQuery, did_you_mean
-from pipelines.publish.task import (
+from nevermore.pipelines.config.published import PublishedConfig, PublishedOptions, PublishedPartition
+from nevermore.pipelines.errors import ConfigError, PublishError, SchemaConflictError
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import FileLayout
+from nevermore.pipelines.mirrors.table_shape import why_no_name
+from nevermore.pipelines.publish.query import PublishedQuery, did_you_mean
+from nevermore.pipelines.publish.task import (
     REPORT_SCHEMA,
     CopyTask,
     PublishTask,
@@ -32,9 +32,9 @@ from pipelines.publish.task import (
     total_report,
     write_numbered,
 )
-from pipelines.spark.session import SPARK_FAILURES, spark_message
-from scan_core import NestedField, OptionError, PrimitiveType, Scan, Type, pack_splits
-from scan_core.spark import (
+from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
+from nevermore.scan_core import NestedField, OptionError, PrimitiveType, Scan, Type, pack_splits
+from nevermore.scan_core.spark import (
     arrow_schema_of,
     fair_split_bytes,
     parallelism_of,

@@ -19,16 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
-from pipelines.decode.casting import cast_each
-from pipelines.errors import SourceError
-from pipelines.jsonscan.value_kernels import require
-from pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
-from pipelines.sources.file_options import FileOptions, Layout, otherwise
-from pipelines.sources.file_position import ReadFile
-from pipelines.sources.layout_detection import SNIFFED_BYTES
-from scan_core import Mask
-from scan_core.native import kernel
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.jsonscan.value_kernels import require
+from nevermore.pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
+from nevermore.pipelines.sources.file_options import FileOptions, Layout, otherwise
+from nevermore.pipelines.sources.file_position import ReadFile
+from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
+from nevermore.scan_core import Mask
+from nevermore.scan_core.native import kernel
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
 """Status of a record: valid, an empty line, text after a closing quote, a quote that is never closed."""

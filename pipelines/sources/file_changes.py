@@ -11,12 +11,12 @@ from typing import Any
 
 from xxhash import xxh64
 
-from pipelines.errors import SourceError
-from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, list_files, open_file, place
-from pipelines.sources.file_options import STOP, FileOptions
-from pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
-from pipelines.workers import ahead
-from scan_core.io import cached_property
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, list_files, open_file, place
+from nevermore.pipelines.sources.file_options import STOP, FileOptions
+from nevermore.pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
+from nevermore.pipelines.workers import ahead
+from nevermore.scan_core.io import cached_property
 
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2

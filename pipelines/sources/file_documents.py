@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
-from pipelines.decode.events import MAX_RAW_BYTES, strings
-from pipelines.errors import SourceError
-from pipelines.jsonscan import object_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.file_options import Layout, otherwise
-from pipelines.sources.file_position import ReadFile
-from pipelines.sources.layout_detection import SPACE
-from scan_core import Mask
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
+from nevermore.pipelines.decode.events import MAX_RAW_BYTES, strings
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.sources.file_options import Layout, otherwise
+from nevermore.pipelines.sources.file_position import ReadFile
+from nevermore.pipelines.sources.layout_detection import SPACE
+from nevermore.scan_core import Mask
 
 _SEARCHED_BYTES = 64 * 1024
 """Number of bytes searched at a time, from the end."""
@@ -297,7 +297,7 @@ class KnownEnvelopes:
 
     def _learn(self, data: bytes) -> bool:
         """Know the envelope of the first line from now on; False if it has none, or is known and has to be read as a whole."""
-        from pipelines.formats.debezium_json import MAX_COMPARED_SCHEMAS, envelope_of
+        from nevermore.pipelines.formats.debezium_json import MAX_COMPARED_SCHEMAS, envelope_of
 
         line, newline, _ = data.partition(b"\n")
         found = envelope_of(line + newline) if newline and len(self._parts) < 2 * MAX_COMPARED_SCHEMAS else None

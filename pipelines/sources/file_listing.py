@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from pipelines.errors import SourceError, in_short
-from scan_core import MissingFileError
-from scan_core.io import filesystem, parse_location
+from nevermore.pipelines.errors import SourceError, in_short
+from nevermore.scan_core import MissingFileError
+from nevermore.scan_core.io import filesystem, parse_location
 
 if TYPE_CHECKING:  # only object stores need it
     import pyarrow.fs

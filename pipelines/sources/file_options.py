@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from pipelines.decode.feed import options_of
-from pipelines.errors import ConfigError
+from nevermore.pipelines.decode.feed import options_of
+from nevermore.pipelines.errors import ConfigError
 
 
 class Layout(Enum):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from pipelines.decode.feed import Decided
-from pipelines.errors import PositionLostError
-from pipelines.sources.file_listing import place
+from nevermore.pipelines.decode.feed import Decided
+from nevermore.pipelines.errors import PositionLostError
+from nevermore.pipelines.sources.file_listing import place
 
 MAX_NAMED_FILES = 64
 """Number of files remembered by name: those that may still grow are among the last; each adds about 100 bytes to a position."""

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
-from pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
-from pipelines.errors import SourceError
-from pipelines.jsonscan import object_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.sources.csv_file import read_csv
-from pipelines.sources.file_documents import (
+from nevermore.pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.sources.csv_file import read_csv
+from nevermore.pipelines.sources.file_documents import (
     Chunks,
     FilePiece,
     KnownEnvelopes,
@@ -34,13 +34,13 @@ from pipelines.sources.file_documents import (
     split_keys,
     split_lines,
 )
-from pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
-from pipelines.sources.file_options import EVENT_SHARE, BoundedOptions, FileOptions, Layout, otherwise
-from pipelines.sources.file_position import ReadFile
-from pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
-from pipelines.workers import ahead
-from scan_core import ScanError
-from scan_core.files import (
+from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
+from nevermore.pipelines.sources.file_options import EVENT_SHARE, BoundedOptions, FileOptions, Layout, otherwise
+from nevermore.pipelines.sources.file_position import ReadFile
+from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
+from nevermore.pipelines.workers import ahead
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.files import (
     DecodedSizes,
     DecodingLimits,
     has_wide_differences,
@@ -48,8 +48,15 @@ from scan_core.files import (
     read_wide_differences,
     record_bytes,
 )
-from scan_core.io import ByteRanges
-from scan_core.metadata import MAX_EXPANSION, Block, BlockTooLargeError, decompress, find_blocks, read_file_header
+from nevermore.scan_core.io import ByteRanges
+from nevermore.scan_core.metadata import (
+    MAX_EXPANSION,
+    Block,
+    BlockTooLargeError,
+    decompress,
+    find_blocks,
+    read_file_header,
+)
 
 _DECODED_SHARE = 2
 """Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""

@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
-from pipelines.errors import SourceError
-from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
-from pipelines.sources.file_documents import FilePiece
-from pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
-from pipelines.sources.file_options import STOP, FileOptions
-from pipelines.sources.file_position import FilePosition, ReadFile
-from pipelines.sources.file_reader import is_compressed, read_file, unreadable_rest
-from pipelines.sources.layout_detection import SNIFFED_BYTES
-from pipelines.workers import ahead, num_threads
+from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
+from nevermore.pipelines.sources.file_documents import FilePiece
+from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
+from nevermore.pipelines.sources.file_options import STOP, FileOptions
+from nevermore.pipelines.sources.file_position import FilePosition, ReadFile
+from nevermore.pipelines.sources.file_reader import is_compressed, read_file, unreadable_rest
+from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
+from nevermore.pipelines.workers import ahead, num_threads
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
 OPEN_PAIR = "waiting for the new row of their update"

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, lost_events
-from pipelines.decode.feed import Decided
-from pipelines.decode.schema_registry import Unframed, unframed
-from pipelines.errors import ConfigError, PositionLostError, SourceError
-from pipelines.sources.files import OPEN_PAIR
-from pipelines.sources.live import parse_position
-from scan_core import require_package
+from nevermore.pipelines.config.sources import KafkaSource
+from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, lost_events
+from nevermore.pipelines.decode.feed import Decided
+from nevermore.pipelines.decode.schema_registry import Unframed, unframed
+from nevermore.pipelines.errors import ConfigError, PositionLostError, SourceError
+from nevermore.pipelines.sources.files import OPEN_PAIR
+from nevermore.pipelines.sources.live import parse_position
+from nevermore.scan_core import require_package
 
 VERSION = 1
 _ANSWER_SECONDS = 15.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipelines.errors import PipelineError
-from pipelines.sources.kafka import KafkaTopics, TopicFacts
-from pipelines.sources.live import Finding
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.sources.kafka import KafkaTopics, TopicFacts
+from nevermore.pipelines.sources.live import Finding
 
 _SHORT_HOURS = 24.0
 """A retention that is shorter is overtaken by one failure over night."""

@@ -4,11 +4,11 @@ from enum import Enum
 
 import numpy as np
 
-from pipelines.jsonscan import object_kernels
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Documents
-from pipelines.sources.file_options import Layout
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents
+from nevermore.pipelines.sources.file_options import Layout
 
 SNIFFED_BYTES = 256 * 1024
 """Number of leading bytes that are enough to detect the layout of a file."""

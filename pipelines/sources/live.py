@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
-from pipelines.decode.feed import Decided, TableFeed
-from pipelines.errors import PositionLostError, SourceError
-from scan_core import Mask
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
+from nevermore.pipelines.decode.feed import Decided, TableFeed
+from nevermore.pipelines.errors import PositionLostError, SourceError
+from nevermore.scan_core import Mask
 
 LOAD_AGAIN = "Load the table again: nevermore resync TABLE --from-source"
 T = TypeVar("T")

@@ -11,6 +11,6 @@ from pyspark.daemon import manager
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["pyspark.worker"]:  # others plan a read, and are few
-        import_module("pipelines.spark.ingest")
+        import_module("nevermore.pipelines.spark.ingest")
         gc.freeze()
     manager()

@@ -20,29 +20,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_log import ORDINAL
-from pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
-from pipelines.changes.keys import same_rows, single_chunk
-from pipelines.config.sources import KafkaSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
-from pipelines.decode.column_types import widened
-from pipelines.decode.feed import ORDER, Decided, FeedConfig
-from pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
-from pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.row_shape import conform
-from pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
-from pipelines.mirrors.delete_scope import LiveKeys
-from pipelines.mirrors.fold import fold, squash
-from pipelines.sources.file_documents import FilePiece
-from pipelines.sources.file_listing import FileSystem, ListedFile
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import ReadFile
-from pipelines.sources.file_reader import whole_lines
-from pipelines.sources.files import Gathered, gather, read_pieces
-from pipelines.sources.kafka import KafkaTopics, OffsetRange, Partition
-from pipelines.spark.jobs import REPORT, ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
-from scan_core import PartitionSpec
+from nevermore.pipelines.changes.change_log import ORDINAL
+from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
+from nevermore.pipelines.changes.keys import same_rows, single_chunk
+from nevermore.pipelines.config.sources import KafkaSource
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
+from nevermore.pipelines.decode.column_types import widened
+from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
+from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
+from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.row_shape import conform
+from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
+from nevermore.pipelines.mirrors.delete_scope import LiveKeys
+from nevermore.pipelines.mirrors.fold import fold, squash
+from nevermore.pipelines.sources.file_documents import FilePiece
+from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.file_position import ReadFile
+from nevermore.pipelines.sources.file_reader import whole_lines
+from nevermore.pipelines.sources.files import Gathered, gather, read_pieces
+from nevermore.pipelines.sources.kafka import KafkaTopics, OffsetRange, Partition
+from nevermore.pipelines.spark.jobs import (
+    REPORT,
+    ROWS,
+    SparkJobs,
+    begin_task,
+    packed_table,
+    row_of,
+    unpacked_table,
+    values_of,
+)
+from nevermore.scan_core import PartitionSpec
 
 _RESULT = -1
 """Instead of the number of a table: the row holds the `PieceResult`."""

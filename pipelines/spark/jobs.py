@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.errors import SourceError
+from nevermore.pipelines.errors import SourceError
 
 ROWS = "piece int, place int, number int, data binary"
 """Rows between tasks: a piece of the work, the place of the data in it, a table or a bucket, and the data."""
@@ -35,7 +35,7 @@ class SparkJobs:
 
     def num_slots(self) -> int:
         """How many tasks the session runs at once."""
-        from scan_core.spark import parallelism_of
+        from nevermore.scan_core.spark import parallelism_of
 
         return parallelism_of(self.session)
 
@@ -50,7 +50,7 @@ class SparkJobs:
         Raises:
             SourceError: the job failed.
         """
-        from pipelines.spark.session import SPARK_FAILURES, spark_message
+        from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 
         try:
             with self.for_few_rows():
@@ -65,7 +65,7 @@ class SparkJobs:
         Raises:
             SourceError: the job failed.
         """
-        from pipelines.spark.session import SPARK_FAILURES, spark_message
+        from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 
         try:
             with self.for_few_rows():
@@ -89,7 +89,7 @@ class SparkJobs:
 
 def begin_task() -> None:
     """Prepare the worker of a task."""
-    from scan_core.spark import prepare_worker
+    from nevermore.scan_core.spark import prepare_worker
 
     prepare_worker()
 

@@ -20,10 +20,10 @@ from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
 
-from pipelines import DISTRIBUTION, own_version
-from pipelines.errors import ConfigError
-from scan_core.io import whole_file
-from scan_core.native import machine_code_file
+from nevermore.pipelines import DISTRIBUTION, own_version
+from nevermore.pipelines.errors import ConfigError
+from nevermore.scan_core.io import whole_file
+from nevermore.scan_core.native import machine_code_file
 
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (
@@ -123,7 +123,9 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    return chain.from_iterable(_below(files(package), package) for package in PACKAGES)
+    face = files("nevermore") / "__init__.py"
+    ours = (_below(files(f"nevermore.{package}"), f"nevermore/{package}") for package in PACKAGES)
+    return chain([("nevermore/__init__.py", face.read_bytes())], *ours)
 
 
 def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:

@@ -12,12 +12,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.spark.package import build_package, check_package
-from scan_core import Scan, Table, open_table
-from scan_core.spark import (
+from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.spark.package import build_package, check_package
+from nevermore.scan_core import Scan, Table, open_table
+from nevermore.scan_core.spark import (
     NativeLimits,
     Reader,
     ReaderChoice,
@@ -76,8 +76,8 @@ def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
         ConfigError: an archive is missing or of other code, or a session of another kind is running.
         MissingRuntimeError: no Java.
     """
-    from scan_core import OptionError
-    from scan_core.spark import spark_session
+    from nevermore.scan_core import OptionError
+    from nevermore.scan_core.spark import spark_session
 
     archives = _archives(spark)
     try:
@@ -93,19 +93,19 @@ def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
 
 def _settings(spark: SparkConfig, *, for_tasks: bool) -> dict[str, str]:
     """The settings of a config; workers on this machine, which have our code from the start, are forked with it imported."""
-    from scan_core.spark import is_local
+    from nevermore.scan_core.spark import is_local
 
     if spark.remote is not None or not is_local(spark.master or LOCAL_MASTER):
         return spark.conf
-    settings = {"spark.python.daemon.module": "pipelines.spark.daemon"} | spark.conf
+    settings = {"spark.python.daemon.module": "nevermore.pipelines.spark.daemon"} | spark.conf
     if for_tasks:  # what the config says comes last, and counts
         settings[_JAVA_OPTIONS] = f"{_FOR_TASKS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     return settings
 
 
 def _archives(spark: SparkConfig) -> list[str]:
-    from scan_core.io import temporary_folder
-    from scan_core.spark import is_local
+    from nevermore.scan_core.io import temporary_folder
+    from nevermore.scan_core.spark import is_local
 
     match spark.package:
         case "installed":
@@ -170,7 +170,7 @@ def register_views(
     if not isinstance(config, Config):
         raise ConfigError(
             f"register_views takes a config, not {type(config).__name__}: read one by "
-            "pipelines.config.project.load('nevermore.yaml')"
+            "nevermore.pipelines.config.project.load('nevermore.yaml')"
         )
     if isinstance(tables, str):
         raise ConfigError(f"tables must be a sequence of names, not a single text: [{tables!r}]")
@@ -199,7 +199,7 @@ def register_views(
 def query_tables(
     spark: SparkSession, config: Config, text: str, *, args: Mapping[str, Any] | None = None, reader: Reader = "auto"
 ) -> DataFrame:
-    """Run a query over mirrors and published tables, whose conditions and joins reach their scans: see `scan_core.spark.sql`.
+    """Run a query over mirrors and published tables, whose conditions and joins reach their scans: see `nevermore.scan_core.spark.sql`.
 
     Args:
         spark: a session, classic or Connect.

@@ -2,50 +2,50 @@
 
 from typing import TYPE_CHECKING
 
-from scan_core.model.exports import lazy_exports
+from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from scan_core.bitmaps.column_index import BLOB_TYPE as BLOB_TYPE
-    from scan_core.bitmaps.column_index import COLUMN_TYPE as COLUMN_TYPE
-    from scan_core.bitmaps.column_index import DATA_FILE as DATA_FILE
-    from scan_core.bitmaps.column_index import DIRECTORY_BYTES as DIRECTORY_BYTES
-    from scan_core.bitmaps.column_index import FILE_BYTES as FILE_BYTES
-    from scan_core.bitmaps.column_index import IS_LIST as IS_LIST
-    from scan_core.bitmaps.column_index import RECORD_COUNT as RECORD_COUNT
-    from scan_core.bitmaps.column_index import encode_directory as encode_directory
-    from scan_core.bitmaps.column_index import is_indexable as is_indexable
-    from scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE as DEAD_ROWS_TYPE
-    from scan_core.bitmaps.dead_rows import DELETE_SET as DELETE_SET
-    from scan_core.bitmaps.dead_rows import DELETES_TYPE as DELETES_TYPE
-    from scan_core.bitmaps.dead_rows import NUM_DEAD as NUM_DEAD
-    from scan_core.bitmaps.dead_rows import SEQUENCE_NUMBER as SEQUENCE_NUMBER
-    from scan_core.bitmaps.dead_rows import DeleteName as DeleteName
-    from scan_core.bitmaps.dead_rows import delete_name as delete_name
-    from scan_core.bitmaps.dead_rows import deletes_of as deletes_of
-    from scan_core.bitmaps.dead_rows import encode_deletes as encode_deletes
-    from scan_core.bitmaps.dead_rows import list_properties as list_properties
-    from scan_core.bitmaps.dead_rows import reading_digest as reading_digest
-    from scan_core.bitmaps.find import FILE_SUFFIX as FILE_SUFFIX
-    from scan_core.bitmaps.find import cached_footer as cached_footer
-    from scan_core.bitmaps.find import describes as describes
-    from scan_core.bitmaps.find import statistics_paths as statistics_paths
-    from scan_core.bitmaps.puffin import MAGIC as MAGIC
-    from scan_core.bitmaps.puffin import PuffinBlob as PuffinBlob
-    from scan_core.bitmaps.puffin import footer_bytes as footer_bytes
-    from scan_core.bitmaps.puffin import read_footer as read_footer
+    from nevermore.scan_core.bitmaps.column_index import BLOB_TYPE as BLOB_TYPE
+    from nevermore.scan_core.bitmaps.column_index import COLUMN_TYPE as COLUMN_TYPE
+    from nevermore.scan_core.bitmaps.column_index import DATA_FILE as DATA_FILE
+    from nevermore.scan_core.bitmaps.column_index import DIRECTORY_BYTES as DIRECTORY_BYTES
+    from nevermore.scan_core.bitmaps.column_index import FILE_BYTES as FILE_BYTES
+    from nevermore.scan_core.bitmaps.column_index import IS_LIST as IS_LIST
+    from nevermore.scan_core.bitmaps.column_index import RECORD_COUNT as RECORD_COUNT
+    from nevermore.scan_core.bitmaps.column_index import encode_directory as encode_directory
+    from nevermore.scan_core.bitmaps.column_index import is_indexable as is_indexable
+    from nevermore.scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE as DEAD_ROWS_TYPE
+    from nevermore.scan_core.bitmaps.dead_rows import DELETE_SET as DELETE_SET
+    from nevermore.scan_core.bitmaps.dead_rows import DELETES_TYPE as DELETES_TYPE
+    from nevermore.scan_core.bitmaps.dead_rows import NUM_DEAD as NUM_DEAD
+    from nevermore.scan_core.bitmaps.dead_rows import SEQUENCE_NUMBER as SEQUENCE_NUMBER
+    from nevermore.scan_core.bitmaps.dead_rows import DeleteName as DeleteName
+    from nevermore.scan_core.bitmaps.dead_rows import delete_name as delete_name
+    from nevermore.scan_core.bitmaps.dead_rows import deletes_of as deletes_of
+    from nevermore.scan_core.bitmaps.dead_rows import encode_deletes as encode_deletes
+    from nevermore.scan_core.bitmaps.dead_rows import list_properties as list_properties
+    from nevermore.scan_core.bitmaps.dead_rows import reading_digest as reading_digest
+    from nevermore.scan_core.bitmaps.find import FILE_SUFFIX as FILE_SUFFIX
+    from nevermore.scan_core.bitmaps.find import cached_footer as cached_footer
+    from nevermore.scan_core.bitmaps.find import describes as describes
+    from nevermore.scan_core.bitmaps.find import statistics_paths as statistics_paths
+    from nevermore.scan_core.bitmaps.puffin import MAGIC as MAGIC
+    from nevermore.scan_core.bitmaps.puffin import PuffinBlob as PuffinBlob
+    from nevermore.scan_core.bitmaps.puffin import footer_bytes as footer_bytes
+    from nevermore.scan_core.bitmaps.puffin import read_footer as read_footer
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.bitmaps.column_index": (
+            "nevermore.scan_core.bitmaps.column_index": (
                 "BLOB_TYPE COLUMN_TYPE DATA_FILE DIRECTORY_BYTES FILE_BYTES IS_LIST RECORD_COUNT "
                 "encode_directory is_indexable"
             ),
-            "scan_core.bitmaps.dead_rows": (
+            "nevermore.scan_core.bitmaps.dead_rows": (
                 "DEAD_ROWS_TYPE DELETES_TYPE DELETE_SET NUM_DEAD SEQUENCE_NUMBER DeleteName delete_name deletes_of "
                 "encode_deletes list_properties reading_digest"
             ),
-            "scan_core.bitmaps.find": "FILE_SUFFIX cached_footer describes statistics_paths",
-            "scan_core.bitmaps.puffin": "MAGIC PuffinBlob footer_bytes read_footer",
+            "nevermore.scan_core.bitmaps.find": "FILE_SUFFIX cached_footer describes statistics_paths",
+            "nevermore.scan_core.bitmaps.puffin": "MAGIC PuffinBlob footer_bytes read_footer",
         },
     )

@@ -18,19 +18,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.bitmaps.column_index import ColumnIndex, open_column_index, row_mask
-from scan_core.expr.bound import And, BoundExpr, Call, Column, IsNull, Literal, Member, Not, Or, children, walk
-from scan_core.expr.evaluate import truth_values
-from scan_core.expr.frame import conjunction, disjunction, negation
-from scan_core.expr.kernels import cost_of
-from scan_core.expr.nodes import leaf_ids
-from scan_core.expr.vectors import Truth
-from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, Type, arrow_type
-from scan_core.rows.buffers import Mask
-from scan_core.rows.roaring import RowPositions
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.bitmaps.column_index import ColumnIndex, open_column_index, row_mask
+from nevermore.scan_core.expr.bound import (
+    And,
+    BoundExpr,
+    Call,
+    Column,
+    IsNull,
+    Literal,
+    Member,
+    Not,
+    Or,
+    children,
+    walk,
+)
+from nevermore.scan_core.expr.evaluate import truth_values
+from nevermore.scan_core.expr.frame import conjunction, disjunction, negation
+from nevermore.scan_core.expr.kernels import cost_of
+from nevermore.scan_core.expr.nodes import leaf_ids
+from nevermore.scan_core.expr.vectors import Truth
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import ListType, Type, arrow_type
+from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.roaring import RowPositions
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 BITMAP_COST = 15_000.0
 BITMAP_BYTE_COST = 1.5

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.io.cache import cached
-from scan_core.io.files import fingerprint, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
-from scan_core.rows.buffers import Mask
-from scan_core.rows.roaring import (
+from nevermore.scan_core.io.cache import cached
+from nevermore.scan_core.io.files import fingerprint, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
+from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.roaring import (
     RowPositions,
     SortedPositions,
     decode_roaring,
@@ -24,7 +24,7 @@ from scan_core.rows.roaring import (
     position_count,
     positions_in_mask,
 )
-from scan_core.split.tasks import BitmapIndexBlob
+from nevermore.scan_core.split.tasks import BitmapIndexBlob
 
 BLOB_TYPE = "nevermore-bitmap-index-v1"
 DATA_FILE, RECORD_COUNT, FILE_BYTES = "data-file", "record-count", "data-file-bytes"

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from scan_core.bitmaps.column_index import DATA_FILE, FILE_BYTES, RECORD_COUNT
-from scan_core.bitmaps.find import MAX_STATISTICS_FILES, cached_footer, statistics_paths
-from scan_core.bitmaps.puffin import PuffinBlob
-from scan_core.io.cache import cached
-from scan_core.io.files import fingerprint, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MissingFileError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.split.tasks import DeadRowBits, FileScanTask, ScanContext
+from nevermore.scan_core.bitmaps.column_index import DATA_FILE, FILE_BYTES, RECORD_COUNT
+from nevermore.scan_core.bitmaps.find import MAX_STATISTICS_FILES, cached_footer, statistics_paths
+from nevermore.scan_core.bitmaps.puffin import PuffinBlob
+from nevermore.scan_core.io.cache import cached
+from nevermore.scan_core.io.files import fingerprint, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.split.tasks import DeadRowBits, FileScanTask, ScanContext
 
 DEAD_ROWS_TYPE = "nevermore-dead-rows-v1"
 """One data file: a bitmap framed like the blob of a deletion vector."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from scan_core.bitmaps.column_index import (
+from nevermore.scan_core.bitmaps.column_index import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
@@ -17,15 +17,15 @@ from scan_core.bitmaps.column_index import (
     IS_LIST,
     RECORD_COUNT,
 )
-from scan_core.bitmaps.puffin import PuffinBlob, PuffinFooter, read_footer
-from scan_core.io.cache import cached
-from scan_core.io.files import fingerprint
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MissingFileError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DataFile, Snapshot
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
+from nevermore.scan_core.bitmaps.puffin import PuffinBlob, PuffinFooter, read_footer
+from nevermore.scan_core.io.cache import cached
+from nevermore.scan_core.io.files import fingerprint
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DataFile, Snapshot
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
 
 FILE_SUFFIX = "-index.puffin"
 """At the end of the name of every statistics file of ours."""

@@ -13,10 +13,10 @@ from zlib import crc32
 import orjson
 import pyarrow as pa
 
-from scan_core.io.files import file_size, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import Document, load_document
-from scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.io.files import file_size, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.table_json import Document, load_document
+from nevermore.scan_core.model.errors import MalformedTableError
 
 MAGIC = b"PFA1"
 _TAIL = struct.Struct("<iI4s")

@@ -8,9 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import LeafNeeds, field_id_of
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
+from nevermore.scan_core.columns.file_reader import LeafNeeds, field_id_of
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.schema import (
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    Schema,
+    StructType,
+    Type,
+    arrow_type,
+)
 
 Convert = Callable[[pa.Array], pa.Array]
 """Values of a file's field -> values of the table's, of the same length."""

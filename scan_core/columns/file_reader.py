@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.model.errors import MalformedTableError, ScanError, UnsupportedError
-from scan_core.model.options import ScanOptions
-from scan_core.model.running import sharing
-from scan_core.model.schema import MAX_TYPE_DEPTH
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.selection import RowSelection, from_ranges, intersect, row_count, to_indices
+from nevermore.scan_core.model.errors import MalformedTableError, ScanError, UnsupportedError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.running import sharing
+from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.rows.selection import RowSelection, from_ranges, intersect, row_count, to_indices
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 """Field metadata key for field ids, used by every FileReader for any format."""

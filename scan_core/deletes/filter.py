@@ -10,26 +10,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.deletes.indexes import DELETE_CACHE, JoinedKeys, equality_index, file_key
-from scan_core.deletes.positions import (
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE, JoinedKeys, equality_index, file_key
+from nevermore.scan_core.deletes.positions import (
     positions_in,
     read_deletion_vector,
     read_position_deletes,
     union_of,
 )
-from scan_core.keys.columns import BytesColumn
-from scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
-from scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
-from scan_core.keys.summary import SIGN_BIT, KeySummary
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, MissingFileError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DeleteFile
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.native.compiled import may_use_numba
-from scan_core.prune.verdicts import Match
-from scan_core.rows.roaring import RowPositions, surviving
-from scan_core.rows.selection import All, RowSelection, intersect
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
+from nevermore.scan_core.keys.columns import BytesColumn
+from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
+from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
+from nevermore.scan_core.keys.summary import SIGN_BIT, KeySummary
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, MissingFileError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DeleteFile
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.rows.roaring import RowPositions, surviving
+from nevermore.scan_core.rows.selection import All, RowSelection, intersect
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 MAX_VALUES = 256
 """Maximum number of values: looking up more in a Bloom filter takes longer than probing a row group."""

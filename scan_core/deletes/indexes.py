@@ -20,13 +20,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pyarrow as pa
 
-from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.columns.file_reader import FileReader, MemoryBudget, RowGroup, apply_name_mapping, field_id_of
-from scan_core.files.formats import open_file
-from scan_core.io.cache import BoundedCache, SharedBuilds
-from scan_core.io.files import fingerprint
-from scan_core.io.location import FileIOConfig, relocate
-from scan_core.keys.equality_index import (
+from nevermore.scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
+from nevermore.scan_core.columns.file_reader import FileReader, MemoryBudget, RowGroup, apply_name_mapping, field_id_of
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.io.cache import BoundedCache, SharedBuilds
+from nevermore.scan_core.io.files import fingerprint
+from nevermore.scan_core.io.location import FileIOConfig, relocate
+from nevermore.scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
     build_index,
@@ -36,23 +36,23 @@ from scan_core.keys.equality_index import (
     fixed_value,
     needs_streaming,
 )
-from scan_core.keys.index_file import FlatIndex, shared_index
-from scan_core.keys.summary import DeleteKeys
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import JOINED_FILES, ScanOptions
-from scan_core.model.running import awaited, check_running, current
-from scan_core.model.schema import NestedField, StructType, arrow_type
-from scan_core.model.snapshot import DeleteFile, FileFormat
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.native.compiled import may_use_numba
-from scan_core.prune.verdicts import Match
-from scan_core.rows.buffers import Mask, boolean_array
-from scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
-from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
+from nevermore.scan_core.keys.index_file import FlatIndex, shared_index
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import JOINED_FILES, ScanOptions
+from nevermore.scan_core.model.running import awaited, check_running, current
+from nevermore.scan_core.model.schema import NestedField, StructType, arrow_type
+from nevermore.scan_core.model.snapshot import DeleteFile, FileFormat
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.rows.buffers import Mask, boolean_array
+from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.joins.key_set import KeyLookup
+    from nevermore.scan_core.joins.key_set import KeyLookup
 
 
 _MAX_PARTS, _MIN_ROWS_PER_PART = 10_000, 64
@@ -227,7 +227,7 @@ def _open_small(
     file: DeleteFile, columns: "_KeyColumns", context: ScanContext, files: ExitStack
 ) -> Iterator[_SmallKeys]:
     """The row groups of a small delete file, which `files` closes."""
-    from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
+    from nevermore.scan_core.files.parquet.joined import shape_of  # loaded with the decoder
 
     reader = files.enter_context(closing(_open_keys(file, context)))
     sources, limits = columns.of(reader, file.path), MemoryBudget(context.options).limits
@@ -241,7 +241,7 @@ def _open_small(
 
 def _decode_together(parts: Sequence[_SmallKeys], metrics: ScanMetrics) -> list[DeleteKeys]:
     """The keys of row groups that have shapes."""
-    from scan_core.files.parquet.joined import JoinedFiles
+    from nevermore.scan_core.files.parquet.joined import JoinedFiles
 
     places: dict[Hashable, list[int]] = {}
     for place, part in enumerate(parts):
@@ -794,7 +794,7 @@ def narrowing_of(
         return None
     if not context.runtime_filters:
         return None
-    from scan_core.joins.key_set import KeySet  # loaded on demand: scans without a join start sooner
+    from nevermore.scan_core.joins.key_set import KeySet  # loaded on demand: scans without a join start sooner
 
     rows = sum(file.record_count for file in group.files)
     for filter_ in context.runtime_filters:

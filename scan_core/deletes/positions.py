@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
-from scan_core.deletes.indexes import read_in_parts
-from scan_core.files.formats import open_file
-from scan_core.io.files import read_bytes, refuse_moved
-from scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
-from scan_core.model.snapshot import DataFile, DeleteFile
-from scan_core.native.compiled import may_use_numba
-from scan_core.rows.roaring import RoaringPositions, SortedPositions, decode_roaring, sorted_positions
+from nevermore.scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
+from nevermore.scan_core.deletes.indexes import read_in_parts
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.io.files import read_bytes, refuse_moved
+from nevermore.scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.rows.roaring import RoaringPositions, SortedPositions, decode_roaring, sorted_positions
 
 FILE_PATH_ID = 2147483546
 POSITION_ID = 2147483545

@@ -4,7 +4,7 @@ import datetime as dt
 from dataclasses import replace
 from difflib import get_close_matches
 
-from scan_core.expr.bound import (
+from nevermore.scan_core.expr.bound import (
     And,
     BoundExpr,
     Call,
@@ -20,7 +20,7 @@ from scan_core.expr.bound import (
     Not,
     Or,
 )
-from scan_core.expr.coercion import (
+from nevermore.scan_core.expr.coercion import (
     BOOLEAN,
     DATE,
     STRING,
@@ -33,15 +33,32 @@ from scan_core.expr.coercion import (
     is_primitive,
     name_of,
 )
-from scan_core.expr.literals import from_python
-from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
-from scan_core.expr.normalize import Normalization, conjuncts_of, normalize
-from scan_core.expr.parse import point_at
-from scan_core.expr.parts import is_access
-from scan_core.expr.rules import DATE_PARTS, FUNCTIONS, ArgumentError, condition_of, plus_interval, same_type, subscript
-from scan_core.expr.strings import like_parts, regex_matcher
-from scan_core.model.errors import ColumnNotFoundError, PredicateError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, parse_type
+from nevermore.scan_core.expr.literals import from_python
+from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
+from nevermore.scan_core.expr.normalize import Normalization, conjuncts_of, normalize
+from nevermore.scan_core.expr.parse import point_at
+from nevermore.scan_core.expr.parts import is_access
+from nevermore.scan_core.expr.rules import (
+    DATE_PARTS,
+    FUNCTIONS,
+    ArgumentError,
+    condition_of,
+    plus_interval,
+    same_type,
+    subscript,
+)
+from nevermore.scan_core.expr.strings import like_parts, regex_matcher
+from nevermore.scan_core.model.errors import ColumnNotFoundError, PredicateError
+from nevermore.scan_core.model.schema import (
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    Schema,
+    StructType,
+    Type,
+    parse_type,
+)
 
 METADATA_COLUMNS: dict[str, tuple[int, Type]] = {
     "_file": (2147483646, STRING),
@@ -164,7 +181,7 @@ def bind(
     """
     sql = expression if isinstance(expression, str) else None
     if isinstance(expression, str):
-        from scan_core.expr.parse import parse  # workers unpickle predicates without loading sqlglot
+        from nevermore.scan_core.expr.parse import parse  # workers unpickle predicates without loading sqlglot
 
         expression = parse(expression)
     binder = _Binder(schema, sql, case_sensitive=case_sensitive)
@@ -181,7 +198,7 @@ def bind(
 
 def bind_access(text: str, schema: Schema, *, case_sensitive: bool = True) -> BoundExpr | None:
     """A part of a column: `l[0].a`, `m['k']`, `l.a` (the member `a` of all elements of a list); None if `text` is not such an access. Raises: PredicateError: it is one, but the column has no such part."""
-    from scan_core.expr.parse import parse
+    from nevermore.scan_core.expr.parse import parse
 
     try:
         expression = parse(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from scan_core.model.schema import PrimitiveType, Type
+from nevermore.scan_core.model.schema import PrimitiveType, Type
 
 BOOLEAN = PrimitiveType("boolean")
 

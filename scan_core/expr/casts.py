@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.coercion import (
+from nevermore.scan_core.expr.coercion import (
     BYTES,
     FALSE_TEXTS,
     FLOAT_TEXT,
@@ -19,10 +19,17 @@ from scan_core.expr.coercion import (
     decimal_of,
     name_of,
 )
-from scan_core.expr.compare import numbers
-from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, MAX_ZONE_SECONDS, TIME_TEXT, TIMESTAMP_TEXT
-from scan_core.expr.temporal import DAY_MICROS, Days, first_day
-from scan_core.expr.vectors import (
+from nevermore.scan_core.expr.compare import numbers
+from nevermore.scan_core.expr.literals import (
+    DATE_TEXT,
+    INT_RANGE,
+    LONG_RANGE,
+    MAX_ZONE_SECONDS,
+    TIME_TEXT,
+    TIMESTAMP_TEXT,
+)
+from nevermore.scan_core.expr.temporal import DAY_MICROS, Days, first_day
+from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
     Vector,
     array_of,
@@ -34,8 +41,8 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from scan_core.model.schema import Type, arrow_type
-from scan_core.rows.buffers import Mask, validity
+from nevermore.scan_core.model.schema import Type, arrow_type
+from nevermore.scan_core.rows.buffers import Mask, validity
 
 
 def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:

@@ -5,9 +5,9 @@ import re
 import struct
 from typing import Any
 
-from scan_core.expr.bound import BoundExpr, Cast, Literal
-from scan_core.expr.literals import INT_RANGE, LONG_RANGE, MAX_PRECISION, literal_text, parse_text
-from scan_core.model.schema import PrimitiveType, Type
+from nevermore.scan_core.expr.bound import BoundExpr, Cast, Literal
+from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE, MAX_PRECISION, literal_text, parse_text
+from nevermore.scan_core.model.schema import PrimitiveType, Type
 
 BOOLEAN = PrimitiveType("boolean")
 INT = PrimitiveType("int")

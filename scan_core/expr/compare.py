@@ -15,11 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.coercion import BYTES, FLOATING, decimal_of, name_of
-from scan_core.expr.vectors import SHORT_DECIMAL_DIGITS, Operand, boolean_values, fixed_values, short_decimal_values
-from scan_core.model.schema import PrimitiveType, Type, arrow_type
-from scan_core.model.statistics import unscaled_value
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.expr.coercion import BYTES, FLOATING, decimal_of, name_of
+from nevermore.scan_core.expr.vectors import (
+    SHORT_DECIMAL_DIGITS,
+    Operand,
+    boolean_values,
+    fixed_values,
+    short_decimal_values,
+)
+from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
+from nevermore.scan_core.model.statistics import unscaled_value
+from nevermore.scan_core.rows.buffers import Mask
 
 _FEW_VALUES = 4
 """Up to here one comparison per value beats any look-up."""

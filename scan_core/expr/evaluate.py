@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from scan_core.expr.bound import BoundExpr, Failure, Literal, walk
-from scan_core.expr.frame import Frame, repeated_parts
-from scan_core.expr.kernels import cost_of, truth_of, vector_of
-from scan_core.expr.nodes import bound_text
-from scan_core.expr.vectors import Truth, Vector, array_from
-from scan_core.model.errors import EvaluationError
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.expr.bound import BoundExpr, Failure, Literal, walk
+from nevermore.scan_core.expr.frame import Frame, repeated_parts
+from nevermore.scan_core.expr.kernels import cost_of, truth_of, vector_of
+from nevermore.scan_core.expr.nodes import bound_text
+from nevermore.scan_core.expr.vectors import Truth, Vector, array_from
+from nevermore.scan_core.model.errors import EvaluationError
+from nevermore.scan_core.rows.buffers import Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

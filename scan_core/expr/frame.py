@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
-from scan_core.expr.nodes import leaf_ids
-from scan_core.expr.vectors import Truth, Vector, minus, null_mask, union
-from scan_core.io.cache import BoundedCache
-from scan_core.rows.buffers import Mask, boolean_array, numbers, validity
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
+from nevermore.scan_core.expr.nodes import leaf_ids
+from nevermore.scan_core.expr.vectors import Truth, Vector, minus, null_mask, union
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, numbers, validity
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr import strings, temporal
-from scan_core.expr.bound import (
+from nevermore.scan_core.expr import strings, temporal
+from nevermore.scan_core.expr.bound import (
     And,
     Between,
     BoundExpr,
@@ -40,10 +40,10 @@ from scan_core.expr.bound import (
     children,
     walk,
 )
-from scan_core.expr.casts import cast
-from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
-from scan_core.expr.compare import compare, contains, numbers
-from scan_core.expr.frame import (
+from nevermore.scan_core.expr.casts import cast
+from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
+from nevermore.scan_core.expr.compare import compare, contains, numbers
+from nevermore.scan_core.expr.frame import (
     Codes,
     Frame,
     conjunction,
@@ -54,9 +54,9 @@ from scan_core.expr.frame import (
     scatter,
     sole_column,
 )
-from scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from scan_core.expr.strings import like_matcher, lower
-from scan_core.expr.vectors import (
+from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from nevermore.scan_core.expr.strings import like_matcher, lower
+from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
     SHORT_DECIMAL_DIGITS,
     Kernel,
@@ -80,8 +80,8 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from scan_core.model.schema import ListType, MapType, PrimitiveType, StructType, Type, arrow_type
-from scan_core.rows.buffers import Mask, scalar, validity
+from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, StructType, Type, arrow_type
+from nevermore.scan_core.rows.buffers import Mask, scalar, validity
 
 DIVISION_BY_ZERO = "division by zero"
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from scan_core.model.schema import PrimitiveType, Type
+from nevermore.scan_core.model.schema import PrimitiveType, Type
 
 INT_RANGE = (-(2**31), 2**31 - 1)
 LONG_RANGE = (-(2**63), 2**63 - 1)

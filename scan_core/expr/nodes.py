@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NoReturn
 
-from scan_core.expr.bound import (
+from nevermore.scan_core.expr.bound import (
     And,
     Between,
     BoundExpr,
@@ -29,10 +29,10 @@ from scan_core.expr.bound import (
     children,
     walk,
 )
-from scan_core.expr.literals import from_python, literal_text
-from scan_core.model.cached_property import cached_property
-from scan_core.model.errors import PredicateError
-from scan_core.model.schema import Type
+from nevermore.scan_core.expr.literals import from_python, literal_text
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.errors import PredicateError
+from nevermore.scan_core.model.schema import Type
 
 MAX_DEPTH = 200
 """Below what Python's own stack takes, so that every expression can be bound, printed and pickled."""

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, TypeVar
 from typing import Literal as Choice
 
-from scan_core.expr.bound import (
+from nevermore.scan_core.expr.bound import (
     BOOLEAN,
     And,
     Between,
@@ -28,7 +28,7 @@ from scan_core.expr.bound import (
     children,
     with_children,
 )
-from scan_core.expr.coercion import (
+from nevermore.scan_core.expr.coercion import (
     FLOATING,
     MICROSECONDS_PER_DAY,
     TIMESTAMPS,
@@ -37,9 +37,9 @@ from scan_core.expr.coercion import (
     name_of,
     round_to_float,
 )
-from scan_core.expr.evaluate import constant_value
-from scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from scan_core.model.schema import Type
+from nevermore.scan_core.expr.evaluate import constant_value
+from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from nevermore.scan_core.model.schema import Type
 
 P = TypeVar("P", Between, InSet)
 

@@ -10,10 +10,10 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
-from scan_core.expr.literals import from_python, parse_number, parse_text, span_amount
-from scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
-from scan_core.model.errors import PredicateError
-from scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.expr.literals import from_python, parse_number, parse_text, span_amount
+from nevermore.scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
+from nevermore.scan_core.model.errors import PredicateError
+from nevermore.scan_core.model.schema import PrimitiveType
 
 BINARY: dict[type[exp.Expression], str] = {
     exp.EQ: "=",

@@ -7,7 +7,7 @@ values of any type of which only the presence matters: `l is null`, `size(l)`.
 from dataclasses import replace
 from functools import lru_cache
 
-from scan_core.expr.bound import (
+from nevermore.scan_core.expr.bound import (
     BoundExpr,
     Call,
     Column,
@@ -17,7 +17,7 @@ from scan_core.expr.bound import (
     children,
     with_children,
 )
-from scan_core.model.schema import ListType, MapType, NestedField, StructType, Type
+from nevermore.scan_core.model.schema import ListType, MapType, NestedField, StructType, Type
 
 PRESENCE = StructType(())
 """Nothing but whether a value is there."""

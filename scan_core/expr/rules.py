@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Comparison, IsNull, Literal, Not
-from scan_core.expr.coercion import (
+from nevermore.scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Comparison, IsNull, Literal, Not
+from nevermore.scan_core.expr.coercion import (
     BINARY,
     BOOLEAN,
     BYTES,
@@ -27,8 +27,8 @@ from scan_core.expr.coercion import (
     is_primitive,
     name_of,
 )
-from scan_core.expr.literals import from_python
-from scan_core.model.schema import ListType, MapType, PrimitiveType, Type
+from nevermore.scan_core.expr.literals import from_python
+from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, Type
 
 Arguments = tuple[BoundExpr, ...]
 """Bound arguments of a function."""

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.literals import INT_RANGE
-from scan_core.expr.vectors import Kernel, Operand, Vector, array_from
-from scan_core.model.schema import Type
-from scan_core.rows.buffers import scalar
+from nevermore.scan_core.expr.literals import INT_RANGE
+from nevermore.scan_core.expr.vectors import Kernel, Operand, Vector, array_from
+from nevermore.scan_core.model.schema import Type
+from nevermore.scan_core.rows.buffers import scalar
 
 _JAVA_LINE_END = r"\n\r\x{85}\x{2028}\x{2029}"
 _SIMPLE_ESCAPES = frozenset("dDwWtnrf\\.[]{}()*+?^$|/-\"'`~!@#%&=:;<>, _")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.expr.coercion import name_of
-from scan_core.expr.compare import numbers
-from scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from scan_core.expr.vectors import OVERFLOW, Kernel, Operand, Vector, nulls_of, outcome
-from scan_core.model.schema import Type
+from nevermore.scan_core.expr.coercion import name_of
+from nevermore.scan_core.expr.compare import numbers
+from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from nevermore.scan_core.expr.vectors import OVERFLOW, Kernel, Operand, Vector, nulls_of, outcome
+from nevermore.scan_core.model.schema import Type
 
 Days = npt.NDArray[np.int64]
 DAY_MICROS = 86_400_000_000

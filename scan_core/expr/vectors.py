@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.coercion import BOOLEAN, decimal_of
-from scan_core.model.schema import Type, arrow_type
-from scan_core.rows.buffers import Mask, validity
+from nevermore.scan_core.expr.coercion import BOOLEAN, decimal_of
+from nevermore.scan_core.model.schema import Type, arrow_type
+from nevermore.scan_core.rows.buffers import Mask, validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.columns.file_reader import (
+from nevermore.scan_core.columns.file_reader import (
     FIELD_ID_KEY,
     DecodingLimits,
     FileReader,
@@ -19,9 +19,9 @@ from scan_core.columns.file_reader import (
     RowGroup,
     refusing_malformed,
 )
-from scan_core.io.files import open_input
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.avro_container import (
+from nevermore.scan_core.io.files import open_input
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.avro_container import (
     MAX_EXPANSION,
     Block,
     BlockTooLargeError,
@@ -30,9 +30,9 @@ from scan_core.metadata.avro_container import (
     find_blocks,
     read_file_header,
 )
-from scan_core.model.errors import MemoryLimitError, UnsupportedError, require_package
-from scan_core.model.schema import MAX_TYPE_DEPTH
-from scan_core.rows.selection import RowSelection, select_rows, selected_count
+from nevermore.scan_core.model.errors import MemoryLimitError, UnsupportedError, require_package
+from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
+from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 Finish = Callable[[pa.Array], pa.Array]
 

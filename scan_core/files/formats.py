@@ -2,12 +2,12 @@
 
 from typing import assert_never
 
-from scan_core.columns.file_reader import FileReader, MemoryBudget
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.options import ScanOptions
-from scan_core.model.snapshot import FileFormat
-from scan_core.rows.selection import All, from_ranges
+from nevermore.scan_core.columns.file_reader import FileReader, MemoryBudget
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.rows.selection import All, from_ranges
 
 
 def open_file(
@@ -42,7 +42,7 @@ def open_file(
     """
     match file_format:
         case FileFormat.PARQUET:
-            from scan_core.files.parquet.reader import open_parquet
+            from nevermore.scan_core.files.parquet.reader import open_parquet
 
             return open_parquet(
                 path,
@@ -54,11 +54,11 @@ def open_file(
                 use_numba=use_numba,
             )
         case FileFormat.ORC:
-            from scan_core.files.orc import open_orc
+            from nevermore.scan_core.files.orc import open_orc
 
             return open_orc(path, io)
         case FileFormat.AVRO:
-            from scan_core.files.avro import open_avro
+            from nevermore.scan_core.files.avro import open_avro
 
             return open_avro(path, io)
         case FileFormat.PUFFIN:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.orc as po
 
-from scan_core.columns.file_reader import (
+from nevermore.scan_core.columns.file_reader import (
     FIELD_ID_KEY,
     DecodingLimits,
     FileReader,
@@ -27,7 +27,7 @@ from scan_core.columns.file_reader import (
     RowGroup,
     refusing_malformed,
 )
-from scan_core.files.orc_streams import (
+from nevermore.scan_core.files.orc_streams import (
     BLOOM_FILTER,
     DATA,
     LENGTH,
@@ -54,15 +54,15 @@ from scan_core.files.orc_streams import (
     sum_of_codes,
     zigzag,
 )
-from scan_core.io.files import open_source
-from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteSource, RemoteFile
-from scan_core.model.cached_property import cached_property
-from scan_core.model.errors import MemoryLimitError
-from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
-from scan_core.model.schema import MAX_TYPE_DEPTH
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.selection import RowSelection, select_rows, selected_count
+from nevermore.scan_core.io.files import open_source
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.remote import ByteSource, RemoteFile
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.errors import MemoryLimitError
+from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
+from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 MAX_STRIPE_ROWS = 1 << 27
 _MAX_ROWS_PER_BYTE = 1 << 17

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.io.remote import ByteSource
+from nevermore.scan_core.io.remote import ByteSource
 
 Integers = npt.NDArray[np.int64]
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)

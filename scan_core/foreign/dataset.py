@@ -16,12 +16,12 @@ import pyarrow.dataset as ds
 import pyarrow.types as pt
 from pyarrow import acero
 
-from scan_core.expr.coercion import FLOATING, name_of
-from scan_core.expr.nodes import Constant, Expr, Operation, call
-from scan_core.foreign.pushdown import NotTranslatableError, R, Translation, column, constant, project
-from scan_core.model.errors import UnsupportedError
-from scan_core.model.schema import Schema, Type
-from scan_core.rows.selection import take_rows
+from nevermore.scan_core.expr.coercion import FLOATING, name_of
+from nevermore.scan_core.expr.nodes import Constant, Expr, Operation, call
+from nevermore.scan_core.foreign.pushdown import NotTranslatableError, R, Translation, column, constant, project
+from nevermore.scan_core.model.errors import UnsupportedError
+from nevermore.scan_core.model.schema import Schema, Type
+from nevermore.scan_core.rows.selection import take_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.expr.coercion import BINARY, FLOATING, INTEGRAL, TIMESTAMPS, name_of, round_to_float
-from scan_core.expr.literals import LONG_RANGE
-from scan_core.expr.nodes import Constant, Expr, Name
-from scan_core.model.errors import ColumnNotFoundError, PredicateError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import PrimitiveType, Schema, StructType, Type
-from scan_core.read.projection import DEAD_ROW_IDS
+from nevermore.scan_core.expr.coercion import BINARY, FLOATING, INTEGRAL, TIMESTAMPS, name_of, round_to_float
+from nevermore.scan_core.expr.literals import LONG_RANGE
+from nevermore.scan_core.expr.nodes import Constant, Expr, Name
+from nevermore.scan_core.model.errors import ColumnNotFoundError, PredicateError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import PrimitiveType, Schema, StructType, Type
+from nevermore.scan_core.read.projection import DEAD_ROW_IDS
 
 
 class Request(Protocol):

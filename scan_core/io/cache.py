@@ -13,8 +13,8 @@ from operator import itemgetter
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from scan_core.model.errors import ScanCancelledError
-from scan_core.model.running import awaited, check_running
+from nevermore.scan_core.model.errors import ScanCancelledError
+from nevermore.scan_core.model.running import awaited, check_running
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from scan_core.io.location import Location, parse_location
-from scan_core.model.errors import MissingFileError, TableNotFoundError
+from nevermore.scan_core.io.location import Location, parse_location
+from nevermore.scan_core.model.errors import MissingFileError, TableNotFoundError
 
 _AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 ANSWER_SECONDS = 60.0

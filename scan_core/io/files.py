@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
-from scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
-from scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
-from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
+from nevermore.scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
+from nevermore.scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
+from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS = (
@@ -264,7 +264,7 @@ def _kind(location: Location, io: FileIOConfig) -> str | None:
 
 
 def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
-    from scan_core.io.catalog import filesystem
+    from nevermore.scan_core.io.catalog import filesystem
 
     try:
         return filesystem(location, io.properties)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
-from scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.errors import MalformedTableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 import xxhash
 
-from scan_core.io.location import Location
-from scan_core.io.private_files import PrivateFolder, UnsafeFileError, user_folder
-from scan_core.model.running import ProcessLock
+from nevermore.scan_core.io.location import Location
+from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, user_folder
+from nevermore.scan_core.model.running import ProcessLock
 
 _KNOWN = frozenset({
     "s3.endpoint",

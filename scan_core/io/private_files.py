@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from scan_core.model.errors import OptionError
+from nevermore.scan_core.model.errors import OptionError
 
 LOCK = "lock"
 """In the folder of a process: held while it lives."""

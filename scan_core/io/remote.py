@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from scan_core.io.object_store import ReplacedObjectError, StoredObject
-from scan_core.model.running import awaited, check_running, current, is_stopped
+from nevermore.scan_core.io.object_store import ReplacedObjectError, StoredObject
+from nevermore.scan_core.model.running import awaited, check_running, current, is_stopped
 
 T = TypeVar("T")
 Range = tuple[int, int]

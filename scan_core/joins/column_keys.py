@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import StatisticsOf
-from scan_core.keys.columns import is_integer_like, signed_values
-from scan_core.keys.summary import KeySummary
-from scan_core.model.schema import Type, arrow_type
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.domains import domain_from_statistics
-from scan_core.prune.verdicts import Match
+from nevermore.scan_core.columns.file_reader import StatisticsOf
+from nevermore.scan_core.keys.columns import is_integer_like, signed_values
+from nevermore.scan_core.keys.summary import KeySummary
+from nevermore.scan_core.model.schema import Type, arrow_type
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.domains import domain_from_statistics
+from nevermore.scan_core.prune.verdicts import Match
 
 MAX_VALUES = 4_096
 """Above this, single values are not kept in addition to the summary: testing each would cost more than it excludes."""

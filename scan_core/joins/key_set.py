@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import StatisticsOf
-from scan_core.expr.casts import uuid_values
-from scan_core.io.cache import BoundedCache
-from scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
-from scan_core.keys.equality_index import (
+from nevermore.scan_core.columns.file_reader import StatisticsOf
+from nevermore.scan_core.expr.casts import uuid_values
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
+from nevermore.scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
     build_index,
@@ -31,14 +31,14 @@ from scan_core.keys.equality_index import (
     find_deleted,
     needs_streaming,
 )
-from scan_core.keys.summary import DeleteKeys
-from scan_core.model.cached_property import cached_property
-from scan_core.model.errors import OptionError
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import Type, arrow_type
-from scan_core.native.compiled import may_use_numba
-from scan_core.prune.verdicts import Match
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import Type, arrow_type
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.rows.buffers import Mask
 
 _PART_ROWS = 1_000_000
 

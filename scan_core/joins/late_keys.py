@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from scan_core.io.private_files import private_folder
-from scan_core.joins.column_keys import KeyField
-from scan_core.joins.key_set import KeySet, as_column_values
-from scan_core.model.errors import OptionError
-from scan_core.model.running import ProcessLock
+from nevermore.scan_core.io.private_files import private_folder
+from nevermore.scan_core.joins.column_keys import KeyField
+from nevermore.scan_core.joins.key_set import KeySet, as_column_values
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.running import ProcessLock
 
 
 def key_table(keys: Any, names: Sequence[str]) -> pa.Table:

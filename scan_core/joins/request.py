@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from scan_core.joins.column_keys import KeyField, KeyRanges
-from scan_core.joins.key_set import KeyLookup, KeySet
-from scan_core.joins.late_keys import LateKeys
-from scan_core.model.options import ScanOptions
-from scan_core.model.snapshot import DataFile
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.verdicts import Level
+from nevermore.scan_core.joins.column_keys import KeyField, KeyRanges
+from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
+from nevermore.scan_core.joins.late_keys import LateKeys
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.snapshot import DataFile
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.verdicts import Level
 
 FilterKeys = KeySet | KeyRanges | LateKeys
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.rows.buffers import Mask, numbers, validity
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.rows.buffers import Mask, numbers, validity
 
 Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.integer]

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import pyarrow as pa
 
-from scan_core.io.private_files import PrivateFolder, spill_folder
-from scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
-from scan_core.keys.hash import HashSeed, hash_rows, rotate
-from scan_core.keys.index_file import FlatIndex, MappedIndex, map_index, write_index
-from scan_core.keys.lookup import (
+from nevermore.scan_core.io.private_files import PrivateFolder, spill_folder
+from nevermore.scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
+from nevermore.scan_core.keys.hash import HashSeed, hash_rows, rotate
+from nevermore.scan_core.keys.index_file import FlatIndex, MappedIndex, map_index, write_index
+from nevermore.scan_core.keys.lookup import (
     DenseIndex,
     FactoredIndex,
     HashedIndex,
@@ -27,12 +27,12 @@ from scan_core.keys.lookup import (
     common_value,
     random_seed,
 )
-from scan_core.keys.summary import SIGN_BIT, DeleteKeys, KeySummary, merge_summaries, rank_of
-from scan_core.keys.table import may_contain
-from scan_core.model.errors import ScanError
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.native.compiled import kernels_if_worthwhile, measured
-from scan_core.rows.buffers import Mask, numbers
+from nevermore.scan_core.keys.summary import SIGN_BIT, DeleteKeys, KeySummary, merge_summaries, rank_of
+from nevermore.scan_core.keys.table import may_contain
+from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.rows.buffers import Mask, numbers
 
 MAX_PARTITION_BITS = 8
 """256 spill files are open at a time."""

@@ -13,11 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.keys.columns import LOOP_WORDS, BytesColumn, Codes, DictionaryColumn, FixedColumn, KeyColumn, Words
-from scan_core.model.running import check_running
-from scan_core.native import kernels as compiled
-from scan_core.native.machine_code import Kernels
-from scan_core.rows.buffers import Mask, Rows
+from nevermore.scan_core.keys.columns import (
+    LOOP_WORDS,
+    BytesColumn,
+    Codes,
+    DictionaryColumn,
+    FixedColumn,
+    KeyColumn,
+    Words,
+)
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.native import kernels as compiled
+from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.rows.buffers import Mask, Rows
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""

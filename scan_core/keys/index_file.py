@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
-from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
-from scan_core.keys.hash import HashSeed
-from scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex, WordFilter
-from scan_core.keys.summary import KeySummary
-from scan_core.keys.table import HashTable
+from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
+from nevermore.scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
+from nevermore.scan_core.keys.hash import HashSeed
+from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex, WordFilter
+from nevermore.scan_core.keys.summary import KeySummary
+from nevermore.scan_core.keys.table import HashTable
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""

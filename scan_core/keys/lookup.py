@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.keys.columns import (
+from nevermore.scan_core.keys.columns import (
     BytesColumn,
     DictionaryColumn,
     FixedColumn,
@@ -25,8 +25,8 @@ from scan_core.keys.columns import (
     null_flags,
     signed_values,
 )
-from scan_core.keys.hash import HashSeed, KeyRows, end_words, hash_rows, hash_seed, rotate, same_keys
-from scan_core.keys.summary import (
+from nevermore.scan_core.keys.hash import HashSeed, KeyRows, end_words, hash_rows, hash_seed, rotate, same_keys
+from nevermore.scan_core.keys.summary import (
     DeleteKeys,
     KeySummary,
     Ranks,
@@ -36,11 +36,11 @@ from scan_core.keys.summary import (
     summarise,
     summarise_table,
 )
-from scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
-from scan_core.model.errors import ScanError
-from scan_core.native.compiled import kernels_if_worthwhile, measured
-from scan_core.native.machine_code import Kernels
-from scan_core.rows.buffers import Mask, Rows, validity
+from nevermore.scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
+from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.rows.buffers import Mask, Rows, validity
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.keys.columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
-from scan_core.keys.hash import row_words
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.native.machine_code import Kernels
+from nevermore.scan_core.keys.columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
+from nevermore.scan_core.keys.hash import row_words
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.native.machine_code import Kernels
 
 Ranks = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 """1-based positions of sequence numbers among those of the group, ascending; 0 is no delete."""

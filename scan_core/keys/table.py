@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.keys.columns import Words
-from scan_core.keys.hash import splitmix
-from scan_core.model.running import check_running
-from scan_core.native.machine_code import Kernels
-from scan_core.rows.buffers import Mask, Rows
+from nevermore.scan_core.keys.columns import Words
+from nevermore.scan_core.keys.hash import splitmix
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.rows.buffers import Mask, Rows
 
 Entries = npt.NDArray[np.uint32]
 

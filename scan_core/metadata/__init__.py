@@ -2,45 +2,45 @@
 
 from typing import TYPE_CHECKING
 
-from scan_core.model.exports import lazy_exports
+from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from scan_core.metadata.avro_container import BLANK_SYNC as BLANK_SYNC
-    from scan_core.metadata.avro_container import MAX_EXPANSION as MAX_EXPANSION
-    from scan_core.metadata.avro_container import Block as Block
-    from scan_core.metadata.avro_container import BlockTooLargeError as BlockTooLargeError
-    from scan_core.metadata.avro_container import decompress as decompress
-    from scan_core.metadata.avro_container import find_blocks as find_blocks
-    from scan_core.metadata.avro_container import malformed_avro as malformed_avro
-    from scan_core.metadata.avro_container import parse_avro_schema as parse_avro_schema
-    from scan_core.metadata.avro_container import read_blocks as read_blocks
-    from scan_core.metadata.avro_container import read_file_header as read_file_header
-    from scan_core.metadata.avro_container import read_header as read_header
-    from scan_core.metadata.avro_container import with_checksum as with_checksum
-    from scan_core.metadata.avro_decoders import DAMAGE as DAMAGE
-    from scan_core.metadata.avro_decoders import Wanted as Wanted
-    from scan_core.metadata.avro_decoders import compile_record as compile_record
-    from scan_core.metadata.avro_decoders import decode_records as decode_records
-    from scan_core.metadata.manifest_list import DATA_MANIFEST as DATA_MANIFEST
-    from scan_core.metadata.manifest_list import ManifestFile as ManifestFile
-    from scan_core.metadata.manifest_list import snapshot_manifests as snapshot_manifests
-    from scan_core.metadata.manifests import read_data_manifests as read_data_manifests
-    from scan_core.metadata.manifests import read_delete_manifests as read_delete_manifests
-    from scan_core.metadata.table_json import decompress_document as decompress_document
-    from scan_core.metadata.table_json import load_document as load_document
-    from scan_core.metadata.table_json import parse_metadata as parse_metadata
-    from scan_core.metadata.table_json import read_document as read_document
+    from nevermore.scan_core.metadata.avro_container import BLANK_SYNC as BLANK_SYNC
+    from nevermore.scan_core.metadata.avro_container import MAX_EXPANSION as MAX_EXPANSION
+    from nevermore.scan_core.metadata.avro_container import Block as Block
+    from nevermore.scan_core.metadata.avro_container import BlockTooLargeError as BlockTooLargeError
+    from nevermore.scan_core.metadata.avro_container import decompress as decompress
+    from nevermore.scan_core.metadata.avro_container import find_blocks as find_blocks
+    from nevermore.scan_core.metadata.avro_container import malformed_avro as malformed_avro
+    from nevermore.scan_core.metadata.avro_container import parse_avro_schema as parse_avro_schema
+    from nevermore.scan_core.metadata.avro_container import read_blocks as read_blocks
+    from nevermore.scan_core.metadata.avro_container import read_file_header as read_file_header
+    from nevermore.scan_core.metadata.avro_container import read_header as read_header
+    from nevermore.scan_core.metadata.avro_container import with_checksum as with_checksum
+    from nevermore.scan_core.metadata.avro_decoders import DAMAGE as DAMAGE
+    from nevermore.scan_core.metadata.avro_decoders import Wanted as Wanted
+    from nevermore.scan_core.metadata.avro_decoders import compile_record as compile_record
+    from nevermore.scan_core.metadata.avro_decoders import decode_records as decode_records
+    from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST as DATA_MANIFEST
+    from nevermore.scan_core.metadata.manifest_list import ManifestFile as ManifestFile
+    from nevermore.scan_core.metadata.manifest_list import snapshot_manifests as snapshot_manifests
+    from nevermore.scan_core.metadata.manifests import read_data_manifests as read_data_manifests
+    from nevermore.scan_core.metadata.manifests import read_delete_manifests as read_delete_manifests
+    from nevermore.scan_core.metadata.table_json import decompress_document as decompress_document
+    from nevermore.scan_core.metadata.table_json import load_document as load_document
+    from nevermore.scan_core.metadata.table_json import parse_metadata as parse_metadata
+    from nevermore.scan_core.metadata.table_json import read_document as read_document
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.metadata.avro_container": (
+            "nevermore.scan_core.metadata.avro_container": (
                 "BLANK_SYNC Block BlockTooLargeError MAX_EXPANSION decompress find_blocks malformed_avro "
                 "parse_avro_schema read_blocks read_file_header read_header with_checksum"
             ),
-            "scan_core.metadata.avro_decoders": "DAMAGE Wanted compile_record decode_records",
-            "scan_core.metadata.manifest_list": "DATA_MANIFEST ManifestFile snapshot_manifests",
-            "scan_core.metadata.manifests": "read_data_manifests read_delete_manifests",
-            "scan_core.metadata.table_json": "decompress_document load_document parse_metadata read_document",
+            "nevermore.scan_core.metadata.avro_decoders": "DAMAGE Wanted compile_record decode_records",
+            "nevermore.scan_core.metadata.manifest_list": "DATA_MANIFEST ManifestFile snapshot_manifests",
+            "nevermore.scan_core.metadata.manifests": "read_data_manifests read_delete_manifests",
+            "nevermore.scan_core.metadata.table_json": "decompress_document load_document parse_metadata read_document",
         },
     )

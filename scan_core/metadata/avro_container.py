@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.errors import MalformedTableError
 
 MAGIC = b"Obj\x01"
 MAX_EXPANSION = {"null": 1, "deflate": 1032, "snappy": 64, "zstandard": 1 << 17, "bzip2": 1 << 17, "xz": 1 << 17}

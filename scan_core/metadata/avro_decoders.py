@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scan_core.metadata.avro_container import (
+from nevermore.scan_core.metadata.avro_container import (
     INTEGER_TYPES,
     MAX_SCHEMA_DEPTH,
     AvroError,

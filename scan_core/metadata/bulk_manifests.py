@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.metadata.avro_container import (
+from nevermore.scan_core.metadata.avro_container import (
     INTEGER_TYPES,
     AvroError,
     NamedTypes,
@@ -21,12 +21,12 @@ from scan_core.metadata.avro_container import (
     resolve,
     type_name,
 )
-from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, pair_value_type, wanted_for
-from scan_core.metadata.manifest_entries import ADDED, DELETE_CONTENTS, DELETED, EXISTING, MAX_FIRST_ROW_ID
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
-from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
-from scan_core.native.machine_code import Kernels
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, pair_value_type, wanted_for
+from nevermore.scan_core.metadata.manifest_entries import ADDED, DELETE_CONTENTS, DELETED, EXISTING, MAX_FIRST_ROW_ID
+from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.rows.buffers import Mask
 
 Numbers = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import orjson
 
-from scan_core.metadata.avro_container import (
+from nevermore.scan_core.metadata.avro_container import (
     AvroError,
     Header,
     NamedTypes,
@@ -17,13 +17,20 @@ from scan_core.metadata.avro_container import (
     field_schema,
     resolve,
 )
-from scan_core.metadata.avro_decoders import Decoder, Wanted, decode_records, value_decoder
-from scan_core.metadata.manifest_list import ManifestFile
-from scan_core.model.schema import PrimitiveType, Type
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionField, PartitionSpec
-from scan_core.model.statistics import decimal_of
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.model.transforms import normalise_value
+from nevermore.scan_core.metadata.avro_decoders import Decoder, Wanted, decode_records, value_decoder
+from nevermore.scan_core.metadata.manifest_list import ManifestFile
+from nevermore.scan_core.model.schema import PrimitiveType, Type
+from nevermore.scan_core.model.snapshot import (
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileFormat,
+    PartitionField,
+    PartitionSpec,
+)
+from nevermore.scan_core.model.statistics import decimal_of
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.model.transforms import normalise_value
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Status of an entry."""

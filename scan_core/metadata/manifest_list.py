@@ -4,13 +4,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from scan_core.io.cache import cached
-from scan_core.io.files import fingerprint, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.avro_container import AvroError, malformed_avro, parse_avro_schema, read_blocks, read_header
-from scan_core.metadata.avro_decoders import DAMAGE, Decoder, Wanted, compile_record, decode_records
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.model.snapshot import Snapshot
+from nevermore.scan_core.io.cache import cached
+from nevermore.scan_core.io.files import fingerprint, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.avro_container import (
+    AvroError,
+    malformed_avro,
+    parse_avro_schema,
+    read_blocks,
+    read_header,
+)
+from nevermore.scan_core.metadata.avro_decoders import DAMAGE, Decoder, Wanted, compile_record, decode_records
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.model.snapshot import Snapshot
 
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _PARTITIONS = 7

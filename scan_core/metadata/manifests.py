@@ -12,12 +12,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from scan_core.io import cache
-from scan_core.io.files import Fingerprint, fingerprint, read_whole
-from scan_core.io.location import FileIOConfig, relocate
-from scan_core.metadata.avro_container import malformed_avro, parse_avro_schema, read_blocks, read_header
-from scan_core.metadata.avro_decoders import DAMAGE, Decoder, compile_record
-from scan_core.metadata.bulk_manifests import (
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.files import Fingerprint, fingerprint, read_whole
+from nevermore.scan_core.io.location import FileIOConfig, relocate
+from nevermore.scan_core.metadata.avro_container import malformed_avro, parse_avro_schema, read_blocks, read_header
+from nevermore.scan_core.metadata.avro_decoders import DAMAGE, Decoder, compile_record
+from nevermore.scan_core.metadata.bulk_manifests import (
     MIN_RECORDS,
     Layout,
     ManifestFiles,
@@ -26,7 +26,7 @@ from scan_core.metadata.bulk_manifests import (
     entry_columns,
     made_deletes,
 )
-from scan_core.metadata.manifest_entries import (
+from nevermore.scan_core.metadata.manifest_entries import (
     ENTRY_FIELDS,
     ENTRY_SLOTS,
     PARTITION_SLOT,
@@ -38,11 +38,11 @@ from scan_core.metadata.manifest_entries import (
     partition_decoder,
     spec_of,
 )
-from scan_core.metadata.manifest_list import ManifestFile
-from scan_core.model.schema import Type
-from scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.metadata.manifest_list import ManifestFile
+from nevermore.scan_core.model.schema import Type
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
 
 F = TypeVar("F", DataFile, DeleteFile)
 _BYTES_PER_ENTRY = 600

@@ -6,14 +6,14 @@ from typing import Any
 
 import orjson
 
-from scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes
-from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.metadata import avro_container
-from scan_core.metadata.avro_container import BlockTooLargeError, check_json_size
-from scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
-from scan_core.model.schema import Schema, parse_schema
-from scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
-from scan_core.model.table_metadata import LogEntry, SnapshotRef, TableMetadata
+from nevermore.scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig, parse_location
+from nevermore.scan_core.metadata import avro_container
+from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, check_json_size
+from nevermore.scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
+from nevermore.scan_core.model.schema import Schema, parse_schema
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
+from nevermore.scan_core.model.table_metadata import LogEntry, SnapshotRef, TableMetadata
 
 MAX_LONG = 2**63 - 1
 _LONG = "a signed 64-bit integer"

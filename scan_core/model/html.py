@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scan_core.model.errors import hide_secrets
+from nevermore.scan_core.model.errors import hide_secrets
 
 
 class Html(str):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from scan_core.model.errors import OptionError
+from nevermore.scan_core.model.errors import OptionError
 
 DEFAULT_MEMORY_LIMIT_BYTES = 2 * 1024**3
 """Generous on a laptop, small enough that two workers on a 4 GiB container survive."""

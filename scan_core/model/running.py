@@ -11,7 +11,7 @@ from threading import Lock, local
 from typing import Self, TypeVar
 from weakref import WeakSet
 
-from scan_core.model.errors import ScanCancelledError
+from nevermore.scan_core.model.errors import ScanCancelledError
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.05

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.model.cached_property import cached_property
-from scan_core.model.errors import ColumnNotFoundError, MalformedTableError, UnsupportedError
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.errors import ColumnNotFoundError, MalformedTableError, UnsupportedError
 
 PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),

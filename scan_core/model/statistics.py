@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from scan_core.model.schema import PrimitiveType, Type
+from nevermore.scan_core.model.schema import PrimitiveType, Type
 
 _MICROS_PER_DAY = 86_400_000_000
 _INTEGERS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})

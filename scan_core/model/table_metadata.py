@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from scan_core.model.errors import MalformedTableError, SnapshotNotFoundError
-from scan_core.model.schema import NestedField, Schema, Type
-from scan_core.model.snapshot import PartitionSpec, Snapshot
-from scan_core.model.transforms import partition_types
+from nevermore.scan_core.model.errors import MalformedTableError, SnapshotNotFoundError
+from nevermore.scan_core.model.schema import NestedField, Schema, Type
+from nevermore.scan_core.model.snapshot import PartitionSpec, Snapshot
+from nevermore.scan_core.model.transforms import partition_types
 
 _MAX_LISTED = 12
 """Snapshots named in an error message."""

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.model.errors import UnsupportedError
-from scan_core.model.schema import NestedField, PrimitiveType, Type, arrow_type
-from scan_core.model.snapshot import PartitionSpec
+from nevermore.scan_core.model.errors import UnsupportedError
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Type, arrow_type
+from nevermore.scan_core.model.snapshot import PartitionSpec
 
 UInt32s = npt.NDArray[np.uint32]
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scan_core.model.options import ScanOptions
-from scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
 
 LOAD_SECONDS = 0.05
 """What loading machine code costs that an earlier process has left."""

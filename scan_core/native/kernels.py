@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.native.machine_code import declare_pointer_kernels, inlined
+from nevermore.scan_core.native.machine_code import declare_pointer_kernels, inlined
 
 u = np.uint64
 

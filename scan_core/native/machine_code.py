@@ -1,6 +1,6 @@
 """The one system of compiled kernels: declared with a signature, compiled by Numba, kept as machine code in a file.
 
-A unit is the kernels of a module (or, of `scan_core.native`, of several). Its file is named by a digest of the source of
+A unit is the kernels of a module (or, of `nevermore.scan_core.native`, of several). Its file is named by a digest of the source of
 every function that its kernels reach, of the values that these read, and of the processor: other code is another file,
 so nothing old ever runs. Loading a file takes 0.04 s and needs no Numba; compiling a unit takes seconds, once.
 The file is trusted as Python's own `__pycache__` is, so it and its folder must belong to the user or the system and be
@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.io.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
-from scan_core.model.errors import ScanError
+from nevermore.scan_core.io.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
+from nevermore.scan_core.model.errors import ScanError
 
 Kernel = Callable[..., Any]
 """Takes arrays and numbers as its signature says; releases the GIL. An array that is too short is an IndexError."""
@@ -47,7 +47,7 @@ _DTYPES = {
 _DIGEST_BYTES = 32
 _SHIPPED = "shipped"
 """Folder of code that came with the package."""
-KEYS = "scan_core.native"
+KEYS = "nevermore.scan_core.native"
 """Name of the unit whose kernels take pointers: those that hash, find and add up, in all modules of this folder."""
 _FOUND_BY_CHECK = b"index is out of bounds"
 _REFUSED = "an array given to a compiled kernel is too short or points outside of another"
@@ -205,7 +205,7 @@ def machine_code_file() -> tuple[str, bytes]:
     kept = _kept()
     if kept is None:
         raise ScanError("no folder takes the compiled kernels; set NUMBA_CACHE_DIR to one that can be written")
-    return f"scan_core/native/{_SHIPPED}/{_file_name()}", kept
+    return f"nevermore/scan_core/native/{_SHIPPED}/{_file_name()}", kept
 
 
 def load_kernels(unit: str = KEYS) -> Kernels:
@@ -647,7 +647,7 @@ def _kept(unit: str = KEYS) -> bytes | None:
         if (found := trusted_content(folder / name)) is not None:
             return found
     with suppress(OSError):  # as trustworthy as the source next to it; also from a zip
-        return pkgutil.get_data("scan_core.native", f"{_SHIPPED}/{name}")
+        return pkgutil.get_data("nevermore.scan_core.native", f"{_SHIPPED}/{name}")
     return None
 
 

@@ -8,16 +8,24 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, arrow_type
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.read.projection import METADATA_IDS, metadata_fields
+from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import (
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    Schema,
+    StructType,
+    arrow_type,
+)
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.read.projection import METADATA_IDS, metadata_fields
 
 if TYPE_CHECKING:
-    from scan_core.expr.bound import BoundExpr
-    from scan_core.expr.nodes import BoundPredicate, Expr
-    from scan_core.joins.column_keys import KeyField
+    from nevermore.scan_core.expr.bound import BoundExpr
+    from nevermore.scan_core.expr.nodes import BoundPredicate, Expr
+    from nevermore.scan_core.joins.column_keys import KeyField
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Binding:
         bound = [self._predicate(predicate) for predicate in predicates]
         if len(bound) == 1:
             return bound[0]
-        from scan_core.expr.nodes import BoundPredicate
+        from nevermore.scan_core.expr.nodes import BoundPredicate
 
         return BoundPredicate(
             " and ".join(f"({b.sql})" for b in bound), tuple(conjunct for b in bound for conjunct in b.conjuncts)
@@ -82,7 +90,7 @@ class Binding:
             ColumnNotFoundError: an unknown column.
             OptionError: a column twice, or one whose values are no keys.
         """
-        from scan_core.joins.column_keys import KeyField
+        from nevermore.scan_core.joins.column_keys import KeyField
 
         found = [self.schema.find(name, case_sensitive=self.options.case_sensitive) for name in names]
         for name, column in zip(names, found, strict=True):
@@ -117,7 +125,7 @@ class Binding:
         """The part of a list or map that a text stands for; None if it does not."""
         if not any(sign in name for sign in ".[("):
             return None
-        from scan_core.expr.bind import bind_access
+        from nevermore.scan_core.expr.bind import bind_access
 
         try:
             return bind_access(name, self.schema, case_sensitive=self.options.case_sensitive)
@@ -131,7 +139,7 @@ class Binding:
         return metadata_fields(self.metadata.specs, self.metadata.field_paths())
 
     def _predicate(self, predicate: "str | Expr") -> "BoundPredicate":
-        from scan_core.expr.bind import bind
+        from nevermore.scan_core.expr.bind import bind
 
         schema, options = self.schema, self.options
         try:

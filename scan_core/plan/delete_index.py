@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.io.files import exists, refuse_moved
-from scan_core.io.location import FileIOConfig, parse_location, relocate
-from scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMATS, Longs, path_at
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.schema import NestedField, PrimitiveType, StructType
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
-from scan_core.plan.file_pruner import EXAMPLES, PlanTrace
-from scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
-from scan_core.plan.splits import MatchedDeletes, PlannedTasks
-from scan_core.rows.buffers import Mask
-from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
+from nevermore.scan_core.io.files import exists, refuse_moved
+from nevermore.scan_core.io.location import FileIOConfig, parse_location, relocate
+from nevermore.scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMATS, Longs, path_at
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, StructType
+from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.plan.file_pruner import EXAMPLES, PlanTrace
+from nevermore.scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
+from nevermore.scan_core.plan.splits import MatchedDeletes, PlannedTasks
+from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 
 def key_ids_of(delete_file: DeleteFile, field_paths: Mapping[int, tuple[NestedField, ...]]) -> tuple[int, ...]:

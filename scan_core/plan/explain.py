@@ -14,32 +14,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.bitmaps.answers import Answer, Choice, Stages, leaves, split_stages
-from scan_core.bitmaps.column_index import is_indexable
-from scan_core.expr.bound import BoundExpr, Column, Member, walk
-from scan_core.expr.evaluate import judge
-from scan_core.expr.literals import literal_text
-from scan_core.expr.nodes import bound_text
-from scan_core.joins.column_keys import KeyRanges
-from scan_core.joins.key_set import KeyLookup, KeySet
-from scan_core.joins.request import FilterDecision, RuntimeFilter
-from scan_core.model.errors import ScanError
-from scan_core.model.html import Bar, Html, bars, details, facts, fragment, grid, page, section, size_text
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
-from scan_core.model.snapshot import PartitionSpec, Snapshot
-from scan_core.model.transforms import partition_types, partition_value
-from scan_core.plan.delete_index import DeleteFileIndex
-from scan_core.plan.file_pruner import PlanTrace, Pruned, total
-from scan_core.prune.verdicts import Level, Match
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import RUNS, Adaptivity, Worth
-from scan_core.read.predicate import Conjunct
-from scan_core.read.projection import FromFile
-from scan_core.read.restriction import values_of
-from scan_core.read.task import Scan, Select, open_task
-from scan_core.rows.selection import All, to_mask
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
+from nevermore.scan_core.bitmaps.answers import Answer, Choice, Stages, leaves, split_stages
+from nevermore.scan_core.bitmaps.column_index import is_indexable
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Member, walk
+from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.literals import literal_text
+from nevermore.scan_core.expr.nodes import bound_text
+from nevermore.scan_core.joins.column_keys import KeyRanges
+from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
+from nevermore.scan_core.joins.request import FilterDecision, RuntimeFilter
+from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.html import Bar, Html, bars, details, facts, fragment, grid, page, section, size_text
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
+from nevermore.scan_core.model.snapshot import PartitionSpec, Snapshot
+from nevermore.scan_core.model.transforms import partition_types, partition_value
+from nevermore.scan_core.plan.delete_index import DeleteFileIndex
+from nevermore.scan_core.plan.file_pruner import PlanTrace, Pruned, total
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import RUNS, Adaptivity, Worth
+from nevermore.scan_core.read.predicate import Conjunct
+from nevermore.scan_core.read.projection import FromFile
+from nevermore.scan_core.read.restriction import values_of
+from nevermore.scan_core.read.task import Scan, Select, open_task
+from nevermore.scan_core.rows.selection import All, to_mask
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.metadata.bulk_manifests import path_at
-from scan_core.metadata.manifest_list import ManifestFile
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.snapshot import ContentFile, DataFile
-from scan_core.model.statistics import ColumnStatistics, decode_bound
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.plan.file_set import ColumnPart, ObjectPart, Part
-from scan_core.prune.verdicts import Match
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.metadata.bulk_manifests import path_at
+from nevermore.scan_core.metadata.manifest_list import ManifestFile
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.schema import PrimitiveType, Schema
+from nevermore.scan_core.model.snapshot import ContentFile, DataFile
+from nevermore.scan_core.model.statistics import ColumnStatistics, decode_bound
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.plan.file_set import ColumnPart, ObjectPart, Part
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.expr.nodes import BoundPredicate
-    from scan_core.prune.domains import Domain
-    from scan_core.prune.partitions import PartitionVerdicts
+    from nevermore.scan_core.expr.nodes import BoundPredicate
+    from nevermore.scan_core.prune.domains import Domain
+    from nevermore.scan_core.prune.partitions import PartitionVerdicts
 
     PartitionVerdict = Mapping[int, Domain] | Literal[Match.NEVER]
 
@@ -94,7 +94,7 @@ class FilePruner:
         spec = None if manifest.spec_id is None else self._specs.get(manifest.spec_id)
         if spec is None:
             return True
-        from scan_core.prune.partitions import match_manifest
+        from nevermore.scan_core.prune.partitions import match_manifest
 
         return match_manifest(self._predicate, spec, manifest.partitions, self._schema) is not Match.NEVER
 
@@ -102,7 +102,7 @@ class FilePruner:
         """Why the file holds no row of the result; None if it may hold one."""
         if self._predicate is None:
             return None
-        from scan_core.prune.partitions import match_file
+        from nevermore.scan_core.prune.partitions import match_file
 
         domains = self._domains_of(file.spec_id, file.partition) if self._switches.prune_partitions else {}
         if domains is Match.NEVER:
@@ -118,7 +118,7 @@ class FilePruner:
             return True
         if not self._switches.prune_files:
             return False
-        from scan_core.prune.partitions import match_file
+        from nevermore.scan_core.prune.partitions import match_file
 
         return match_file(self._predicate, {}, file_statistics(file, self._schema)) is Match.ALWAYS
 
@@ -158,7 +158,7 @@ class FilePruner:
                 else:
                     domains[code] = found
         if self._switches.prune_files:
-            from scan_core.prune.facts import match_columns
+            from nevermore.scan_core.prune.facts import match_columns
 
             left = np.flatnonzero(reasons == 0)
             verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)
@@ -182,7 +182,7 @@ class FilePruner:
         if not unseen:
             return
         if spec_id not in self._verdicts:
-            from scan_core.prune.partitions import PartitionVerdicts
+            from nevermore.scan_core.prune.partitions import PartitionVerdicts
 
             self._verdicts[spec_id] = PartitionVerdicts(self._predicate, self._specs[spec_id], self._schema)
         verdicts = self._verdicts[spec_id]

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.metadata.bulk_manifests import (
+from nevermore.scan_core.metadata.bulk_manifests import (
     EntryColumns,
     MadeDeletes,
     ManifestFiles,
@@ -17,12 +17,12 @@ from scan_core.metadata.bulk_manifests import (
     made_deletes,
     path_at,
 )
-from scan_core.model.cached_property import cached_property
-from scan_core.model.schema import PrimitiveType
-from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
-from scan_core.model.statistics import decode_bound
-from scan_core.prune.facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
-from scan_core.rows.buffers import Mask, numbers
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
+from nevermore.scan_core.model.statistics import decode_bound
+from nevermore.scan_core.prune.facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
+from nevermore.scan_core.rows.buffers import Mask, numbers
 
 _PREFIX_BYTES = 8
 _TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})

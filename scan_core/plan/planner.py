@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from scan_core.bitmaps.dead_rows import DeleteName, delete_name, find_dead_row_bits
-from scan_core.bitmaps.find import with_bitmap_indexes
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.running import awaited, check_running, current
-from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.native.compiled import may_use_numba
-from scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
-from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
-from scan_core.plan.file_set import FileSet, Part, parts_of
-from scan_core.plan.splits import MIN_SMALL_FILES, OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
-from scan_core.read.projection import names_delete_files
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
+from nevermore.scan_core.bitmaps.dead_rows import DeleteName, delete_name, find_dead_row_bits
+from nevermore.scan_core.bitmaps.find import with_bitmap_indexes
+from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.running import awaited, check_running, current
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
+from nevermore.scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
+from nevermore.scan_core.plan.file_set import FileSet, Part, parts_of
+from nevermore.scan_core.plan.splits import MIN_SMALL_FILES, OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
+from nevermore.scan_core.read.projection import names_delete_files
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
-    from scan_core.plan.explain import DrawnPlan
-    from scan_core.plan.runtime_pruning import PlanFilters
+    from nevermore.scan_core.plan.explain import DrawnPlan
+    from nevermore.scan_core.plan.runtime_pruning import PlanFilters
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ScanPlan:
 
     def explain(self) -> str:
         """Describe in plain text what is read, what was excluded and why, which deletes apply and how they are matched."""
-        from scan_core.plan.explain import explain_plan
+        from nevermore.scan_core.plan.explain import explain_plan
 
         lines = explain_plan(
             self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, num_splits=len(self.splits())
@@ -79,7 +79,7 @@ class ScanPlan:
         return self._drawn().fragment()
 
     def _drawn(self) -> "DrawnPlan":
-        from scan_core.plan.explain import DrawnPlan
+        from nevermore.scan_core.plan.explain import DrawnPlan
 
         return DrawnPlan(self.context, self.snapshot, self.index, self.trace, self.tasks, self.explain())
 
@@ -290,6 +290,6 @@ def _may_use_dead_row_bits(context: ScanContext) -> bool:
 def _open_filters(metadata: TableMetadata, context: ScanContext) -> "PlanFilters | None":
     if not context.runtime_filters:
         return None
-    from scan_core.plan.runtime_pruning import PlanFilters
+    from nevermore.scan_core.plan.runtime_pruning import PlanFilters
 
     return PlanFilters(context, metadata.schemas[context.projection.schema_id], metadata.specs)

@@ -7,18 +7,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
-from scan_core.joins.column_keys import KeyRanges, engine_values
-from scan_core.joins.key_set import KeyLookup, KeySet
-from scan_core.joins.request import RuntimeFilter, decide
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, PartitionSummary
-from scan_core.model.schema import Schema, Type
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
-from scan_core.model.statistics import ColumnStatistics, decode_bound
-from scan_core.model.transforms import Transform, parse_transform
-from scan_core.plan.file_pruner import PlanTrace, file_statistics
-from scan_core.prune.verdicts import Match
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
+from nevermore.scan_core.joins.column_keys import KeyRanges, engine_values
+from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
+from nevermore.scan_core.joins.request import RuntimeFilter, decide
+from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, PartitionSummary
+from nevermore.scan_core.model.schema import Schema, Type
+from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
+from nevermore.scan_core.model.statistics import ColumnStatistics, decode_bound
+from nevermore.scan_core.model.transforms import Transform, parse_transform
+from nevermore.scan_core.plan.file_pruner import PlanTrace, file_statistics
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.split.tasks import ScanContext
 
 MAX_TUPLES = 100_000
 """Beyond, partitions are as many as keys, and bounds of files tell as much."""

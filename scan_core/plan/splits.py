@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
-from scan_core.plan.file_set import FileSet, Indices
-from scan_core.split.tasks import DeadRowBits, EqualityDeleteGroup, FileScanTask, ScanContext, Split
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
+from nevermore.scan_core.plan.file_set import FileSet, Indices
+from nevermore.scan_core.split.tasks import DeadRowBits, EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
 T = TypeVar("T")
 

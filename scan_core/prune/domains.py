@@ -10,11 +10,11 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, TypeGuard
 
-from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
-from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
-from scan_core.expr.evaluate import constant_value
-from scan_core.model.schema import Type
-from scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
+from nevermore.scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
+from nevermore.scan_core.expr.evaluate import constant_value
+from nevermore.scan_core.model.schema import Type
+from nevermore.scan_core.model.statistics import ColumnStatistics
 
 MIN_TRUNCATED_LENGTH = 16
 """Writers cut bounds of strings off at 16 characters or more; some forget to round the upper one up (rule 20)."""

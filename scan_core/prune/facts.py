@@ -14,14 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.nodes import BoundPredicate
-from scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
-from scan_core.model.schema import PrimitiveType, Schema, Type
-from scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
-from scan_core.native.compiled import load
-from scan_core.prune.domains import MAX_MEMBERS_TESTED, MIN_TRUNCATED_LENGTH, Domain, prefix_end, sorted_values
-from scan_core.prune.verdicts import outcomes, takes_only_columns
-from scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, true_flags, validity
+from nevermore.scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
+from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type
+from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
+from nevermore.scan_core.native.compiled import load
+from nevermore.scan_core.prune.domains import (
+    MAX_MEMBERS_TESTED,
+    MIN_TRUNCATED_LENGTH,
+    Domain,
+    prefix_end,
+    sorted_values,
+)
+from nevermore.scan_core.prune.verdicts import outcomes, takes_only_columns
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, true_flags, validity
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})

@@ -12,20 +12,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scan_core.expr.bound import BoundExpr
-from scan_core.expr.coercion import FLOATING, name_of
-from scan_core.expr.evaluate import judge
-from scan_core.expr.literals import INT_RANGE
-from scan_core.expr.nodes import BoundPredicate, leaf_ids
-from scan_core.metadata.manifest_list import PartitionSummary
-from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
-from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
-from scan_core.model.transforms import Transform, parse_transform, partition_value
-from scan_core.prune.domains import Domain, constant, domain_from_statistics, intersection, prefix_end, unknown
-from scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
-from scan_core.prune.verdicts import Match, looked_up_once, match_all, outcomes, takes_only_columns
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.expr.bound import BoundExpr
+from nevermore.scan_core.expr.coercion import FLOATING, name_of
+from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.literals import INT_RANGE
+from nevermore.scan_core.expr.nodes import BoundPredicate, leaf_ids
+from nevermore.scan_core.metadata.manifest_list import PartitionSummary
+from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
+from nevermore.scan_core.model.transforms import Transform, parse_transform, partition_value
+from nevermore.scan_core.prune.domains import (
+    Domain,
+    constant,
+    domain_from_statistics,
+    intersection,
+    prefix_end,
+    unknown,
+)
+from nevermore.scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
+from nevermore.scan_core.prune.verdicts import Match, looked_up_once, match_all, outcomes, takes_only_columns
+from nevermore.scan_core.rows.buffers import Mask
 
 _MICROS_PER_HOUR = 3_600_000_000
 _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_000_000), "hour": ("h", 2_500_000_000)}

@@ -9,12 +9,33 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from scan_core.expr.bound import And, Between, BoundExpr, Call, Comparison, InSet, IsNull, Like, Literal, Not, Or
-from scan_core.expr.nodes import BoundPredicate
-from scan_core.expr.strings import is_like_exact, like_parts, like_prefix
-from scan_core.model.schema import Type
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.domains import Domain, Facts, Flags, Values, constant, domain_from_statistics, domain_of, is_path
+from nevermore.scan_core.expr.bound import (
+    And,
+    Between,
+    BoundExpr,
+    Call,
+    Comparison,
+    InSet,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+)
+from nevermore.scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.expr.strings import is_like_exact, like_parts, like_prefix
+from nevermore.scan_core.model.schema import Type
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.domains import (
+    Domain,
+    Facts,
+    Flags,
+    Values,
+    constant,
+    domain_from_statistics,
+    domain_of,
+    is_path,
+)
 
 
 class Match(Enum):

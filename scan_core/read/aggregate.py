@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.native.compiled import kernels_if_worthwhile, measured
-from scan_core.native.machine_code import Kernels
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.restriction import ValueSource, file_columns_of, values_of
-from scan_core.rows.buffers import boolean_array, index_array, numbers, validity
-from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
+from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.restriction import ValueSource, file_columns_of, values_of
+from nevermore.scan_core.rows.buffers import boolean_array, index_array, numbers, validity
+from nevermore.scan_core.rows.selection import All, RowSelection, selected_count, to_mask
 
 Function = Literal["count", "min", "max", "sum"]
 Number: TypeAlias = int | float | Decimal

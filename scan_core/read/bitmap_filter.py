@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.bitmaps.answers import Answer, Stages, split_stages
-from scan_core.columns.file_reader import RowGroup
-from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, children, walk
-from scan_core.expr.evaluate import evaluation_error, judge
-from scan_core.expr.frame import not_false
-from scan_core.expr.nodes import leaf_ids
-from scan_core.expr.vectors import Truth
-from scan_core.model.metrics import ScanMetrics
-from scan_core.prune.verdicts import Level
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.predicate import Conjunct, guess_cost
-from scan_core.read.projection import FromFile
-from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
-from scan_core.rows.selection import All, Mask, RowSelection, refine, selected_count, to_mask
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.bitmaps.answers import Answer, Stages, split_stages
+from nevermore.scan_core.columns.file_reader import RowGroup
+from nevermore.scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, children, walk
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge
+from nevermore.scan_core.expr.frame import not_false
+from nevermore.scan_core.expr.nodes import leaf_ids
+from nevermore.scan_core.expr.vectors import Truth
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.prune.verdicts import Level
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.predicate import Conjunct, guess_cost
+from nevermore.scan_core.read.projection import FromFile
+from nevermore.scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
+from nevermore.scan_core.rows.selection import All, Mask, RowSelection, refine, selected_count, to_mask
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 _MAX_COPIED_SHARE = 0.5
 """Above this share of undecided rows, columns are read for all selected rows: other steps or the result may need them."""

@@ -11,22 +11,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from scan_core.columns.conversion import repeat
-from scan_core.columns.file_reader import RowGroup, StatisticsOf
-from scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import Type
-from scan_core.prune.domains import drop_unreliable_bounds
-from scan_core.prune.verdicts import Level, Match
-from scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
-from scan_core.read.lazy import DeadRows, LazyColumns
-from scan_core.read.order import Worth
-from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile, names_delete_files
-from scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, values_of
-from scan_core.rows.buffers import Mask
-from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.columns.conversion import repeat
+from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
+from nevermore.scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import Type
+from nevermore.scan_core.prune.domains import drop_unreliable_bounds
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
+from nevermore.scan_core.read.lazy import DeadRows, LazyColumns
+from nevermore.scan_core.read.order import Worth
+from nevermore.scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile, names_delete_files
+from nevermore.scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, values_of
+from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.selection import (
+    All,
+    RowSelection,
+    intersect,
+    relative,
+    select_rows,
+    selected_count,
+    to_mask,
+)
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 _MAX_COPIED_SHARE = 0.5
 """Above this share of rows, keys are read for all rows: other restrictions or the result may need them."""

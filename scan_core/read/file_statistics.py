@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import FileReader, OnDemand, PageStatistics, RowGroup, StatisticsOf
-from scan_core.files.parquet.bloom import is_comparable
-from scan_core.model.schema import PrimitiveType, Type, arrow_type
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.verdicts import Match
-from scan_core.read.projection import FileProjection
-from scan_core.rows.selection import All, RowSelection, from_ranges
+from nevermore.scan_core.columns.file_reader import FileReader, OnDemand, PageStatistics, RowGroup, StatisticsOf
+from nevermore.scan_core.files.parquet.bloom import is_comparable
+from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.read.projection import FileProjection
+from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_PER_DAY = 86_400

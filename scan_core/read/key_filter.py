@@ -10,27 +10,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import repeat
-from scan_core.columns.file_reader import RowGroup, StatisticsOf
-from scan_core.files.parquet.bloom import BloomFilter, BloomTest, DictionaryTest, block_bits
-from scan_core.io.cache import BoundedCache
-from scan_core.joins.column_keys import ColumnKeys, KeyRanges
-from scan_core.joins.key_set import KeyLookup
-from scan_core.joins.request import RuntimeFilter
-from scan_core.keys.hash import xxhash64_column
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.native.compiled import may_use_numba
-from scan_core.prune.domains import domain_from_statistics
-from scan_core.prune.verdicts import Level, Match
-from scan_core.read.file_statistics import FileStatistics, PageMatches
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import Worth, worth_in_run
-from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
-from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
-from scan_core.rows.selection import RowSelection, selected_count
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.columns.conversion import repeat
+from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
+from nevermore.scan_core.files.parquet.bloom import BloomFilter, BloomTest, DictionaryTest, block_bits
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyRanges
+from nevermore.scan_core.joins.key_set import KeyLookup
+from nevermore.scan_core.joins.request import RuntimeFilter
+from nevermore.scan_core.keys.hash import xxhash64_column
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.prune.domains import domain_from_statistics
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import Worth, worth_in_run
+from nevermore.scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
+from nevermore.scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
+from nevermore.scan_core.rows.selection import RowSelection, selected_count
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -316,8 +316,8 @@ def _answer_by_bitmaps(
         return ()
     if lookup.columns[0].has_nan or not isinstance(sources[0], FromFile):
         return ()
-    from scan_core.expr.bound import Column, InSet
-    from scan_core.read.bitmap_filter import find_stages, rows_of_stage_1
+    from nevermore.scan_core.expr.bound import Column, InSet
+    from nevermore.scan_core.read.bitmap_filter import find_stages, rows_of_stage_1
 
     conjunct = InSet(Column(field.field_id, field.name, field.type), frozenset(values))
     stages = find_stages([conjunct], {field.field_id: sources[0]}, task, context, metrics)

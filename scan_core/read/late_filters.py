@@ -19,7 +19,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder
+from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder
 
 MIN_REMOVED = 10_000
 """Rows removed late in a table that are worth a file."""

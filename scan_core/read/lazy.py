@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.columns.file_reader import FileReader, RowGroup
-from scan_core.model.running import check_running
-from scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count, to_mask
+from nevermore.scan_core.columns.file_reader import FileReader, RowGroup
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count, to_mask
 
 if TYPE_CHECKING:
-    from scan_core.expr.bound import BoundExpr
-    from scan_core.expr.evaluate import Shared
+    from nevermore.scan_core.expr.bound import BoundExpr
+    from nevermore.scan_core.expr.evaluate import Shared
 
 _FEW_ROWS = 1_024
 """So few survivors of the filters are fetched while their keys are looked up among the deletes."""
@@ -117,7 +117,7 @@ class LazyColumns:
 
     def shared_results(self, parts: "frozenset[BoundExpr]", selection: RowSelection) -> "Shared":
         """Results that conjuncts share, for the rows of `selection`, which must lie within every earlier one."""
-        from scan_core.expr.evaluate import Shared
+        from nevermore.scan_core.expr.evaluate import Shared
 
         if self._shared is None or self._shared[0].parts != parts:
             self._shared = Shared(parts), selection

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from scan_core.io.cache import BoundedCache
-from scan_core.prune.verdicts import Level
-from scan_core.read.late_filters import MAX_FILTER_LENGTH, record_order, stored_order
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.prune.verdicts import Level
+from nevermore.scan_core.read.late_filters import MAX_FILTER_LENGTH, record_order, stored_order
 
 if TYPE_CHECKING:
-    from scan_core.split.tasks import ScanContext
+    from nevermore.scan_core.split.tasks import ScanContext
 
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""

@@ -9,16 +9,16 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from scan_core.columns.conversion import repeat
-from scan_core.columns.file_reader import MemoryBudget, halves
-from scan_core.model.cached_property import cached_property
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import NestedField
-from scan_core.model.snapshot import DataFile
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.projection import METADATA_IDS, Constant, FileProjection, FromFile, MetadataSource
-from scan_core.read.restriction import ValueSource, file_columns_of
-from scan_core.rows.selection import (
+from nevermore.scan_core.columns.conversion import repeat
+from nevermore.scan_core.columns.file_reader import MemoryBudget, halves
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import NestedField
+from nevermore.scan_core.model.snapshot import DataFile
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.projection import METADATA_IDS, Constant, FileProjection, FromFile, MetadataSource
+from nevermore.scan_core.read.restriction import ValueSource, file_columns_of
+from nevermore.scan_core.rows.selection import (
     All,
     RowSelection,
     row_count,
@@ -28,7 +28,7 @@ from scan_core.rows.selection import (
     slice_selection,
     to_indices,
 )
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.split.tasks import ScanContext
 
 _LONG_RUN_ROWS = 16_384
 """Minimum average length of runs to slice: a batch this long costs less than copying its rows."""

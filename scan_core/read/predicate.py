@@ -6,21 +6,21 @@ Loaded only where there is a predicate: expressions and their kernels are a quar
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from scan_core.columns.file_reader import RowGroup, StatisticsOf
-from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
-from scan_core.expr.evaluate import evaluation_error, judge, shared_parts
-from scan_core.expr.kernels import cost_of
-from scan_core.expr.nodes import BoundPredicate, leaf_ids
-from scan_core.expr.parts import narrowed
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import ListType, MapType, Type
-from scan_core.model.snapshot import DataFile
-from scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
-from scan_core.read.file_statistics import FileStatistics, PageMatches
-from scan_core.read.late_filters import record_late_filter
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import Worth
-from scan_core.read.projection import (
+from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge, shared_parts
+from nevermore.scan_core.expr.kernels import cost_of
+from nevermore.scan_core.expr.nodes import BoundPredicate, leaf_ids
+from nevermore.scan_core.expr.parts import narrowed
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import ListType, MapType, Type
+from nevermore.scan_core.model.snapshot import DataFile
+from nevermore.scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
+from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
+from nevermore.scan_core.read.late_filters import record_late_filter
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import Worth
+from nevermore.scan_core.read.projection import (
     METADATA_IDS,
     Constant,
     FileProjection,
@@ -29,9 +29,9 @@ from scan_core.read.projection import (
     metadata_fields,
     partition_member,
 )
-from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, file_columns_of, values_of
-from scan_core.rows.selection import RowSelection, selected_count
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, file_columns_of, values_of
+from nevermore.scan_core.rows.selection import RowSelection, selected_count
+from nevermore.scan_core.split.tasks import ScanContext
 
 _READ_COST = 4.0
 """Cost of reading a column, in the units of `expr/kernels.py`: about a nanosecond per row."""

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import (
+from nevermore.scan_core.columns.conversion import (
     ConversionContext,
     Convert,
     Way,
@@ -29,18 +29,18 @@ from scan_core.columns.conversion import (
     repeat,
     type_of_leaves,
 )
-from scan_core.columns.file_reader import FileReader, apply_name_mapping, field_id_of
-from scan_core.io.cache import BoundedCache
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
-from scan_core.model.snapshot import ContentFile, DataFile, PartitionSpec
-from scan_core.model.transforms import partition_types, partition_value
-from scan_core.read.lazy import LazyColumns
-from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.columns.file_reader import FileReader, apply_name_mapping, field_id_of
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
+from nevermore.scan_core.model.snapshot import ContentFile, DataFile, PartitionSpec
+from nevermore.scan_core.model.transforms import partition_types, partition_value
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
+from nevermore.scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.expr.bound import BoundExpr
+    from nevermore.scan_core.expr.bound import BoundExpr
 
 
 _LONG, _STRING = PrimitiveType("long"), PrimitiveType("string")
@@ -298,9 +298,9 @@ class FileProjection:
 
     def part(self, access: "BoundExpr") -> ColumnSource:
         """The source of a part of a list or map; it fails as evaluation does."""
-        from scan_core.expr.bound import Column, Member, walk
-        from scan_core.expr.evaluate import values_at
-        from scan_core.expr.parts import is_leaf, narrowed
+        from nevermore.scan_core.expr.bound import Column, Member, walk
+        from nevermore.scan_core.expr.evaluate import values_at
+        from nevermore.scan_core.expr.parts import is_leaf, narrowed
 
         access = narrowed(access) if self._reads_parts else access
         column = next(n for n in walk(access) if isinstance(n, Column | Member) and is_leaf(n))

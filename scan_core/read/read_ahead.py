@@ -12,20 +12,20 @@ from threading import Lock
 from typing import NamedTuple, Self, TypeGuard
 from weakref import WeakSet
 
-from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
-from scan_core.deletes.filter import DeleteFilter, open_delete_filter
-from scan_core.deletes.indexes import JoinedKeys
-from scan_core.files.formats import open_file
-from scan_core.io.location import relocate
-from scan_core.keys.equality_index import build_bytes
-from scan_core.model.errors import ScanCancelledError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.running import Running, awaited, current, sharing
-from scan_core.model.snapshot import DeleteFile
-from scan_core.native.compiled import may_use_numba
-from scan_core.rows.selection import RowSelection
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
+from nevermore.scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
+from nevermore.scan_core.deletes.filter import DeleteFilter, open_delete_filter
+from nevermore.scan_core.deletes.indexes import JoinedKeys
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.io.location import relocate
+from nevermore.scan_core.keys.equality_index import build_bytes
+from nevermore.scan_core.model.errors import ScanCancelledError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.running import Running, awaited, current, sharing
+from nevermore.scan_core.model.snapshot import DeleteFile
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.rows.selection import RowSelection
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
 """Bytes fetched ahead take at most one part in this many of the memory limit."""

@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.columns.conversion import repeat
-from scan_core.columns.file_reader import RowGroup
-from scan_core.model.errors import EvaluationError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.prune.verdicts import Level, Match
-from scan_core.read.file_statistics import PageMatches
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import Adaptivity
-from scan_core.read.projection import ColumnSource, Constant, FromFile, MetadataSource
-from scan_core.rows.buffers import Mask
-from scan_core.rows.selection import (
+from nevermore.scan_core.columns.conversion import repeat
+from nevermore.scan_core.columns.file_reader import RowGroup
+from nevermore.scan_core.model.errors import EvaluationError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.file_statistics import PageMatches
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import Adaptivity
+from nevermore.scan_core.read.projection import ColumnSource, Constant, FromFile, MetadataSource
+from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.selection import (
     All,
     RowSelection,
     from_ranges,
@@ -34,7 +34,7 @@ from scan_core.rows.selection import (
     selected_count,
     to_mask,
 )
-from scan_core.rows.selection import Mask as SelectedRows
+from nevermore.scan_core.rows.selection import Mask as SelectedRows
 
 ValueSource = ColumnSource | MetadataSource
 

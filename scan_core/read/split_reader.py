@@ -12,27 +12,35 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.columns.file_reader import MemoryBudget
-from scan_core.deletes.indexes import JoinedKeys
-from scan_core.io.location import relocate
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import JOINED_FILES
-from scan_core.model.schema import NestedField, Schema
-from scan_core.model.snapshot import FileFormat
-from scan_core.native.compiled import may_use_numba
-from scan_core.read.aggregate import Call, Partial, aggregate_group
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import Adaptivity
-from scan_core.read.output import OutputColumns
-from scan_core.read.projection import DELETED, METADATA_IDS, Constant, FromFile, keeps_dead_rows
-from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.restriction import ByFile, Cause, Restriction, file_columns_of, refine_rows, values_of
-from scan_core.read.task import AccessPlan, Scan, Select, TaskReader, open_task
-from scan_core.rows.buffers import Mask as Flags
-from scan_core.rows.buffers import Rows
-from scan_core.rows.selection import All, Mask, RowSelection, from_indices, selected_count, to_indices, to_mask
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
+from nevermore.scan_core.columns.file_reader import MemoryBudget
+from nevermore.scan_core.deletes.indexes import JoinedKeys
+from nevermore.scan_core.io.location import relocate
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import JOINED_FILES
+from nevermore.scan_core.model.schema import NestedField, Schema
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.native.compiled import may_use_numba
+from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import Adaptivity
+from nevermore.scan_core.read.output import OutputColumns
+from nevermore.scan_core.read.projection import DELETED, METADATA_IDS, Constant, FromFile, keeps_dead_rows
+from nevermore.scan_core.read.read_ahead import FilesAhead
+from nevermore.scan_core.read.restriction import ByFile, Cause, Restriction, file_columns_of, refine_rows, values_of
+from nevermore.scan_core.read.task import AccessPlan, Scan, Select, TaskReader, open_task
+from nevermore.scan_core.rows.buffers import Mask as Flags
+from nevermore.scan_core.rows.buffers import Rows
+from nevermore.scan_core.rows.selection import (
+    All,
+    Mask,
+    RowSelection,
+    from_indices,
+    selected_count,
+    to_indices,
+    to_mask,
+)
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
 _FEW_ROWS = 1_024
@@ -275,7 +283,7 @@ def _held_open(runs: Iterable[Sequence[FileScanTask]]) -> Generator[Sequence[Fil
 
 def _shape_of(part: _Part, budget: MemoryBudget) -> Hashable | None:
     """What must be equal for row groups of several files to be read as one; None if this one must be read alone."""
-    from scan_core.files.parquet.joined import shape_of  # loaded with the decoder
+    from nevermore.scan_core.files.parquet.joined import shape_of  # loaded with the decoder
 
     reader, constants = part.reader, list[Hashable]()
     for source in chain(part.output.sources, *(conjunct.columns.values() for conjunct in reader.conjuncts)):
@@ -325,7 +333,7 @@ class _SmallFiles:
             for part in parts:
                 yield from _of_row_group(part, self._budget, make)
             return
-        from scan_core.files.parquet.joined import JoinedFiles
+        from nevermore.scan_core.files.parquet.joined import JoinedFiles
 
         with ExitStack() as counting:
             for part in parts:
@@ -341,7 +349,7 @@ class _SmallFiles:
 
 
 def _decoded_bytes(part: _Part) -> int:
-    from scan_core.files.parquet.joined import decoded_bytes
+    from nevermore.scan_core.files.parquet.joined import decoded_bytes
 
     return decoded_bytes(part.reader.file, part.columns.row_group, part.reader.wanted)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scan_core.columns.file_reader import (
+from nevermore.scan_core.columns.file_reader import (
     DecodingLimits,
     FileReader,
     Habits,
@@ -20,26 +20,33 @@ from scan_core.columns.file_reader import (
     RowGroup,
     reads_ahead,
 )
-from scan_core.deletes.filter import DeleteFilter
-from scan_core.deletes.indexes import JoinedKeys
-from scan_core.model.cached_property import cached_property
-from scan_core.model.errors import UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.running import check_running
-from scan_core.prune.verdicts import Level, Match
-from scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
-from scan_core.read.file_statistics import FileStatistics
-from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import Adaptivity
-from scan_core.read.projection import FileProjection, keeps_dead_rows
-from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, file_columns_of, refine_rows
-from scan_core.rows.buffers import Mask, release_unused
-from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.deletes.filter import DeleteFilter
+from nevermore.scan_core.deletes.indexes import JoinedKeys
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.errors import UnsupportedError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
+from nevermore.scan_core.read.file_statistics import FileStatistics
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.order import Adaptivity
+from nevermore.scan_core.read.projection import FileProjection, keeps_dead_rows
+from nevermore.scan_core.read.read_ahead import FilesAhead
+from nevermore.scan_core.read.restriction import (
+    ByPosition,
+    Cause,
+    Restriction,
+    ValueSource,
+    file_columns_of,
+    refine_rows,
+)
+from nevermore.scan_core.rows.buffers import Mask, release_unused
+from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.read.predicate import Conjunct
+    from nevermore.scan_core.read.predicate import Conjunct
 
 _LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS, Level.DICTIONARIES)
 """Levels that decide on whole row groups, cheapest first: bounds are in memory, bitmaps are shared by the file's row groups."""
@@ -445,18 +452,18 @@ class TaskReader:
                 )
             )
         if context.predicate is not None:
-            from scan_core.read.predicate import open_conjuncts
+            from nevermore.scan_core.read.predicate import open_conjuncts
 
             self.conjuncts = conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
             sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
             if task.bitmap_indexes:
-                from scan_core.read.bitmap_filter import answer_by_bitmaps
+                from nevermore.scan_core.read.bitmap_filter import answer_by_bitmaps
 
                 found += answer_by_bitmaps(conjuncts, task, context, self._metrics)
             else:
                 found += conjuncts
         if context.runtime_filters:
-            from scan_core.read.key_filter import key_sources, open_key_filters
+            from nevermore.scan_core.read.key_filter import key_sources, open_key_filters
 
             sources += key_sources(context, self.projection)
             found += open_key_filters(task, context, self.projection, self._statistics, self._metrics)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
-"""One flag per row. The selection of rows that wraps such an array is `scan_core.rows.selection.Mask`."""
+"""One flag per row. The selection of rows that wraps such an array is `nevermore.scan_core.rows.selection.Mask`."""
 Rows = NDArray[np.int64]
 """Row numbers."""
 

@@ -12,8 +12,8 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.model.errors import MalformedTableError
-from scan_core.rows.selection import All, Mask, Ranges, RowSelection
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.rows.selection import All, Mask, Ranges, RowSelection
 
 Positions = npt.NDArray[np.int64]
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.model.errors import OptionError
-from scan_core.rows.buffers import boolean_array, index_array
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.rows.buffers import boolean_array, index_array
 
 _FEW_RANGES = 64
 """So many ranges are handled one by one; more are turned into one flag per row."""

@@ -2,90 +2,90 @@
 
 from typing import TYPE_CHECKING
 
-from scan_core.model.exports import lazy_exports
+from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
-    from scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
-    from scan_core.spark.frames import Sieve as Sieve
-    from scan_core.spark.frames import choice_of as choice_of
-    from scan_core.spark.frames import compares_case as compares_case
-    from scan_core.spark.frames import dataframe as dataframe
-    from scan_core.spark.frames import expected_choice as expected_choice
-    from scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
-    from scan_core.spark.frames import parallelism_of as parallelism_of
-    from scan_core.spark.frames import push_filters as push_filters
-    from scan_core.spark.frames import register as register
-    from scan_core.spark.frames import reports_of as reports_of
-    from scan_core.spark.frames import why_not_native as why_not_native
-    from scan_core.spark.joins import BuildLimits as BuildLimits
-    from scan_core.spark.joins import Prefiltered as Prefiltered
-    from scan_core.spark.joins import explain_join as explain_join
-    from scan_core.spark.joins import join as join
-    from scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
-    from scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
-    from scan_core.spark.native import NativeLimits as NativeLimits
-    from scan_core.spark.pushdown import Pushed as Pushed
-    from scan_core.spark.pushdown import PushedScans as PushedScans
-    from scan_core.spark.pushdown import TableRead as TableRead
-    from scan_core.spark.pushdown import explain_sql as explain_sql
-    from scan_core.spark.pushdown import most_read as most_read
-    from scan_core.spark.pushdown import push_down as push_down
-    from scan_core.spark.pushdown import reads_of_sql as reads_of_sql
-    from scan_core.spark.pushdown import sql as sql
-    from scan_core.spark.reader_choice import Reader as Reader
-    from scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
-    from scan_core.spark.reader_choice import require_session as require_session
-    from scan_core.spark.reports import TaskReports as TaskReports
-    from scan_core.spark.session import is_local as is_local
-    from scan_core.spark.session import plan_for_few_rows as plan_for_few_rows
-    from scan_core.spark.session import planning as planning
-    from scan_core.spark.session import spark_session as spark_session
-    from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
-    from scan_core.spark.source import fair_split_bytes as fair_split_bytes
-    from scan_core.spark.source import prepare_worker as prepare_worker
-    from scan_core.spark.types import arrow_schema_of as arrow_schema_of
-    from scan_core.spark.types import conform as conform
-    from scan_core.spark.types import quoted_name as quoted_name
-    from scan_core.spark.types import spark_schema as spark_schema
-    from scan_core.sql.query import DIALECT as DIALECT
-    from scan_core.sql.query import SqlQuery as SqlQuery
-    from scan_core.sql.query import find_name as find_name
-    from scan_core.sql.query import parse_sql as parse_sql
-    from scan_core.sql.query import require_names_apart as require_names_apart
-    from scan_core.sql.query import takes_all_columns as takes_all_columns
-    from scan_core.sql.query_shape import PARTITION as PARTITION
-    from scan_core.sql.query_shape import PARTITION_END as PARTITION_END
-    from scan_core.sql.query_shape import PARTITION_START as PARTITION_START
-    from scan_core.sql.query_shape import Path as Path
-    from scan_core.sql.query_shape import SelectShape as SelectShape
-    from scan_core.sql.query_shape import bound_by_parameters as bound_by_parameters
-    from scan_core.sql.query_shape import correlations as correlations
-    from scan_core.sql.query_shape import full_join_keys as full_join_keys
-    from scan_core.sql.query_shape import have_one_type as have_one_type
-    from scan_core.sql.query_shape import is_plain as is_plain
-    from scan_core.sql.query_shape import owner as owner
-    from scan_core.sql.query_shape import path_between as path_between
-    from scan_core.sql.query_shape import substituted as substituted
-    from scan_core.sql.query_shape import why_not_sliced as why_not_sliced
-    from scan_core.sql.sql_functions import is_row_wise as is_row_wise
-    from scan_core.sql.sql_functions import unrepeatable as unrepeatable
+    from nevermore.scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
+    from nevermore.scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
+    from nevermore.scan_core.spark.frames import Sieve as Sieve
+    from nevermore.scan_core.spark.frames import choice_of as choice_of
+    from nevermore.scan_core.spark.frames import compares_case as compares_case
+    from nevermore.scan_core.spark.frames import dataframe as dataframe
+    from nevermore.scan_core.spark.frames import expected_choice as expected_choice
+    from nevermore.scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
+    from nevermore.scan_core.spark.frames import parallelism_of as parallelism_of
+    from nevermore.scan_core.spark.frames import push_filters as push_filters
+    from nevermore.scan_core.spark.frames import register as register
+    from nevermore.scan_core.spark.frames import reports_of as reports_of
+    from nevermore.scan_core.spark.frames import why_not_native as why_not_native
+    from nevermore.scan_core.spark.joins import BuildLimits as BuildLimits
+    from nevermore.scan_core.spark.joins import Prefiltered as Prefiltered
+    from nevermore.scan_core.spark.joins import explain_join as explain_join
+    from nevermore.scan_core.spark.joins import join as join
+    from nevermore.scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
+    from nevermore.scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
+    from nevermore.scan_core.spark.native import NativeLimits as NativeLimits
+    from nevermore.scan_core.spark.pushdown import Pushed as Pushed
+    from nevermore.scan_core.spark.pushdown import PushedScans as PushedScans
+    from nevermore.scan_core.spark.pushdown import TableRead as TableRead
+    from nevermore.scan_core.spark.pushdown import explain_sql as explain_sql
+    from nevermore.scan_core.spark.pushdown import most_read as most_read
+    from nevermore.scan_core.spark.pushdown import push_down as push_down
+    from nevermore.scan_core.spark.pushdown import reads_of_sql as reads_of_sql
+    from nevermore.scan_core.spark.pushdown import sql as sql
+    from nevermore.scan_core.spark.reader_choice import Reader as Reader
+    from nevermore.scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
+    from nevermore.scan_core.spark.reader_choice import require_session as require_session
+    from nevermore.scan_core.spark.reports import TaskReports as TaskReports
+    from nevermore.scan_core.spark.session import is_local as is_local
+    from nevermore.scan_core.spark.session import plan_for_few_rows as plan_for_few_rows
+    from nevermore.scan_core.spark.session import planning as planning
+    from nevermore.scan_core.spark.session import spark_session as spark_session
+    from nevermore.scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
+    from nevermore.scan_core.spark.source import fair_split_bytes as fair_split_bytes
+    from nevermore.scan_core.spark.source import prepare_worker as prepare_worker
+    from nevermore.scan_core.spark.types import arrow_schema_of as arrow_schema_of
+    from nevermore.scan_core.spark.types import conform as conform
+    from nevermore.scan_core.spark.types import quoted_name as quoted_name
+    from nevermore.scan_core.spark.types import spark_schema as spark_schema
+    from nevermore.scan_core.sql.query import DIALECT as DIALECT
+    from nevermore.scan_core.sql.query import SqlQuery as SqlQuery
+    from nevermore.scan_core.sql.query import find_name as find_name
+    from nevermore.scan_core.sql.query import parse_sql as parse_sql
+    from nevermore.scan_core.sql.query import require_names_apart as require_names_apart
+    from nevermore.scan_core.sql.query import takes_all_columns as takes_all_columns
+    from nevermore.scan_core.sql.query_shape import PARTITION as PARTITION
+    from nevermore.scan_core.sql.query_shape import PARTITION_END as PARTITION_END
+    from nevermore.scan_core.sql.query_shape import PARTITION_START as PARTITION_START
+    from nevermore.scan_core.sql.query_shape import Path as Path
+    from nevermore.scan_core.sql.query_shape import SelectShape as SelectShape
+    from nevermore.scan_core.sql.query_shape import bound_by_parameters as bound_by_parameters
+    from nevermore.scan_core.sql.query_shape import correlations as correlations
+    from nevermore.scan_core.sql.query_shape import full_join_keys as full_join_keys
+    from nevermore.scan_core.sql.query_shape import have_one_type as have_one_type
+    from nevermore.scan_core.sql.query_shape import is_plain as is_plain
+    from nevermore.scan_core.sql.query_shape import owner as owner
+    from nevermore.scan_core.sql.query_shape import path_between as path_between
+    from nevermore.scan_core.sql.query_shape import substituted as substituted
+    from nevermore.scan_core.sql.query_shape import why_not_sliced as why_not_sliced
+    from nevermore.scan_core.sql.sql_functions import is_row_wise as is_row_wise
+    from nevermore.scan_core.sql.sql_functions import unrepeatable as unrepeatable
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
-            "scan_core.spark.frames": "Sieve choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
-            "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
-            "scan_core.spark.native": "NativeLimits",
-            "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
-            "scan_core.spark.reports": "TaskReports",
-            "scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
-            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
-            "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
-            "scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",
-            "scan_core.sql.query": "DIALECT SqlQuery find_name parse_sql require_names_apart takes_all_columns",
-            "scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
-            "scan_core.sql.sql_functions": "is_row_wise unrepeatable",
+            "nevermore.scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
+            "nevermore.scan_core.spark.frames": "Sieve choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
+            "nevermore.scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
+            "nevermore.scan_core.spark.native": "NativeLimits",
+            "nevermore.scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
+            "nevermore.scan_core.spark.reports": "TaskReports",
+            "nevermore.scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
+            "nevermore.scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
+            "nevermore.scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
+            "nevermore.scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",
+            "nevermore.scan_core.sql.query": "DIALECT SqlQuery find_name parse_sql require_names_apart takes_all_columns",
+            "nevermore.scan_core.sql.query_shape": "PARTITION PARTITION_END PARTITION_START Path SelectShape bound_by_parameters correlations full_join_keys have_one_type is_plain owner path_between substituted why_not_sliced",
+            "nevermore.scan_core.sql.sql_functions": "is_row_wise unrepeatable",
         },
     )

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.expr.literals import literal_text
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import NestedField
-from scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, read_natively, remember
-from scan_core.spark.native import (
+from nevermore.scan_core.expr.literals import literal_text
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import NestedField
+from nevermore.scan_core.spark.frames import dataframe, frame_by_source, parallelism_of, read_natively, remember
+from nevermore.scan_core.spark.native import (
     KEY,
     KEY_BY_PATH,
     KEY_BY_SIZE,
@@ -43,15 +43,15 @@ from scan_core.spark.native import (
     spellings,
     why_not_columns,
 )
-from scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require_scan, require_session
-from scan_core.spark.reports import TaskReports, fetching
-from scan_core.spark.source import prepare_worker, with_shared_indexes
-from scan_core.spark.types import quoted_name, spark_schema
-from scan_core.split.tasks import FileScanTask, ScanContext, Split, pack_splits, unpack_split
+from nevermore.scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require_scan, require_session
+from nevermore.scan_core.spark.reports import TaskReports, fetching
+from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
+from nevermore.scan_core.spark.types import quoted_name, spark_schema
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split, pack_splits, unpack_split
 
 if TYPE_CHECKING:
-    from scan_core.plan.planner import ScanPlan
-    from scan_core.scan import Scan
+    from nevermore.scan_core.plan.planner import ScanPlan
+    from nevermore.scan_core.scan import Scan
 
 MAX_BRANCHES = 64
 """Maximum number of branches of a union: Spark analyses and optimises each of them in every query."""

@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import StructType
 
-from scan_core.expr.normalize import may_fail
-from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.plan.planner import ScanPlan
-from scan_core.read.split_reader import read_split
-from scan_core.spark.native import (
+from nevermore.scan_core.expr.normalize import may_fail
+from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.plan.planner import ScanPlan
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.spark.native import (
     MAX_READINGS,
     NativeFiles,
     NativeLimits,
@@ -34,7 +34,7 @@ from scan_core.spark.native import (
     selects_rows,
     why_not_columns,
 )
-from scan_core.spark.reader_choice import (
+from nevermore.scan_core.spark.reader_choice import (
     READERS,
     Reader,
     ReaderChoice,
@@ -44,13 +44,13 @@ from scan_core.spark.reader_choice import (
     require_session,
     why_python_pays,
 )
-from scan_core.spark.reports import TaskReports, fetching
-from scan_core.spark.source import FORMAT, NevermoreDataSource, SourceOptions
-from scan_core.spark.types import arrow_schema_of, conform, spark_schema
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.spark.reports import TaskReports, fetching
+from nevermore.scan_core.spark.source import FORMAT, NevermoreDataSource, SourceOptions
+from nevermore.scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from nevermore.scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
-    from scan_core.scan import Scan
+    from nevermore.scan_core.scan import Scan
 
 
 @dataclass(frozen=True)

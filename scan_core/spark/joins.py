@@ -13,16 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.joins.late_keys import distinct_keys
-from scan_core.model.errors import OptionError, UnsupportedError
-from scan_core.plan.explain import explain_filters
-from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
-from scan_core.spark.frames import choice_of, dataframe, register, reports_of
-from scan_core.spark.reader_choice import Reader, may_cover, require_side, within_keys
-from scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
+from nevermore.scan_core.joins.late_keys import distinct_keys
+from nevermore.scan_core.model.errors import OptionError, UnsupportedError
+from nevermore.scan_core.plan.explain import explain_filters
+from nevermore.scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
+from nevermore.scan_core.spark.frames import choice_of, dataframe, register, reports_of
+from nevermore.scan_core.spark.reader_choice import Reader, may_cover, require_side, within_keys
+from nevermore.scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
 
 if TYPE_CHECKING:
-    from scan_core.scan import Scan
+    from nevermore.scan_core.scan import Scan
 
 
 On = str | Sequence[str] | Mapping[str, str]

@@ -27,22 +27,38 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.columns.file_reader import field_id_of
-from scan_core.files.formats import open_file
-from scan_core.io.cache import BoundedCache
-from scan_core.io.files import file_size, locate
-from scan_core.io.location import FileIOConfig, Location, relocate
-from scan_core.joins.late_keys import LateKeys
-from scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
-from scan_core.model.snapshot import DeleteFile, FileFormat
-from scan_core.read.projection import METADATA_IDS, POS, Constant, FileProjection
-from scan_core.read.split_reader import read_split, resolve_deletes
-from scan_core.run import run_splits
-from scan_core.spark.source import prepare_worker, with_shared_indexes
-from scan_core.spark.types import quoted_name, spark_type
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split, pack_splits, unpack_split
+from nevermore.scan_core.columns.file_reader import field_id_of
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.io.files import file_size, locate
+from nevermore.scan_core.io.location import FileIOConfig, Location, relocate
+from nevermore.scan_core.joins.late_keys import LateKeys
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import (
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    Schema,
+    StructType,
+    Type,
+    arrow_type,
+)
+from nevermore.scan_core.model.snapshot import DeleteFile, FileFormat
+from nevermore.scan_core.read.projection import METADATA_IDS, POS, Constant, FileProjection
+from nevermore.scan_core.read.split_reader import read_split, resolve_deletes
+from nevermore.scan_core.run import run_splits
+from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
+from nevermore.scan_core.spark.types import quoted_name, spark_type
+from nevermore.scan_core.split.tasks import (
+    EqualityDeleteGroup,
+    FileScanTask,
+    ScanContext,
+    Split,
+    pack_splits,
+    unpack_split,
+)
 
 CACHE_BYTES = 256 * 1024**2
 """Enough for the bits of two billion rows."""

@@ -20,21 +20,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from sqlglot import exp
 
-from scan_core.model.errors import OptionError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
-from scan_core.plan.planner import ScanPlan
-from scan_core.scan import Scan
-from scan_core.spark.frames import choice_of, compares_case, dataframe, means_what_scans_mean, push_filters, reports_of
-from scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
-from scan_core.spark.native import NativeLimits
-from scan_core.spark.reader_choice import Reader, require_session
-from scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
-from scan_core.sql.query import DIALECT, SqlQuery, parse_sql
-from scan_core.sql.query_shape import computes_by_queries
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from nevermore.scan_core.plan.planner import ScanPlan
+from nevermore.scan_core.scan import Scan
+from nevermore.scan_core.spark.frames import (
+    choice_of,
+    compares_case,
+    dataframe,
+    means_what_scans_mean,
+    push_filters,
+    reports_of,
+)
+from nevermore.scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
+from nevermore.scan_core.spark.native import NativeLimits
+from nevermore.scan_core.spark.reader_choice import Reader, require_session
+from nevermore.scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
+from nevermore.scan_core.sql.query import DIALECT, SqlQuery, parse_sql
+from nevermore.scan_core.sql.query_shape import computes_by_queries
 
 if TYPE_CHECKING:
-    from scan_core.scan import Scan, Table
+    from nevermore.scan_core.scan import Scan, Table
 
 
 _OTHER_SESSION = (
@@ -501,7 +508,7 @@ def explain_sql(frame: DataFrame) -> str:
 
 
 def _scan_of(name: str, given: "Scan | Table | str | Path") -> "Scan":
-    from scan_core.scan import Scan, Table, open_table
+    from nevermore.scan_core.scan import Scan, Table, open_table
 
     match given:
         case Scan():

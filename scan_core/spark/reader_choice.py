@@ -14,23 +14,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.expr.normalize import may_fail
-from scan_core.joins.key_set import KeySet
-from scan_core.joins.request import ROW_COST
-from scan_core.model.errors import OptionError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import FileFormat
-from scan_core.plan.file_pruner import FilePruner, file_statistics
-from scan_core.read.split_reader import count_split
-from scan_core.spark.native import selects_rows
-from scan_core.spark.types import quoted_name
-from scan_core.split.tasks import Split
+from nevermore.scan_core.expr.normalize import may_fail
+from nevermore.scan_core.joins.key_set import KeySet
+from nevermore.scan_core.joins.request import ROW_COST
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.plan.file_pruner import FilePruner, file_statistics
+from nevermore.scan_core.read.split_reader import count_split
+from nevermore.scan_core.spark.native import selects_rows
+from nevermore.scan_core.spark.types import quoted_name
+from nevermore.scan_core.split.tasks import Split
 
 if TYPE_CHECKING:
-    from scan_core.joins.request import RuntimeFilter
-    from scan_core.plan.planner import ScanPlan
-    from scan_core.scan import Scan
-    from scan_core.split.tasks import ScanContext
+    from nevermore.scan_core.joins.request import RuntimeFilter
+    from nevermore.scan_core.plan.planner import ScanPlan
+    from nevermore.scan_core.scan import Scan
+    from nevermore.scan_core.split.tasks import ScanContext
 
 
 Reader = Literal["auto", "python", "native"]
@@ -331,7 +331,7 @@ def require_scan(scan: object, *, what: str = "dataframe") -> None:
     Raises:
         OptionError: it is a table, a path or anything else.
     """
-    from scan_core.scan import Scan, Table
+    from nevermore.scan_core.scan import Scan, Table
 
     match scan:
         case Scan():

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from scan_core.io.private_files import private_folder, temporary_folder
-from scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.io.private_files import private_folder, temporary_folder
+from nevermore.scan_core.model.metrics import ScanMetrics
 
 REPORT_PATTERN = "stage-*.json"
 _PLAN_FILE = "plan.json"

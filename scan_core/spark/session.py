@@ -24,11 +24,17 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-import scan_core
-from scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder, temporary_folder
-from scan_core.model.errors import MissingRuntimeError, OptionError
-from scan_core.spark.frames import register
-from scan_core.sql.query_shape import computes_by_queries, computes_in_unions
+from nevermore import scan_core
+from nevermore.scan_core.io.private_files import (
+    PrivateFolder,
+    UnsafeFileError,
+    cache_folder,
+    held_folder,
+    temporary_folder,
+)
+from nevermore.scan_core.model.errors import MissingRuntimeError, OptionError
+from nevermore.scan_core.spark.frames import register
+from nevermore.scan_core.sql.query_shape import computes_by_queries, computes_in_unions
 
 MINIMUM_JAVA = 17
 _HINT = (
@@ -404,7 +410,7 @@ def _let_workers_import_scan_core() -> None:
     They inherit PYTHONPATH, not the `sys.path` that a test runner or notebook may have changed. Python puts the working
     directory first, where a folder of the user's may be called like one of our packages: here it comes last.
     """
-    root = str(Path(scan_core.__file__).resolve().parent.parent)
+    root = str(Path(scan_core.__file__).parents[2].resolve())
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     if os.environ.setdefault("PYTHONSAFEPATH", "1"):
         paths.append(str(Path.cwd()))

@@ -21,22 +21,22 @@ from pyspark import TaskContext
 from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from scan_core.io.location import Location, parse_location
-from scan_core.io.private_files import UnsafeFileError, user_folder
-from scan_core.model.errors import OptionError, ScanError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.native.compiled import is_missed
-from scan_core.plan.splits import MIN_SMALL_FILES
-from scan_core.read.split_reader import read_split
-from scan_core.semi_join import joins_as_text, joins_from_text
-from scan_core.spark.reports import TaskReports
-from scan_core.spark.types import arrow_schema_of, conform, spark_schema
-from scan_core.split.tasks import ScanContext, pack_splits, share_row_groups, unpack_split
+from nevermore.scan_core.io.location import Location, parse_location
+from nevermore.scan_core.io.private_files import UnsafeFileError, user_folder
+from nevermore.scan_core.model.errors import OptionError, ScanError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.native.compiled import is_missed
+from nevermore.scan_core.plan.splits import MIN_SMALL_FILES
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.semi_join import joins_as_text, joins_from_text
+from nevermore.scan_core.spark.reports import TaskReports
+from nevermore.scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from nevermore.scan_core.split.tasks import ScanContext, pack_splits, share_row_groups, unpack_split
 
 if TYPE_CHECKING:
-    from scan_core.plan.planner import ScanPlan
-    from scan_core.scan import Scan
+    from nevermore.scan_core.plan.planner import ScanPlan
+    from nevermore.scan_core.scan import Scan
 
 _TABLE_ALIASES = ("table", "path")
 """`.load("...")` arrives as `path`."""
@@ -147,7 +147,7 @@ class SourceOptions:
         Raises:
             ScanError: table, snapshot, column or predicate are wrong.
         """
-        from scan_core.scan import open_table
+        from nevermore.scan_core.scan import open_table
 
         table = open_table(self.table, relocate=dict(self.relocate), properties=dict(self.properties))
         scan = table.scan().with_options(ScanOptions.of(**self.scan_options))

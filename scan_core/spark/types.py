@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from scan_core.model.errors import UnsupportedError
-from scan_core.model.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
+from nevermore.scan_core.model.errors import UnsupportedError
+from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
 
 _SPARK_TYPES: dict[str, st.DataType] = {
     "boolean": st.BooleanType(),

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scan_core.io.cache import BoundedCache
-from scan_core.io.location import FileIOConfig
-from scan_core.model.cached_property import cached_property
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import NestedField, Schema
-from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile, FileFormat, PartitionSpec
-from scan_core.rows.selection import RowSample
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.cached_property import cached_property
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import NestedField, Schema
+from nevermore.scan_core.model.snapshot import ContentFile, DataFile, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.rows.selection import RowSample
 
 if TYPE_CHECKING:
-    from scan_core.expr.bound import BoundExpr
-    from scan_core.expr.nodes import BoundPredicate
-    from scan_core.joins.request import RuntimeFilter
+    from nevermore.scan_core.expr.bound import BoundExpr
+    from nevermore.scan_core.expr.nodes import BoundPredicate
+    from nevermore.scan_core.joins.request import RuntimeFilter
 
 
 _REMEMBERED_GROUPS = 64

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from scan_core.sql.query import DIALECT
-from scan_core.sql.query_shape import (
+from nevermore.scan_core.sql.query import DIALECT
+from nevermore.scan_core.sql.query_shape import (
     SelectShape,
     conjuncts,
     correlations,
@@ -21,7 +21,7 @@ from scan_core.sql.query_shape import (
     substituted,
     why_not_sliced,
 )
-from scan_core.sql.sql_functions import is_row_wise
+from nevermore.scan_core.sql.sql_functions import is_row_wise
 
 _RESULT = "_result"
 """Qualifier of a query's result columns in conditions on the result."""

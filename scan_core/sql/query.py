@@ -18,10 +18,10 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 from sqlglot.tokens import TokenType
 
-from scan_core.expr.parse import require_bounded
-from scan_core.model.errors import OptionError, PredicateError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, Type
-from scan_core.sql.sql_functions import join_kind, unrepeatable, why_not_understood
+from nevermore.scan_core.expr.parse import require_bounded
+from nevermore.scan_core.model.errors import OptionError, PredicateError
+from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, Type
+from nevermore.scan_core.sql.sql_functions import join_kind, unrepeatable, why_not_understood
 
 DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from scan_core.sql.sql_functions import is_aggregate, is_row_wise, join_kind
+from nevermore.scan_core.sql.sql_functions import is_aggregate, is_row_wise, join_kind
 
 Link = tuple[exp.Expression, exp.Expression]
 """Two expressions of two sources that are equal in every row in which both sources have a row."""

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import requests
 
-from assets.project import published_key
-from pipelines.config.document import dagster_home
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.abandoned_runs import STAGED_PREFIX
-from scan_core import open_table
+from nevermore.assets.project import published_key
+from nevermore.pipelines.config.document import dagster_home
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.abandoned_runs import STAGED_PREFIX
+from nevermore.scan_core import open_table
 from tests.support.processes import free_port, wait_for
 from tests.support.shop_project import ShopProject, event, order
 
@@ -39,7 +39,7 @@ PUBLISHED = """
 
 DEFINITIONS = f"""
 from pathlib import Path
-from checks import published_equality
+from nevermore.checks import published_equality
 
 duckdb_sql = published_equality.duckdb_sql
 
@@ -50,7 +50,7 @@ def without_red_day(*given):
 
 published_equality.duckdb_sql = without_red_day
 
-from assets.definitions import defs
+from nevermore.assets.definitions import defs
 """
 """The project's definitions, with a DuckDB that computes no row of one day as long as there is a file `broken`."""
 
@@ -121,7 +121,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> ShopProject:
     people = [{"id": number, "name": name} for number, name in enumerate(("Ada", "Bob", "Ada"), 1)]
     project.land("people", "1.jsonl", [event("c", "customers", after=row) for row in people])
     run_once(project.config)
-    command = [sys.executable, "-m", "pipelines.cli.main", "publish", NAME, "--config", str(project.path)]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "publish", NAME, "--config", str(project.path)]
     subprocess.run(command, check=True, capture_output=True, timeout=900)
     changes = [event("u", "orders", before=row, after={**row, "amount": row["amount"] + 1}) for row in orders]
     project.land("orders", "2.jsonl", changes)

@@ -70,7 +70,7 @@ class Ui:
 def nevermore_ui(project: Path) -> Iterator[Ui]:
     port = free_port()
     environment = {k: v for k, v in os.environ.items() if k != "NEVERMORE_CONFIG"}
-    command = [sys.executable, "-m", "pipelines.cli.main", "ui", "--dir", str(project), "--port", str(port)]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "ui", "--dir", str(project), "--port", str(port)]
     with (project / "ui.log").open("w") as log, subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT
     ) as process:  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_broken_config_is_one_message_with_file_and_line(tmp_path: Path) -> No
         found = wait_for("definitions", ui.location)
     assert found["__typename"] == "PythonError"
     wanted = f"{project.path}:15: unknown key 'partiton'; did you mean 'partition'?"
-    assert found["message"].strip() == f"assets.definitions.ConfigFileError: {wanted}"
+    assert found["message"].strip() == f"nevermore.assets.definitions.ConfigFileError: {wanted}"
 
 
 def materializations(ui: Ui) -> Any:

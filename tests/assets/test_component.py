@@ -6,8 +6,8 @@ import pytest
 import yaml
 from dagster.components.testing.utils import create_defs_folder_sandbox
 
-from assets.component import NevermoreProject
-from pipelines.errors import ConfigError
+from nevermore.assets.component import NevermoreProject
+from nevermore.pipelines.errors import ConfigError
 from tests.support.shop_project import ShopProject
 
 pytestmark = [  # of Dagster itself
@@ -21,7 +21,10 @@ def test_a_component_has_the_definitions_of_the_project(tmp_path: Path) -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(NevermoreProject, scaffold_params={"config": "shop.yaml"})
         document = yaml.safe_load((folder / "defs.yaml").read_text())
-        assert document == {"type": "assets.component.NevermoreProject", "attributes": {"config": "shop.yaml"}}
+        assert document == {
+            "type": "nevermore.assets.component.NevermoreProject",
+            "attributes": {"config": "shop.yaml"},
+        }
         assert "tables:" in (folder / "shop.yaml").read_text()  # the commented config, which `dg` must not overwrite
         (folder / "shop.yaml").write_text(project.path.read_text())
         with sandbox.load_component_and_build_defs(folder) as (component, defs):

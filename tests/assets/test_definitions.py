@@ -10,14 +10,14 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets import definitions
-from assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, RETENTION_JOB, last_key
-from assets.published import SENSOR
-from pipelines.config.published import Unit
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain import compact as compaction
+from nevermore.assets import definitions
+from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, RETENTION_JOB, last_key
+from nevermore.assets.published import SENSOR
+from nevermore.pipelines.config.published import Unit
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain import compact as compaction
 from tests.conftest import REPOSITORY
 from tests.support.shop_project import ShopProject, event, order
 
@@ -145,8 +145,8 @@ def test_a_wrong_config_is_an_error_with_its_line(project: ShopProject, monkeypa
 
 def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: ShopProject) -> None:
     workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())
-    assert workspace == {"load_from": [{"python_module": "assets.definitions"}]}
-    code = "import assets.definitions as d; print(len(list(d.defs.resolve_all_asset_specs())))"
+    assert workspace == {"load_from": [{"python_module": "nevermore.assets.definitions"}]}
+    code = "import nevermore.assets.definitions as d; print(len(list(d.defs.resolve_all_asset_specs())))"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "NEVERMORE_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)},

@@ -10,13 +10,13 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.jobs import INGEST_JOB
-from assets.metadata import published_columns
-from assets.project import mirror_key
-from pipelines.config.project import parse
-from pipelines.errors import ConfigError
-from pipelines.publish.query import parse_query
-from scan_core import NestedField, PrimitiveType, Schema
+from nevermore.assets.jobs import INGEST_JOB
+from nevermore.assets.metadata import published_columns
+from nevermore.assets.project import mirror_key
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.query import parse_query
+from nevermore.scan_core import NestedField, PrimitiveType, Schema
 from tests.conftest import REPOSITORY
 from tests.support.shop_project import ShopProject
 
@@ -191,7 +191,7 @@ def test_columns_of_a_result_are_traced_to_those_of_mirrors(sql: str, sources: d
 _LOAD = """
 import socket, sys, time
 def refuse(*given, **named): raise AssertionError("a socket was opened")
-from assets import definitions
+from nevermore.assets import definitions
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 began = time.process_time()
 defs = definitions.load_definitions().get_repository_def().load_all_definitions()

@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from assets import published
-from assets.jobs import DAILY_JOB, INGEST_JOB
-from assets.project import published_key
-from checks import published_equality
-from checks.manifest_facts import NAME as MANIFESTS
-from checks.published_equality import COMPLETE
-from checks.published_equality import NAME as EQUALS_DUCKDB
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.abandoned_runs import STAGED_PREFIX
-from scan_core import open_table
+from nevermore.assets import published
+from nevermore.assets.jobs import DAILY_JOB, INGEST_JOB
+from nevermore.assets.project import published_key
+from nevermore.checks import published_equality
+from nevermore.checks.manifest_facts import NAME as MANIFESTS
+from nevermore.checks.published_equality import COMPLETE
+from nevermore.checks.published_equality import NAME as EQUALS_DUCKDB
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.abandoned_runs import STAGED_PREFIX
+from nevermore.scan_core import open_table
 from tests.support.shop_project import ShopProject
 from tests.support.spark_session import SPARK_TEST
 

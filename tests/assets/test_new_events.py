@@ -7,12 +7,12 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets import sensors
-from assets.definitions import project_definitions
-from assets.jobs import INGEST_JOB
-from assets.project import change_log_key, mirror_key
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.assets import sensors
+from nevermore.assets.definitions import project_definitions
+from nevermore.assets.jobs import INGEST_JOB
+from nevermore.assets.project import change_log_key, mirror_key
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.kafka_broker import running_broker
 from tests.support.postgres_server import postgres, programs_or_skip
 from tests.support.shop_project import ShopProject, event, order

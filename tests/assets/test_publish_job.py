@@ -8,10 +8,10 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from assets.jobs import PUBLISH_JOB
-from assets.project import published_key
-from assets.published import published_asset
-from pipelines.ingest.feed_run import run_once
+from nevermore.assets.jobs import PUBLISH_JOB
+from nevermore.assets.project import published_key
+from nevermore.assets.published import published_asset
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
 

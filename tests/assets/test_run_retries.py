@@ -5,12 +5,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
-from pipelines.config.document import dagster_home
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
+from nevermore.assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
+from nevermore.pipelines.config.document import dagster_home
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.shop_project import ShopProject
 
 WILL_RETRY = "dagster/will_retry"

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from assets import definitions, jobs, published, sensors
-from assets.jobs import INGEST_JOB
-from assets.project import change_log_key, mirror_key
-from pipelines.config.project import load
-from pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, is_transient
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from scan_core import open_table
+from nevermore.assets import definitions, jobs, published, sensors
+from nevermore.assets.jobs import INGEST_JOB
+from nevermore.assets.project import change_log_key, mirror_key
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, is_transient
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.scan_core import open_table
 from tests.support.shop_project import ShopProject
 
 

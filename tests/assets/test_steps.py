@@ -13,9 +13,9 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from dagster._core.execution.job_execution_result import JobExecutionResult
 
-from assets.jobs import executor_of
-from pipelines.config.document import dagster_home
-from pipelines.config.project import parse
+from nevermore.assets.jobs import executor_of
+from nevermore.pipelines.config.document import dagster_home
+from nevermore.pipelines.config.project import parse
 from tests.support.shop_project import ShopProject
 
 CONFIG = "tables: {s.t: {source: {path: 't.jsonl'}, key: [id]}}\n"

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.jobs import INGEST_JOB
-from assets.project import change_log_key, mirror_key
+from nevermore.assets.jobs import INGEST_JOB
+from nevermore.assets.project import change_log_key, mirror_key
 from tests.conftest import REPOSITORY
 from tests.support.postgres_server import postgres, programs_or_skip
 from tests.support.shop_project import ShopProject

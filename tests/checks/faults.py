@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core.scan
-from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
-from scan_core.deletes.filter import EqualityFilter
-from scan_core.plan import delete_index, planner
+from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
+from nevermore.scan_core.deletes.filter import EqualityFilter
+from nevermore.scan_core.plan import delete_index, planner
+from nevermore.scan_core.scan import Scan
 from tests.checks.mirror_tables import MirrorTables
 from tests.support.table_builder import BuiltFile
 
@@ -448,7 +448,7 @@ def change_files(patch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[A
 
 def lose_the_last_row(patch: pytest.MonkeyPatch) -> None:
     """Let every scan lose its last row."""
-    whole, parts = scan_core.scan.Scan.to_table, scan_core.scan.Scan.to_batches
+    whole, parts = Scan.to_table, Scan.to_batches
 
     def shorter(self: Any) -> pa.Table:
         found = whole(self)
@@ -458,5 +458,5 @@ def lose_the_last_row(patch: pytest.MonkeyPatch) -> None:
         *before, last = [batch for batch in parts(self) if batch.num_rows]
         return iter([*before, last.slice(0, last.num_rows - 1)])
 
-    patch.setattr(scan_core.scan.Scan, "to_table", shorter)
-    patch.setattr(scan_core.scan.Scan, "to_batches", fewer)
+    patch.setattr(Scan, "to_table", shorter)
+    patch.setattr(Scan, "to_batches", fewer)

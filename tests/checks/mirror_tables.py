@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from checks import row_checks
-from checks.comparison import CheckResult
-from checks.subject import Subject
-from pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.checks import row_checks
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from tests.support.iceberg_json import Column, Partition, list_of, struct
 from tests.support.table_builder import BuiltFile, TableBuilder
 

@@ -9,13 +9,13 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from checks.comparison import CheckResult
-from checks.mirror_checks import MIRROR_CHECKS, checks_of, mirror_subject, run_checks
-from pipelines.config.project import Config, load
-from pipelines.errors import AdoptedRowsError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.adoption import adopt
-from pipelines.maintain.replay import resync, resync_from
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.mirror_checks import MIRROR_CHECKS, checks_of, mirror_subject, run_checks
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import AdoptedRowsError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.adoption import adopt
+from nevermore.pipelines.maintain.replay import resync, resync_from
 from tests.pipelines.project import Project, event
 
 NAME = "shop.products"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.equality import TOO_MANY, NeedsAllRows, check_changed_keys
-from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
-from checks.subject import Subject
-from pipelines.ingest.feed_run import run_once
+from nevermore.checks.equality import TOO_MANY, NeedsAllRows, check_changed_keys
+from nevermore.checks.mirror_checks import checks_of, run_checks, snapshot_results
+from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.checks.mirror_tables import MirrorTables, Row
 from tests.support.shop_project import ShopProject, event
 

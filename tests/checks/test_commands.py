@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.cli.test_watch import receiver
 from tests.pipelines.project import event, product
 

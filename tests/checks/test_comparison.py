@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks.comparison import CheckResult, compare
+from nevermore.checks.comparison import CheckResult, compare
 
 NAN = float("nan")
 NESTED = pa.list_(pa.struct([("x", pa.float64()), ("m", pa.map_(pa.string(), pa.float32()))]))

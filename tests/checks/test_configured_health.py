@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from checks.configured import freshness, volume
+from nevermore import scan_core
+from nevermore.checks.configured import freshness, volume
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

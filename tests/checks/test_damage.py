@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from checks.damage import Registered, Verification, verify_table
-from pipelines.config.project import load
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.parquet_output import WriterOptions
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from scan_core import ScanError
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache
+from nevermore import scan_core
+from nevermore.checks.damage import Registered, Verification, verify_table
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.parquet_output import WriterOptions
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.io import cache
 from tests.pipelines.project import Project
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from assets.metadata import labels
-from pipelines.cli.main import main
-from pipelines.config.project import Config, load
+from nevermore.assets.metadata import labels
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import Config, load
 from tests.assets.test_browser import FLAGS, chromium
 from tests.pipelines.project import event, product
 

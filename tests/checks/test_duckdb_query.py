@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from checks.published_equality import NotComparableError, duckdb_sql
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.publish.query import parse_query
-from scan_core.model.schema import Schema
+from nevermore.checks.published_equality import NotComparableError, duckdb_sql
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.publish.query import parse_query
+from nevermore.scan_core.model.schema import Schema
 
 COLUMNS = pa.schema(
     {

@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks.configured import KIND
-from checks.expectations import MUST, SHOULD, Found, RowsToCheck, expectations_of, validate
-from checks.mirror_checks import all_checks_of, run_checks
-from pipelines.config.checks import (
+from nevermore.checks.configured import KIND
+from nevermore.checks.expectations import MUST, SHOULD, Found, RowsToCheck, expectations_of, validate
+from nevermore.checks.mirror_checks import all_checks_of, run_checks
+from nevermore.pipelines.config.checks import (
     NOT_POSSIBLE,
     ExpectationConfig,
     PublishedChecksConfig,
     expectation_rules,
 )
-from pipelines.config.project import parse
-from pipelines.errors import ConfigError
-from pipelines.ingest.feed_run import run_once
-from scan_core import open_table
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.scan_core import open_table
 from tests.support.iceberg_json import Column
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
@@ -191,7 +191,7 @@ def test_wrong_expectation_is_refused_with_its_place(text: str, message: str) ->
 
 def test_config_with_expectations_loads_without_the_library() -> None:
     text = f"{CONFIG}        - expect_column_values_to_be_null: {{column: a}}\n"
-    code = f"import sys; from pipelines.config.project import parse; parse({text!r}); print('great_expectations' in sys.modules)"
+    code = f"import sys; from nevermore.pipelines.config.project import parse; parse({text!r}); print('great_expectations' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

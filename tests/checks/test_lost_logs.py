@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from pipelines.config.project import change_log_name, load
-from pipelines.iceberg.catalog import open_catalog
+from nevermore.checks.mirror_checks import checks_of, run_checks, snapshot_results
+from nevermore.pipelines.config.project import change_log_name, load
+from nevermore.pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.project import Project, event
 
 NAME = "shop.products"

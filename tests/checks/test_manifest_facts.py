@@ -10,13 +10,13 @@ from uuid import UUID
 import orjson
 import pytest
 
-from checks.comparison import CheckResult
-from checks.manifest_facts import NAME, manifests_match_files
-from checks.mirror_checks import run_checks, snapshot_results
-from checks.subject import Subject
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from scan_core import open_table
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.manifest_facts import NAME, manifests_match_files
+from nevermore.checks.mirror_checks import run_checks, snapshot_results
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.scan_core import open_table
 from tests.pipelines.project import Project, event
 from tests.support.avro_edit import rewrite_avro
 from tests.support.built_files import BuiltFile

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from checks.comparison import CheckResult
-from checks.configured import quarantine_is_small, schema_matches
-from checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
-from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
-from checks.subject import Subject
-from scan_core.deletes.filter import EqualityFilter
-from scan_core.plan import delete_index, planner
+from nevermore import scan_core
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.configured import quarantine_is_small, schema_matches
+from nevermore.checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
+from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
+from nevermore.checks.subject import Subject
+from nevermore.scan_core.deletes.filter import EqualityFilter
+from nevermore.scan_core.plan import delete_index, planner
 from tests.checks.faults import FAULTS, Fault
 from tests.checks.mirror_tables import MirrorTables, compare_in_buckets, no_rows_lost, shop
 from tests.support.iceberg_json import Column

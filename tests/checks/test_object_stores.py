@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checks import published_equality
-from checks.mirror_checks import all_checks_of, run_checks, snapshot_results
-from checks.published_equality import ProjectAuditor, check_published
-from pipelines.config.project import Config, load
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.refresh import publish
+from nevermore.checks import published_equality
+from nevermore.checks.mirror_checks import all_checks_of, run_checks, snapshot_results
+from nevermore.checks.published_equality import ProjectAuditor, check_published
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.refresh import publish
 from tests.checks.faults import lose_the_last_row
 from tests.checks.mirror_tables import compare_in_buckets
 from tests.pipelines.project import event, product

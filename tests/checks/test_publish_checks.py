@@ -9,23 +9,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks import mirror_checks
-from checks.kept_results import FOLDER
-from checks.manifest_facts import NAME as MANIFESTS
-from checks.manifest_facts import compare_manifests
-from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from checks.published_equality import ProjectAuditor, published_equals_duckdb, staged_manifests_match_files
-from pipelines.cli.main import main
-from pipelines.config.project import Config
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
-from pipelines.publish.publish_commit import StagedSnapshot
-from pipelines.publish.refresh import publish
-from scan_core import open_table
-from scan_core.metadata.manifest_list import snapshot_manifests
+from nevermore.checks import mirror_checks
+from nevermore.checks.kept_results import FOLDER
+from nevermore.checks.manifest_facts import NAME as MANIFESTS
+from nevermore.checks.manifest_facts import compare_manifests
+from nevermore.checks.mirror_checks import checks_of, run_checks, snapshot_results
+from nevermore.checks.published_equality import ProjectAuditor, published_equals_duckdb, staged_manifests_match_files
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
+from nevermore.pipelines.publish.publish_commit import StagedSnapshot
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core import open_table
+from nevermore.scan_core.metadata.manifest_list import snapshot_manifests
 from tests.pipelines.publish.amounts import FIRST, SECOND
 from tests.pipelines.publish.amounts import Project as Amounts
 from tests.support.avro_edit import rewrite_avro

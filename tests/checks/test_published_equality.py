@@ -11,25 +11,33 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
-from checks import published_equality, row_checks
-from checks.comparison import compare, surplus_rows
-from checks.mirror_checks import mirror_subject
-from checks.published_equality import check_published, published_equals_duckdb
-from checks.reference.expected_rows import live_rows
-from checks.reference.sql_columns import open_connection
-from checks.row_checks import folded_rows
-from pipelines.config.project import Config, parse
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.positions import ERASED
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.mirror_reads import snapshots_read
-from pipelines.publish.refresh import publish as publish_by_spark
-from pipelines.publish.state import PARTITIONS, QUERY, SOURCE, STATE, current_state, partitions_json, query_hash
-from scan_core import open_table
+from nevermore.checks import published_equality, row_checks
+from nevermore.checks.comparison import compare, surplus_rows
+from nevermore.checks.mirror_checks import mirror_subject
+from nevermore.checks.published_equality import check_published, published_equals_duckdb
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.checks.row_checks import folded_rows
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.positions import ERASED
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.mirror_reads import snapshots_read
+from nevermore.pipelines.publish.refresh import publish as publish_by_spark
+from nevermore.pipelines.publish.state import (
+    PARTITIONS,
+    QUERY,
+    SOURCE,
+    STATE,
+    current_state,
+    partitions_json,
+    query_hash,
+)
+from nevermore.scan_core import open_table
 from tests.support.shop_project import ShopProject
 from tests.support.spark_session import SPARK_TEST
 

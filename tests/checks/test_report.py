@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from pipelines.cli.main import main
+from nevermore import scan_core
+from nevermore.pipelines.cli.main import main
 from tests.pipelines.project import Project, event, product
 
 HOSTILE = "<script>alert(1)</script>"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from checks.equality import ROW_CHECKS
-from checks.reference.sql_columns import limited_memory, open_connection
-from checks.row_checks import row_results
-from checks.subject import Subject
+from nevermore.checks.equality import ROW_CHECKS
+from nevermore.checks.reference.sql_columns import limited_memory, open_connection
+from nevermore.checks.row_checks import row_results
+from nevermore.checks.subject import Subject
 from tests.checks.mirror_tables import COLUMNS, KEY, MirrorTables, compare_in_buckets
 
 Event = tuple[str, tuple[int | None, str] | None, tuple[int | None, str, int] | None, list[str]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from checks.damage import verify_table
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
 from tests.support.built_files import BuiltFile
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

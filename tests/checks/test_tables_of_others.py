@@ -6,10 +6,10 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from checks.mirror_checks import run_checks
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.adoption import adopt
+from nevermore.checks.mirror_checks import run_checks
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.adoption import adopt
 from tests.pipelines.project import Project
 
 NAME = "shop.products"

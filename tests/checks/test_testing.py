@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from checks.mirror_checks import key_text
-from checks.testing import (
+from nevermore.checks.mirror_checks import key_text
+from nevermore.checks.testing import (
     assert_checks_pass,
     assert_key_is_unique,
     assert_mirror_equals_reference,
     assert_no_deleted_row_reappears,
 )
-from pipelines.cli.main import main
-from pipelines.cli.read_commands import parse_key
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.cli.read_commands import parse_key
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.checks.mirror_tables import shop
 from tests.support.shop_project import ShopProject
 

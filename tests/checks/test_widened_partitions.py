@@ -3,8 +3,8 @@
 from decimal import Decimal
 from pathlib import Path
 
-import scan_core
-from checks.reference.expected_rows import live_rows
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from pyspark.sql.types import LongType
 
-from pipelines.config.project import load
-from pipelines.publish import writer
-from pipelines.publish.refresh import publish
-from pipelines.spark.session import project_session
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.publish import writer
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.spark.session import project_session
 from tests.cluster.sales_project import DAYS
 
 FAULTS = ("python-worker", "executor", "fails-after-file", "overtaken")

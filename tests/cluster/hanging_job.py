@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.project import load
-from pipelines.publish import writer
-from pipelines.publish.refresh import publish
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.publish import writer
+from nevermore.pipelines.publish.refresh import publish
 
 HANG_SECONDS = 60
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.publish.refresh import publish
-from pipelines.spark.session import project_session
-from scan_core import open_table
-from scan_core.spark.frames import dataframe, reports_of
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.spark.session import project_session
+from nevermore.scan_core import open_table
+from nevermore.scan_core.spark.frames import dataframe, reports_of
 
 
 def main() -> None:

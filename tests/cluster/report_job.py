@@ -4,12 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.spark.session import project_session
-from scan_core import open_table
-from scan_core.spark.frames import dataframe, reports_of
-from scan_core.spark.reports import REPORT_PATTERN
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.spark.session import project_session
+from nevermore.scan_core import open_table
+from nevermore.scan_core.spark.frames import dataframe, reports_of
+from nevermore.scan_core.spark.reports import REPORT_PATTERN
 
 
 def main() -> None:

@@ -8,12 +8,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
 
 DAYS = ("2026-01-01", "2026-01-02")
 TABLES = ("shop.daily", "shop.copied", "shop.latest")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from tests.cluster.conftest import RunJob
 from tests.cluster.faulty_job import FAULTS
 from tests.cluster.sales_project import make_project, published

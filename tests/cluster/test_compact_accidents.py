@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from pipelines.config.project import load
-from pipelines.iceberg.positions import LOG_ORDINAL
-from pipelines.ingest.feed_run import run_once
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.cluster.standalone import StandaloneCluster
 from tests.cluster.test_ingest_accidents import SPARK, cluster, make, wait_for
 from tests.cluster.test_killed_driver import SECONDS, start
@@ -29,7 +29,7 @@ def test_rows_stay_and_a_second_run_finishes(
     rows, before = project.rows(), project.table(NAME).metadata.current_snapshot_id
     config = str(project.folder / "nevermore.yaml")
     options = ("--all", *order, "--engine", "spark", "--target-size", "1MiB", "--config", config)
-    arguments = ("pipelines.cli.main", "compact", NAME, *options)
+    arguments = ("nevermore.pipelines.cli.main", "compact", NAME, *options)
     process = start(*arguments)
     written = lambda: list(project.folder.rglob("compact-*.parquet"))  # noqa: E731  a name for what is asked twice
     wait_for(written, process)
@@ -48,7 +48,10 @@ def test_rows_stay_and_a_second_run_finishes(
     assert table.current_snapshot().summary[LOG_ORDINAL]
     assert not any(task.has_deletes for task in scan_core.open_table(table).scan().plan().tasks)
     assert (
-        start("pipelines.cli.main", "orphans", NAME, "--older-than", "1s", "--delete", "--config", config).wait() == 0
+        start(
+            "nevermore.pipelines.cli.main", "orphans", NAME, "--older-than", "1s", "--delete", "--config", config
+        ).wait()
+        == 0
     )
     live = {task.data_file.path.rpartition("/")[2] for task in scan_core.open_table(table).scan().plan().tasks}
     assert {path.name for path in written()} == live

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.cluster.standalone import StandaloneCluster
 from tests.cluster.test_killed_driver import SECONDS, start
 from tests.pipelines.project import Project, event, product
@@ -89,7 +89,7 @@ def test_tasks_that_are_overtaken_change_nothing(
 ) -> None:
     spark = {"master": cluster.url, "conf": {**SPARK["conf"], **OVERTAKING}}
     project = make(tmp_path / "project", table={"ingest": {"engine": "spark"}}, spark=spark)
-    process = start("pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml"))
+    process = start("nevermore.pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml"))
     wait_for(cluster.executors, process)
     rounds = 0
     while process.poll() is None and rounds < 5:
@@ -109,7 +109,7 @@ def test_what_is_ingested_is_right(
     victim: str, cluster: StandaloneCluster, truth: dict[str, list[str]], tmp_path: Path
 ) -> None:
     project = make(tmp_path / "project", table={"ingest": {"engine": "spark"}}, spark={"master": cluster.url, **SPARK})
-    arguments = ("pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml"))
+    arguments = ("nevermore.pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml"))
     process = start(*arguments)
     written = lambda: list(project.folder.rglob("*.parquet"))  # noqa: E731  a name for what is asked twice
     wait_for(written, process)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.storage import EXIT_CODE, VARIABLE
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.storage import EXIT_CODE, VARIABLE
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.sales_project import DAYS, make_project, published
 
@@ -43,7 +43,7 @@ def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen[
 def publish(path: Path, day: str, **environment: str) -> int:
     """The exit code of `nevermore publish`."""
     arguments = ("publish", "shop.sold", "--partition", day, "--config", str(path))
-    return start("pipelines.cli.main", *arguments, **environment).wait(SECONDS)
+    return start("nevermore.pipelines.cli.main", *arguments, **environment).wait(SECONDS)
 
 
 def kill_while_writing(path: Path, day: str, marker: Path) -> None:

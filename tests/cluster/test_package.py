@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
+from nevermore.pipelines.config.project import load
 from tests.cluster.conftest import RunJob
 from tests.cluster.sales_project import expected, make_project
 from tests.cluster.standalone import StandaloneCluster
@@ -31,7 +31,7 @@ def run(project: Path, run_job: RunJob, **spark: Any) -> dict[str, Any]:
 
 
 def test_workers_whose_python_has_nothing_get_all_by_archives(run_job: RunJob, bare_path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipelines.cli.main", "spark-package", "--with-dependencies", "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "spark-package", "--with-dependencies", "--json"]
     done = subprocess.run([*command, "--output", str(tmp_path / "dist")], stdout=subprocess.PIPE, check=True)
     built = json.loads(done.stdout)
     project = make_project(tmp_path / "project", NUM_ROWS, NUM_DELETES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
+from nevermore.pipelines.config.project import load
 from tests.cluster.conftest import RunJob
 from tests.cluster.connect_server import ConnectServer
 from tests.cluster.sales_project import DAYS, TABLES, expected, published

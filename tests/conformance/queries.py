@@ -7,9 +7,9 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import scan_core
-from scan_core import Scan, Table
-from scan_core.model.schema import Schema
+from nevermore import scan_core
+from nevermore.scan_core import Scan, Table
+from nevermore.scan_core.model.schema import Schema
 from tests.support.fixture_tables import fixture_tables
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scan_core
-from checks.comparison import canonical, compare
+from nevermore import scan_core
+from nevermore.checks.comparison import canonical, compare
 from tests.support.fixture_tables import fixture_tables
 
 

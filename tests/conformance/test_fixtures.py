@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions, Switches
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions, Switches
 from tests.conformance.queries import queries
 from tests.support.fixture_tables import FixtureTable, fixture_tables, snapshots
 from tests.support.rendering import differences, rendered

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from scan_core.model.schema import ListType, MapType, StructType, Type
-from scan_core.spark.frames import dataframe, why_not_native
+from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type
+from nevermore.scan_core.spark.frames import dataframe, why_not_native
 from tests.conformance.queries import Query, opened, queries
 from tests.support.fixture_tables import fixture_tables, snapshots
 from tests.support.rendering import differences, rendered

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from scan_core.model.transforms import normalise_value, parse_transform
+from nevermore.scan_core.model.transforms import normalise_value, parse_transform
 from tests.support.iceberg_json import Column, Partition
 from tests.support.random_predicates import FIELDS, SCHEMA, tables
 from tests.support.table_builder import TableBuilder

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from scan_core.model.schema import NestedField, PrimitiveType, Schema
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
 
 TABLES = {"o": {"id": "long", "cid": "long", "ts": "timestamp", "day": "date", "v": "long"},
           "c": {"id": "long", "city": "string", "rid": "long", "v": "long"},

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from pipelines.iceberg.schema_evolution import schema_document
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.iceberg.schema_evolution import schema_document
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 from tests.differential.test_scan_against_reference import assert_equal, draw_predicate, filtered
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns, indexable_columns

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.comparison import canonical, compare
-from checks.reference.expected_rows import live_rows
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.comparison import canonical, compare
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 
 EXAMPLES = 12

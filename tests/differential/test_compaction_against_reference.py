@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from pipelines.maintain.compact import CompactSettings, compact
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 from tests.differential.test_scan_against_reference import assert_equal
 from tests.pipelines.iceberg_tables import catalog_in, reloaded

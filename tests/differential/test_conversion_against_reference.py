@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 from tests.differential.test_scan_against_reference import assert_equal
 

@@ -9,23 +9,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import Config, parse
-from pipelines.errors import PublishError
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.parquet_output import WriterOptions
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.publish.refresh import publish
-from pipelines.spark.session import SPARK_FAILURES, spark_message
-from scan_core import ScanError, ScanOptions, open_table
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.files.parquet.footer import read_footer
-from scan_core.files.parquet.pages import page_places, parse_offset_index
-from scan_core.io import cache
-from scan_core.io.remote import ByteRanges
-from scan_core.spark import choice_of, dataframe, native
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.parquet_output import WriterOptions
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
+from nevermore.scan_core import ScanError, ScanOptions, open_table
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.files.parquet.footer import read_footer
+from nevermore.scan_core.files.parquet.pages import page_places, parse_offset_index
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.remote import ByteRanges
+from nevermore.scan_core.spark import choice_of, dataframe, native
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 from tests.differential.test_scan_against_reference import assert_equal, draw_predicate, filtered
 from tests.support.dead_row_index import index_built

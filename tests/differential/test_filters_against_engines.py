@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import scan_core
-from checks.reference.sql_columns import open_connection
-from scan_core import ScanOptions, Switches
-from scan_core.model.errors import EvaluationError
+from nevermore import scan_core
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.scan_core import ScanOptions, Switches
+from nevermore.scan_core.model.errors import EvaluationError
 from tests.differential.filtered_tables import FilteredTable, draw_filtered_table
 from tests.support.random_predicates import AS_WRITTEN, Sql, predicates, risky_predicates
 from tests.support.spark_session import SPARK_TEST

@@ -9,20 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.parquet_output import WriterOptions
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from scan_core import Scan, ScanError, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.files.parquet.footer import read_footer
-from scan_core.files.parquet.pages import page_places, parse_offset_index
-from scan_core.io import cache
-from scan_core.io.remote import ByteRanges
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.parquet_output import WriterOptions
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.scan_core import Scan, ScanError, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.files.parquet.footer import read_footer
+from nevermore.scan_core.files.parquet.pages import page_places, parse_offset_index
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.remote import ByteRanges
 from tests.pipelines.project import Project, event
 
 ROWS = 2_000

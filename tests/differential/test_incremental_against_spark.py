@@ -17,10 +17,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines.config.published import PublishedPartition
-from pipelines.publish.partition_lineage import OF_CHANGED, Reach
-from pipelines.publish.query import PublishedQuery, parse_query
-from pipelines.publish.refresh_plan import ChangedKeys, KeyColumns, trace_text
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach
+from nevermore.pipelines.publish.query import PublishedQuery, parse_query
+from nevermore.pipelines.publish.refresh_plan import ChangedKeys, KeyColumns, trace_text
 from tests.differential.published_queries import DAYS, KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, row_of
 from tests.support.spark_session import SPARK_TEST
 

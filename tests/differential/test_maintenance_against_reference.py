@@ -15,23 +15,23 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.damage import verify_table
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.bitmap_indexes import CatalogTarget
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import make_current
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.maintain.compact import CompactSettings, Order, compact
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import make_current
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
 from tests.differential.table_histories import History, draw_table
 from tests.pipelines.project import Project
 from tests.support.fixture_tables import FixtureTable, copied, fixture_tables

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from checks.mirror_checks import checks_of, run_checks
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from scan_core import ScanOptions
-from scan_core.io import cache
-from scan_core.metadata import manifests
-from scan_core.native import compiled
-from scan_core.why import key_report
+from nevermore import scan_core
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.metadata import manifests
+from nevermore.scan_core.native import compiled
+from nevermore.scan_core.why import key_report
 from tests.pipelines.project import Project, event
 from tests.support.agreed_rows import rows_of
 from tests.support.iceberg_json import Column, Partition

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core.spark import choice_of, dataframe, why_not_native
-from scan_core.spark.native import NativeLimits
+from nevermore import scan_core
+from nevermore.scan_core.spark import choice_of, dataframe, why_not_native
+from nevermore.scan_core.spark.native import NativeLimits
 from tests.differential.filtered_tables import draw_filtered_table
 from tests.differential.test_filters_against_engines import by_duckdb
 from tests.support.random_predicates import NUMBERS, Sql, predicates

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from scan_core.sql.needed_rows import TablePlace, needed_rows
-from scan_core.sql.query import qualified, traceable
+from nevermore.scan_core.sql.needed_rows import TablePlace, needed_rows
+from nevermore.scan_core.sql.query import qualified, traceable
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, Queries, Row, row_of
 
 quick = settings(

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.publish.partition_lineage import OF_CHANGED, Reach, reaches
-from scan_core.sql.query import qualified, traceable
+from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, reaches
+from nevermore.scan_core.sql.query import qualified, traceable
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, states
 
 quick = settings(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from pipelines.publish import partition_lineage
-from scan_core.sql import query, query_shape
-from scan_core.sql.sql_functions import join_kind
+from nevermore.pipelines.publish import partition_lineage
+from nevermore.scan_core.sql import query, query_shape
+from nevermore.scan_core.sql.sql_functions import join_kind
 from tests.differential.test_partition_lineage import check
 
 MAX_SEEDS = 400

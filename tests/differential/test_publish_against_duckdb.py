@@ -11,13 +11,13 @@ import pytest
 import sqlglot
 from pyspark.sql import SparkSession
 
-from checks.published_equality import published_equals_duckdb
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import Config
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.publish.refresh import publish
+from nevermore.checks.published_equality import published_equals_duckdb
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import NAME, apply, customers, make_config, orders, published
 from tests.support.spark_session import SPARK_TEST
 

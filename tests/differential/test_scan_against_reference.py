@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.comparison import canonical, compare
-from checks.reference.expected_rows import live_rows
-from checks.reference.sql_columns import open_connection
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.checks.comparison import canonical, compare
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 
 EXAMPLES = 14

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from checks.reference.sql_columns import open_connection
-from scan_core import ScanOptions, Switches
-from scan_core.io.cache import BoundedCache
-from scan_core.joins import column_keys, key_set
-from scan_core.model.schema import arrow_type, parse_type
-from scan_core.model.transforms import normalise_value, parse_transform
-from scan_core.plan import runtime_pruning
-from scan_core.read import key_filter, order
+from nevermore import scan_core
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.scan_core import ScanOptions, Switches
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.joins import column_keys, key_set
+from nevermore.scan_core.model.schema import arrow_type, parse_type
+from nevermore.scan_core.model.transforms import normalise_value, parse_transform
+from nevermore.scan_core.plan import runtime_pruning
+from nevermore.scan_core.read import key_filter, order
 from tests.differential.filtered_tables import draw_file
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-import scan_core
-from checks.reference.sql_columns import open_connection
-from scan_core import Scan
-from scan_core.spark.joins import BuildLimits, join
+from nevermore import scan_core
+from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.scan_core import Scan
+from nevermore.scan_core.spark.joins import BuildLimits, join
 from tests.differential.test_semi_joins_against_duckdb import POOLS, draw_rows, draw_table, small_limits
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
-import scan_core
-from scan_core import Scan
-from scan_core.model.errors import OptionError
-from scan_core.spark import parse_sql, planning, reads_of_sql, spark_schema, sql
+from nevermore import scan_core
+from nevermore.scan_core import Scan
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql, spark_schema, sql
 from tests.differential.published_queries import KINDS, SCHEMAS, TABLES, row_of
 from tests.differential.test_needed_rows import query_of
 from tests.support.iceberg_json import Column

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-import scan_core
-from pipelines.config.project import Config, parse
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.publish.refresh import publish
-from scan_core.model.errors import OptionError
-from scan_core.spark import dataframe, parse_sql, planning, reader_choice, sql
+from nevermore import scan_core
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark import dataframe, parse_sql, planning, reader_choice, sql
 from tests.differential.warehouse_queries import COMPUTED, QUERIES
 from tests.differential.warehouse_tables import Warehouse, build_warehouse
 from tests.support.spark_session import SPARK_TEST

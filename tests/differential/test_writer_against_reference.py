@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
-from checks.subject import Subject
-from pipelines.iceberg.catalog import find_table
+from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
+from nevermore.checks.subject import Subject
+from nevermore.pipelines.iceberg.catalog import find_table
 from tests.checks.mirror_tables import no_rows_lost
 from tests.pipelines.change_batches import Change, Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.reference.expected_rows import live_rows
+from nevermore.checks.reference.expected_rows import live_rows
 from tests.support.iceberg_json import Column, Partition, list_of, map_of, struct
 from tests.support.table_builder import TableBuilder
 

@@ -9,11 +9,11 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pipelines.config.checks import ChecksConfig, PublishedChecksConfig
-from pipelines.config.project import AlertsConfig, SparkConfig
-from pipelines.config.published import PublishedConfig, PublishedOptions
-from pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
-from pipelines.config.tables import IndexConfig, IngestConfig, MaintenanceConfig, RetentionConfig, TableConfig
+from nevermore.pipelines.config.checks import ChecksConfig, PublishedChecksConfig
+from nevermore.pipelines.config.project import AlertsConfig, SparkConfig
+from nevermore.pipelines.config.published import PublishedConfig, PublishedOptions
+from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
+from nevermore.pipelines.config.tables import IndexConfig, IngestConfig, MaintenanceConfig, RetentionConfig, TableConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {

@@ -28,9 +28,9 @@ def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environ
 
 
 def test_page_names_every_format_and_every_option() -> None:
-    from pipelines.formats.options import ALIASES
-    from pipelines.formats.registry import FORMATS
-    from pipelines.sources.file_options import FileOptions
+    from nevermore.pipelines.formats.options import ALIASES
+    from nevermore.pipelines.formats.registry import FORMATS
+    from nevermore.pipelines.sources.file_options import FileOptions
 
     words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8")))))
     options = {f.name for kind in (FileOptions, *(known.options for known in FORMATS.values())) for f in fields(kind)}

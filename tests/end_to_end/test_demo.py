@@ -11,9 +11,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.commands import _print
-from assets.demo import DemoReport
-from pipelines.config.document import dagster_home
+from nevermore.assets.commands import _print
+from nevermore.assets.demo import DemoReport
+from nevermore.pipelines.config.document import dagster_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -62,7 +62,7 @@ def test_rows_that_a_script_brought_back_fail_a_check_and_why_names_the_commit(
     story = summary["story"]
     assert {"no_deleted_row_reappears", "mirror_equals_reference"} <= set(story["failed"])
     assert story["snapshot_id"] != story["repaired_to"]
-    command = [sys.executable, "-m", "pipelines.cli.main", *shlex.split(story["why"])[1:], "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", *shlex.split(story["why"])[1:], "--json"]
     done = subprocess.run(command, cwd=demo_project, capture_output=True, text=True, timeout=300, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert [row["alive"] for row in rows] == [False] * (len(rows) - 1) + [True]
@@ -81,14 +81,14 @@ def test_the_timeline_of_the_ui_has_all_runs(demo_project: Path, monkeypatch: py
         ("daily_job", "SUCCESS"): 1,
     }
     for run in runs:  # the timeline groups runs by this
-        assert run.tags["dagster/code_location"] == "assets.definitions"
+        assert run.tags["dagster/code_location"] == "nevermore.assets.definitions"
         assert run.remote_job_origin is not None
-        assert run.remote_job_origin.repository_origin.get_label() == "__repository__@assets.definitions"
+        assert run.remote_job_origin.repository_origin.get_label() == "__repository__@nevermore.assets.definitions"
 
 
 def test_a_second_run_finds_nothing_new_and_changes_nothing(demo_project: Path) -> None:
     before = contents(demo_project / "warehouse")
-    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(demo_project), "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "demo", "--dir", str(demo_project), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["nothing_new"] is True

@@ -13,7 +13,7 @@ def test_sql_that_fails_in_a_task_is_told_without_javas_stack_trace(demo_project
     config = demo_project / "nevermore.yaml"
     with config.open("a", encoding="utf-8") as file:
         file.write("  shop.zero:\n    sql: select id, 1 / (id - id) as n from shop.customers\n")
-    command = [sys.executable, "-m", "pipelines.cli.main", "publish", "shop.zero", "--config", str(config)]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "publish", "shop.zero", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     told = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator modules")]

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import scan_core
-from scan_core import MissingFileError, Scan, ScanError, ScanOptions, TableNotFoundError
+from nevermore import scan_core
+from nevermore.scan_core import MissingFileError, Scan, ScanError, ScanOptions, TableNotFoundError
 from tests.fuzz.file_mutations import mutate_file
 from tests.fuzz.subjects import Subject
 from tests.fuzz.value_mutations import MADE_UP_TEXTS

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from scan_core import MalformedTableError
+from nevermore.scan_core import MalformedTableError
 from tests.fuzz.__main__ import SEED
 from tests.fuzz.campaign import MAX_ENDED, run_campaign
 from tests.fuzz.case import _judge_refusal, make_case, run_case
@@ -51,7 +51,7 @@ def test_foreign_errors_and_refusals_without_a_file_are_findings(
     out_of_memory = MalformedTableError(f"{case.subject.name}: too much")
     out_of_memory.__cause__ = MemoryError()
     assert "memory" in str(_judge_refusal(case, out_of_memory))
-    monkeypatch.setattr("scan_core.open_table", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("nevermore.scan_core.open_table", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in str(run_case(case, Random(1)))
 
 

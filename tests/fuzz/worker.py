@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from scan_core.native import load_kernels
+from nevermore.scan_core.native import load_kernels
 from tests.fuzz.case import make_case, run_case
 from tests.fuzz.subjects import build_subjects
 from tests.support.memory import peak_bytes

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import scan_core
-from checks.reference.facts import FileFacts, read_table_facts
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore import scan_core
+from nevermore.checks.reference.facts import FileFacts, read_table_facts
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 from tests.interop.three_readings import Readings, Rows, reference_rows, scan_of
 
 Row = list[Any]

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core import ScanOptions, col
-from scan_core.expr.nodes import Expr
-from scan_core.scan import Table
+from nevermore.scan_core import ScanOptions, col
+from nevermore.scan_core.expr.nodes import Expr
+from nevermore.scan_core.scan import Table
 from tests.support.rendering import rendered
 
 _COMPARABLE = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_string, pa.types.is_date)

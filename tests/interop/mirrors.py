@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipelines.config.project import load
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.ingest.feed_run import run_once
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\
@@ -115,7 +115,7 @@ def make_mirrors(folder: Path) -> list[Proof]:
             lines = [json.dumps({**e, "source": {"table": feed.name}, "ts_ms": 1}) + "\n" for e in events(feed)]
             path.write_text("".join(lines), encoding="utf-8")
         # small tables are looked up rather than burdened with global deletes; here they are the point
-        with patch.multiple("pipelines.mirrors.delete_scope", AFFORDABLE_ROWS=0, AFFORDABLE_RATIO=0):
+        with patch.multiple("nevermore.pipelines.mirrors.delete_scope", AFFORDABLE_ROWS=0, AFFORDABLE_RATIO=0):
             reports = [run_once(load(config), tables=["proof.global_deletes"])]
         reports.append(run_once(load(config)))
         assert [t.error for report in reports for t in report.tables if t.error] == []

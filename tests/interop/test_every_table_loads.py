@@ -11,13 +11,13 @@ import pytest
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import StaticTable
 
-import scan_core
 from benchmarks.peers import running
-from pipelines.config.project import load
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.ingest.feed_run import run_once
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.rendering import rendered
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
@@ -43,7 +43,7 @@ def written(folder: Path, *, is_published: bool) -> dict[str, Path]:
         assert [t.error for t in report.tables if t.error] == []
         project.land("orders", f"{number}.jsonl", [event("d", "orders", before=order(2, 25.0, 1))])
     if is_published:
-        from pipelines.publish.refresh import publish
+        from nevermore.pipelines.publish.refresh import publish
 
         publish(project.config, "shop.daily", partitions=["2026-01-01", "2026-01-02"])
     catalog = open_catalog(project.config)

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from checks.reference.expected_rows import live_rows
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
 from tests.interop.mirrors import FEEDS, Proof, make_mirrors
 from tests.support.bitmap_indexes import bitmaps_for_nothing
 from tests.support.iceberg_json import Column

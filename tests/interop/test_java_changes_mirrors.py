@@ -16,19 +16,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from checks.damage import verify_table
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import Config, load
-from pipelines.config.tables import RetentionConfig
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.compact import CompactSettings, Order, compact
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
 from tests.pipelines.project import event
 
 JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import scan_core
+from nevermore import scan_core
 from tests.interop.deviations import verdict
 from tests.interop.laws import broken_laws
 from tests.interop.three_readings import readings

@@ -15,23 +15,23 @@ from unittest.mock import patch
 
 import pytest
 
-import scan_core
-from checks.damage import verify_table
-from checks.reference.expected_rows import RefusedError, live_rows
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.maintain.compact import CompactSettings, Order, compact
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
-from scan_core import ROW_LINEAGE, Scan, ScanError
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.checks.reference.expected_rows import RefusedError, live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.scan_core import ROW_LINEAGE, Scan, ScanError
 from tests.interop.test_java_writes import JAVA_PYTHON, Writer
 from tests.pipelines.project import Project
 from tests.support.rendering import rendered

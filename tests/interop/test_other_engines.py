@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import scan_core
 from benchmarks.peers import Peer, running
+from nevermore import scan_core
 from tests.interop.mirrors import FEEDS, make_mirrors
 
 ENGINES = ("clickhouse", "daft", "duckdb", "polars", "pyiceberg", "sail")

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import scan_core
-from checks.reference.expected_rows import RefusedError, live_rows
-from checks.reference.facts import FileFacts, TableFacts
-from scan_core import Scan, ScanError
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import RefusedError, live_rows
+from nevermore.checks.reference.facts import FileFacts, TableFacts
+from nevermore.scan_core import Scan, ScanError
 from tests.support.rendering import rendered
 
 Rows = list[str] | str

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-import scan_core
-from scan_core import MalformedTableError, Scan, ScanMetrics, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache
-from scan_core.read.read_ahead import FilesAhead
+from nevermore import scan_core
+from nevermore.scan_core import MalformedTableError, Scan, ScanMetrics, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.read.read_ahead import FilesAhead
 from tests.io_patterns.recording import Delay, Recorder, RecordingHandler
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -56,7 +56,7 @@ def scan(table: TableBuilder, recorder: Recorder, monkeypatch: pytest.MonkeyPatc
     handler = RecordingHandler(pafs.LocalFileSystem(), "lake", str(table.location.parent), recorder)
     system = pafs.PyFileSystem(handler)
     monkeypatch.setattr(
-        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "nevermore.scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
     forget()
     name = f"s3://lake/{table.location.name}"
@@ -236,7 +236,7 @@ def test_orc_reads_a_stripe_and_a_column_at_a_time_and_no_payload_where_nothing_
     recorder = Recorder()
     system = pafs.PyFileSystem(RecordingHandler(pafs.LocalFileSystem(), "lake", str(tmp_path), recorder))
     monkeypatch.setattr(
-        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "nevermore.scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
     opened = scan_core.open_table(
         f"s3://lake/o/metadata/{built.metadata_path.name}", relocate={str(built.location): "s3://lake/o"}

@@ -10,12 +10,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache
-from scan_core.io.remote import SMALL_FILE_BYTES, Pace, RemoteFile
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, Pace, RemoteFile
 from tests.io_patterns.recording import Recorder, RecordingHandler
 from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.object_server import properties_of, serving, store_of
@@ -99,7 +99,7 @@ def _recorded(
     recorder = Recorder()
     system = pafs.PyFileSystem(RecordingHandler(inner, "lake", root, recorder))
     monkeypatch.setattr(
-        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "nevermore.scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
     for forget in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
         forget()
@@ -231,7 +231,7 @@ def test_all_columns_of_a_row_group_are_requested_at_once_in_parts_of_about_a_me
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace = _SteadyPace(latency=0.01)
-    monkeypatch.setattr("scan_core.io.files._pace", lambda *_: pace)
+    monkeypatch.setattr("nevermore.scan_core.io.files._pace", lambda *_: pace)
     assert recorded.scan.to_table().num_rows == ROWS - 4
     everything = sum(end - start for places in recorded.chunks.values() for start, end in places)
     parts = sorted(recorded.data())

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.decode.avro import reader_of
-from pipelines.formats import mysql_json_kernels as json_trees
-from pipelines.formats import mysql_kernels as mysql
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import MemberNames
+from nevermore.pipelines.decode.avro import reader_of
+from nevermore.pipelines.formats import mysql_json_kernels as json_trees
+from nevermore.pipelines.formats import mysql_kernels as mysql
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import MemberNames
 from tests.pipelines.decode.avro_schemas import Schemas
 
 Arguments = list[Any]
@@ -711,41 +711,44 @@ def write_json(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
-    "pipelines.formats.mysql_json_kernels.write_trees": write_trees,
-    "pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
-    "pipelines.decode.avro_kernels.read_items": read_avro_items,
-    "pipelines.decode.avro_kernels.read_messages": read_avro_messages,
-    "pipelines.decode.avro_kernels.read_blocks": read_avro_blocks,
-    "pipelines.decode.protobuf_kernels.find_fields": find_protobuf_fields,
-    "pipelines.decode.protobuf_kernels.find_values": find_protobuf_values,
-    "pipelines.formats.mysql_kernels.frame": frame_packets,
-    "pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
-    "pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,
-    "pipelines.formats.pgoutput_kernels.number_messages": number_messages,
-    "pipelines.formats.pgoutput_kernels.read_copy": read_copy,
-    "pipelines.formats.pgoutput_kernels.read_messages": read_messages,
-    "pipelines.formats.pgoutput_kernels.read_rows": read_replicated_rows,
-    "pipelines.formats.pgoutput_kernels.write_json": write_json,
-    "pipelines.jsonscan.text_kernels.decode_bytes": lambda random: [int(random.integers(0, 3)), *binary(random)],
-    "pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
-    "pipelines.jsonscan.object_kernels.find_document_line": find_document_line,
-    "pipelines.jsonscan.object_kernels.cut_lines": cut_lines,
-    "pipelines.jsonscan.object_kernels.find_newlines": find_newlines,
-    "pipelines.jsonscan.object_kernels.find_separators": find_separators,
-    "pipelines.jsonscan.object_kernels.scan_elements": scan_elements,
-    "pipelines.jsonscan.object_kernels.split_documents": split_documents,
-    "pipelines.jsonscan.object_kernels.split_frames": split_frames,
-    "pipelines.jsonscan.text_kernels.parse_doubles": parse_doubles,
-    "pipelines.jsonscan.object_kernels.scan_nested": scan_nested,
-    "pipelines.jsonscan.object_kernels.begin_with": begin_with,
-    "pipelines.jsonscan.object_kernels.scan_members": scan_members,
-    "pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
-    "pipelines.jsonscan.row_kernels.find_patterns": find_patterns,
-    "pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
-    "pipelines.jsonscan.text_kernels.gather_text": gather_text,
-    "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
-    "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
-    "pipelines.mirrors.multiset._remove_in_order": walk_removals,
-    "pipelines.sources.csv_file.split_records": split_records,
+    "nevermore.pipelines.formats.mysql_json_kernels.write_trees": write_trees,
+    "nevermore.pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
+    "nevermore.pipelines.decode.avro_kernels.read_items": read_avro_items,
+    "nevermore.pipelines.decode.avro_kernels.read_messages": read_avro_messages,
+    "nevermore.pipelines.decode.avro_kernels.read_blocks": read_avro_blocks,
+    "nevermore.pipelines.decode.protobuf_kernels.find_fields": find_protobuf_fields,
+    "nevermore.pipelines.decode.protobuf_kernels.find_values": find_protobuf_values,
+    "nevermore.pipelines.formats.mysql_kernels.frame": frame_packets,
+    "nevermore.pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
+    "nevermore.pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,
+    "nevermore.pipelines.formats.pgoutput_kernels.number_messages": number_messages,
+    "nevermore.pipelines.formats.pgoutput_kernels.read_copy": read_copy,
+    "nevermore.pipelines.formats.pgoutput_kernels.read_messages": read_messages,
+    "nevermore.pipelines.formats.pgoutput_kernels.read_rows": read_replicated_rows,
+    "nevermore.pipelines.formats.pgoutput_kernels.write_json": write_json,
+    "nevermore.pipelines.jsonscan.text_kernels.decode_bytes": lambda random: [
+        int(random.integers(0, 3)),
+        *binary(random),
+    ],
+    "nevermore.pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
+    "nevermore.pipelines.jsonscan.object_kernels.find_document_line": find_document_line,
+    "nevermore.pipelines.jsonscan.object_kernels.cut_lines": cut_lines,
+    "nevermore.pipelines.jsonscan.object_kernels.find_newlines": find_newlines,
+    "nevermore.pipelines.jsonscan.object_kernels.find_separators": find_separators,
+    "nevermore.pipelines.jsonscan.object_kernels.scan_elements": scan_elements,
+    "nevermore.pipelines.jsonscan.object_kernels.split_documents": split_documents,
+    "nevermore.pipelines.jsonscan.object_kernels.split_frames": split_frames,
+    "nevermore.pipelines.jsonscan.text_kernels.parse_doubles": parse_doubles,
+    "nevermore.pipelines.jsonscan.object_kernels.scan_nested": scan_nested,
+    "nevermore.pipelines.jsonscan.object_kernels.begin_with": begin_with,
+    "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
+    "nevermore.pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
+    "nevermore.pipelines.jsonscan.row_kernels.find_patterns": find_patterns,
+    "nevermore.pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
+    "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
+    "nevermore.pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
+    "nevermore.pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
+    "nevermore.pipelines.mirrors.multiset._remove_in_order": walk_removals,
+    "nevermore.pipelines.sources.csv_file.split_records": split_records,
 }
 """By kernel: how to make arguments."""

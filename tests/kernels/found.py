@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType
 
-from scan_core.native.machine_code import ArrayKernel, Callee, signatures
+from nevermore.scan_core.native.machine_code import ArrayKernel, Callee, signatures
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
@@ -28,7 +28,7 @@ def sources(*words: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def _module(file: Path) -> str:
-    parts = file.relative_to(REPOSITORY).with_suffix("").parts
+    parts = ("nevermore", *file.relative_to(REPOSITORY).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -48,7 +48,7 @@ def importers(*libraries: str) -> set[str]:
 def declared() -> dict[str, Callee]:
     """Functions that are compiled, those alone that others call included, as `module.function`."""
     found = {}
-    for module in sorted(importers("scan_core.native.machine_code", "scan_core.native")):
+    for module in sorted(importers("nevermore.scan_core.native.machine_code", "nevermore.scan_core.native")):
         for name, value in vars(importlib.import_module(module)).items():
             if isinstance(value, Callee) and value.__module__ == module:
                 found[f"{module}.{name}"] = value

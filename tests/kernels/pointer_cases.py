@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scan_core.files.parquet.thrift import read_list_header, read_struct, read_value
-from scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
+from nevermore.scan_core.files.parquet.thrift import read_list_header, read_struct, read_value
+from nevermore.scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
 from tests.kernels.array_cases import Arguments, Random
 
 U64 = NDArray[np.uint64]

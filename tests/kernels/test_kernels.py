@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.compile_kernels import MODULES
-from scan_core.native.machine_code import ArrayKernel
+from nevermore.pipelines.cli.compile_kernels import MODULES
+from nevermore.scan_core.native.machine_code import ArrayKernel
 from tests.kernels import array_cases, pointer_cases
 from tests.kernels.found import REPOSITORY, declared, entries, importers, reached
 
@@ -42,8 +42,12 @@ def test_all_modules_with_kernels_are_compiled_with_an_environment() -> None:
 
 def test_nothing_else_reaches_memory_by_address() -> None:
     # the dataset reads the metadata of a schema, of which pyarrow keeps only one value of a repeated key
-    own = {"scan_core.native.machine_code", "pipelines.jsonscan.value_kernels", "scan_core.foreign.dataset"}
-    own.add("scan_core.rows.buffers")  # asks the C library to give freed memory back
+    own = {
+        "nevermore.scan_core.native.machine_code",
+        "nevermore.pipelines.jsonscan.value_kernels",
+        "nevermore.scan_core.foreign.dataset",
+    }
+    own.add("nevermore.scan_core.rows.buffers")  # asks the C library to give freed memory back
     assert importers("ctypes", "cffi", "llvmlite", "numba", "cython", "pybind11") == own
 
 

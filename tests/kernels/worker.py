@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.native import compiled, machine_code
-from scan_core.native.machine_code import signatures
+from nevermore.scan_core.native import compiled, machine_code
+from nevermore.scan_core.native.machine_code import signatures
 from tests.kernels import array_cases, pointer_cases
 from tests.kernels.array_cases import Arguments, Random
 from tests.kernels.found import declared

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.tables import TableConfig
-from pipelines.decode.batches import ChangeBatch, Rejected, change_schema
-from pipelines.mirrors.mirror import Applied, Mirror
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import ChangeBatch, Rejected, change_schema
+from nevermore.pipelines.mirrors.mirror import Applied, Mirror
 from tests.pipelines.iceberg_tables import catalog_in, reloaded, rows_of
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

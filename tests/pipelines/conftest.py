@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.iceberg import commit
-from pipelines.ingest.feeds import Feed
+from nevermore.pipelines.iceberg import commit
+from nevermore.pipelines.ingest.feeds import Feed
 from tests.support.rest_catalog import FaultyCatalog, serving_catalog
 
 

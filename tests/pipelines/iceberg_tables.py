@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from scan_core.model.schema import NestedField, parse_type
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.scan_core.model.schema import NestedField, parse_type
 
 
 def catalog_in(folder: Path) -> Any:

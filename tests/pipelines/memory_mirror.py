@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.mirrors.fold import FoldResult, fold
+from nevermore.pipelines.mirrors.fold import FoldResult, fold
 
 Row = dict[str, Any]
 

@@ -11,19 +11,19 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-import scan_core
-from assets.metadata import mirror_metadata
-from checks.mirror_checks import checks_of, run_checks
-from pipelines.cli.main import main
-from pipelines.cli.terminal import describe_publication
-from pipelines.config.project import load, parse
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import resync
-from pipelines.maintain.retention import expire_all
-from pipelines.publish.refresh import publish
-from scan_core import ScanOptions, late_filters
+from nevermore import scan_core
+from nevermore.assets.metadata import mirror_metadata
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.cli.terminal import describe_publication
+from nevermore.pipelines.config.project import load, parse
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import resync
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core import ScanOptions, late_filters
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.bitmap_indexes import bitmaps_for_nothing
 
@@ -119,7 +119,7 @@ def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monk
     assert warning.startswith("index.bitmap: ")
     assert "'statu'" in warning
     land(project, "2.jsonl", range(30, 60))
-    monkeypatch.setattr("pipelines.iceberg.index_upkeep.index_dead_rows", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.index_upkeep.index_dead_rows", lambda *_, **__: 1 / 0)
     report = project.run()
     update = the(report).indexes
     assert update is not None
@@ -294,7 +294,7 @@ def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> N
 def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
     chance = random.Random(seed)
     kept = chance.choice([1, 3, 100])
     index = {"bitmap": ["status", "note"], "dead_rows": chance.random() < 0.7, "every_rows": chance.choice([1, 60])}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.simulate import SMALLEST_ROWS, simulate
+from nevermore.pipelines.simulate import SMALLEST_ROWS, simulate
 
 KEYS = {"customers": ("id",), "orders": ("id",), "order_lines": ("order_id", "line_no")}
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from pipelines.workers import submitted, together, workers
+from nevermore.pipelines.workers import submitted, together, workers
 
 
 def failing(number: int) -> int:

@@ -4,8 +4,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 
 _CONFIG = """
 tables:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scan_core.io import cache
-from scan_core.metadata import manifests
-from scan_core.native import compiled
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.metadata import manifests
+from nevermore.scan_core.native import compiled
 
 
 @pytest.fixture(params=["one by one", "many together"])

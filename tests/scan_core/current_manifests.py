@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
-from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
-from scan_core.model.snapshot import DataFile, DeleteFile
-from scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
+from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
+from nevermore.scan_core.model.table_metadata import TableMetadata
 from tests.support.iceberg_json import Column
 from tests.support.plans import read
 from tests.support.table_builder import TableBuilder

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import scan_core
-from scan_core import (
+from nevermore import scan_core
+from nevermore.scan_core import (
     Scan,
     ScanOptions,
 )

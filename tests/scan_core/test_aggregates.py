@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core import OptionError, Scan, ScanOptions, UnsupportedError
+from nevermore import scan_core
+from nevermore.scan_core import OptionError, Scan, ScanOptions, UnsupportedError
 from tests.support.iceberg_json import Column, list_of
 from tests.support.table_builder import TableBuilder
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanCancelledError, ScanOptions
-from scan_core.columns.file_reader import MemoryBudget
-from scan_core.deletes import indexes
-from scan_core.model import running
-from scan_core.plan import planner
-from scan_core.read.lazy import LazyColumns
-from scan_core.rows.selection import RowSelection
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanCancelledError, ScanOptions
+from nevermore.scan_core.columns.file_reader import MemoryBudget
+from nevermore.scan_core.deletes import indexes
+from nevermore.scan_core.model import running
+from nevermore.scan_core.plan import planner
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.rows.selection import RowSelection
 from tests.scan_core.native.test_fork import ends_in_a_forked_process
 from tests.support.iceberg_json import Column
 from tests.support.memory import PEAK_BYTES
@@ -229,8 +229,8 @@ def test_scans_in_other_processes_while_some_run_here(metadata: Path) -> None:
 MIX = """
 import gc, json, os, sys, threading
 from pathlib import Path
-import scan_core
-from scan_core.native.compiled import load
+from nevermore import scan_core
+from nevermore.scan_core.native.compiled import load
 load()  # at a moment of its own choice otherwise, some 50 MB
 table = scan_core.open_table(sys.argv[1])
 def resident():
@@ -292,9 +292,9 @@ def test_sixteen_scans_keep_to_the_memory_limit_of_one(tmp_path: Path) -> None:
         file.record[bounds] = []
     table.commit(file)
     code = f"""{PEAK_BYTES}
-import scan_core
+from nevermore import scan_core
 from concurrent.futures import ThreadPoolExecutor
-from scan_core import ScanOptions
+from nevermore.scan_core import ScanOptions
 options = ScanOptions(memory_limit_bytes={limit})
 scan = scan_core.open_table({str(table.metadata_path)!r}, options=options).scan()
 next(scan.limit(1).to_batches())

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-import scan_core
-from scan_core import MalformedTableError
+from nevermore import scan_core
+from nevermore.scan_core import MalformedTableError
 from tests.support.avro_edit import rewrite_avro
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from checks.reference.expected_rows import RefusedError, live_rows
-from scan_core import MalformedTableError, MissingFileError, ScanError
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import RefusedError, live_rows
+from nevermore.scan_core import MalformedTableError, MissingFileError, ScanError
 from tests.scan_core.trapped_tables import COLUMNS, KEY, Build, every_format, scan_of, three_rows
 from tests.support.avro_edit import rewrite_avro
 from tests.support.iceberg_json import Column, list_of

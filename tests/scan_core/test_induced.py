@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import Scan, induced_ranges
-from scan_core.joins.column_keys import merge_ranges
-from scan_core.model.errors import OptionError
-from scan_core.semi_join import GivenRanges, key_ranges
+from nevermore import scan_core
+from nevermore.scan_core import Scan, induced_ranges
+from nevermore.scan_core.joins.column_keys import merge_ranges
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.semi_join import GivenRanges, key_ranges
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

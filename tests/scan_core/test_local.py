@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scan_core.model.metrics import ScanMetrics
-from scan_core.run import run_splits
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.run import run_splits
 
 
 def numbered(split: Any, metrics: ScanMetrics) -> Iterator[tuple[int, int]]:

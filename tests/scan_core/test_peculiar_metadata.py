@@ -10,8 +10,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import MalformedTableError, UnsupportedError
+from nevermore import scan_core
+from nevermore.scan_core import MalformedTableError, UnsupportedError
 from tests.support.agreed_rows import rows_of
 from tests.support.avro_edit import rewrite_avro
 from tests.support.iceberg_json import Column, Partition

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-import scan_core
-from scan_core import MissingFileError
-from scan_core.io.location import is_within, parse_location
-from scan_core.model.errors import OutsideTableError
-from scan_core.spark.source import SourceOptions
+from nevermore import scan_core
+from nevermore.scan_core import MissingFileError
+from nevermore.scan_core.io.location import is_within, parse_location
+from nevermore.scan_core.model.errors import OutsideTableError
+from nevermore.scan_core.spark.source import SourceOptions
 from tests.support.avro_edit import rewrite_avro
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

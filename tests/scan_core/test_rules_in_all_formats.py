@@ -15,10 +15,10 @@ from uuid import UUID
 
 import pytest
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from checks.reference.facts import RefusedError
-from scan_core import MalformedTableError
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.checks.reference.facts import RefusedError
+from nevermore.scan_core import MalformedTableError
 from tests.support.agreed_rows import rows_of, scanned_rows
 from tests.support.built_files import BuiltFile
 from tests.support.iceberg_json import Column, Partition, struct

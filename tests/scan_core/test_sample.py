@@ -3,8 +3,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import OptionError, ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import OptionError, ScanOptions
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

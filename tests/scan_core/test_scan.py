@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import (
+from nevermore import scan_core
+from nevermore.scan_core import (
     ColumnNotFoundError,
     EvaluationError,
     OptionError,
@@ -20,7 +20,7 @@ from scan_core import (
     SnapshotNotFoundError,
     col,
 )
-from scan_core.expr.nodes import call, lit
+from nevermore.scan_core.expr.nodes import call, lit
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.table_builder import TableBuilder

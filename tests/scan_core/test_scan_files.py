@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import (
+from nevermore import scan_core
+from nevermore.scan_core import (
     MalformedTableError,
     UnsupportedError,
 )

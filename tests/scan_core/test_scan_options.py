@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import scan_core
-from scan_core import (
+from nevermore import scan_core
+from nevermore.scan_core import (
     OptionError,
     ScanOptions,
     Switches,
 )
-from scan_core.read import order as adaptivity
-from scan_core.rows.selection import RowSample
+from nevermore.scan_core.read import order as adaptivity
+from nevermore.scan_core.rows.selection import RowSample
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.joins.late_keys import key_table
-from scan_core.model.errors import ColumnNotFoundError, OptionError
-from scan_core.semi_join import induced_ranges
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.joins.late_keys import key_table
+from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError
+from nevermore.scan_core.semi_join import induced_ranges
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 
@@ -170,8 +170,8 @@ def test_time_travel_takes_the_keys_along(builder: TableBuilder, scan: Scan) -> 
 def test_partitions_without_key_are_left_out_by_their_transform(
     tmp_path: Path, column: str, transform: str, stored: Callable[[int], Any] | None
 ) -> None:
-    from scan_core.model.schema import parse_type
-    from scan_core.model.transforms import parse_transform
+    from nevermore.scan_core.model.schema import parse_type
+    from nevermore.scan_core.model.transforms import parse_transform
 
     number = {c.name: c.id for c in COLUMNS}[column]
     table = TableBuilder(tmp_path / "t", COLUMNS, partitions=[Partition("p", number, transform)])

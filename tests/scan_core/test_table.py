@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from scan_core.model.errors import MissingFileError, TableNotFoundError
-from scan_core.scan import open_table
+from nevermore.scan_core.model.errors import MissingFileError, TableNotFoundError
+from nevermore.scan_core.scan import open_table
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -132,7 +132,7 @@ def test_nothing_there_is_a_table_not_found(location: Any) -> None:
 
 def test_the_catalog_library_is_not_loaded_for_a_local_table(table: TableBuilder) -> None:
     code = (
-        "import sys; from scan_core.scan import open_table; "
+        "import sys; from nevermore.scan_core.scan import open_table; "
         f"open_table({str(table.location)!r}).scan().plan(); "
         "print([m for m in ('pyiceberg', 'pandas', 'numba', 'fastavro', 'dagster') if m in sys.modules])"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core.deletes.indexes import DELETE_CACHE
+from nevermore import scan_core
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from tests.scan_core.trapped_tables import COLUMNS, KEY, NAME, Build, every_format, scan_of, three_rows
 from tests.support.agreed_rows import rows_of
 from tests.support.iceberg_json import Column, Partition, struct

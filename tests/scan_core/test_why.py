@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import PredicateError
-from scan_core.why import DeletedBy, KeyReport, RowFate, key_report
+from nevermore import scan_core
+from nevermore.scan_core import PredicateError
+from nevermore.scan_core.why import DeletedBy, KeyReport, RowFate, key_report
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.table_builder import TableBuilder
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from scan_core import Scan, ScanOptions
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.scan_core import Scan, ScanOptions
 from tests.support.table_builder import TableBuilder
 
 Rows = list[tuple[Any, ...]]

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from pipelines.iceberg.bitmap_indexes import IndexReport, PathTarget, build_indexes
-from scan_core import ScanOptions
-from scan_core.bitmaps import answers
-from scan_core.bitmaps.column_index import is_indexable
-from scan_core.model.schema import Schema, StructType
+from nevermore.pipelines.iceberg.bitmap_indexes import IndexReport, PathTarget, build_indexes
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.bitmaps import answers
+from nevermore.scan_core.bitmaps.column_index import is_indexable
+from nevermore.scan_core.model.schema import Schema, StructType
 
 
 def index_columns(

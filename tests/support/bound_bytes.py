@@ -3,8 +3,8 @@
 import struct
 from typing import Any
 
-from scan_core.model.schema import PrimitiveType
-from scan_core.model.statistics import unscaled_value
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.model.statistics import unscaled_value
 
 
 def encode_bound(value: Any, iceberg_type: PrimitiveType) -> bytes:

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import scan_core
-from pipelines.iceberg.bitmap_indexes import with_statistics
-from pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
-from pipelines.iceberg.storage import Storage
-from scan_core import ScanOptions, Table
+from nevermore import scan_core
+from nevermore.pipelines.iceberg.bitmap_indexes import with_statistics
+from nevermore.pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import ScanOptions, Table
 from tests.support.table_builder import TableBuilder
 
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.metadata.bulk_manifests import LOWER, NANS, NULL, NULLS, UPPER, VALUES, EntryColumns, Longs, Spans
+from nevermore.scan_core.metadata.bulk_manifests import (
+    LOWER,
+    NANS,
+    NULL,
+    NULLS,
+    UPPER,
+    VALUES,
+    EntryColumns,
+    Longs,
+    Spans,
+)
 
 
 @dataclass

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from scan_core.expr.bound import BoundExpr
-from scan_core.expr.evaluate import evaluation_error, judge
-from scan_core.rows.buffers import Mask
+from nevermore.scan_core.expr.bound import BoundExpr
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge
+from nevermore.scan_core.rows.buffers import Mask
 
 
 def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Mask:

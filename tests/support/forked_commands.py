@@ -106,7 +106,7 @@ def _next_command(listening: socket.socket) -> list[str]:
 
 
 def _serve(address: str) -> None:
-    for package in ("scan_core", "pipelines", "checks"):
+    for package in ("nevermore.scan_core", "nevermore.pipelines", "nevermore.checks"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
@@ -119,7 +119,7 @@ def _serve(address: str) -> None:
         listening.listen()
         Path(f"{address}.new").rename(address)
         words = _next_command(listening)
-    from pipelines.cli.main import main
+    from nevermore.pipelines.cli.main import main
 
     sys.argv = ["nevermore", *words]
     try:

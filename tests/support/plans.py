@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from scan_core.expr.nodes import BoundPredicate
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import read_metadata
-from scan_core.model.options import ScanOptions
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.plan.planner import ScanPlan, plan_scan
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.table_json import read_metadata
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.plan.planner import ScanPlan, plan_scan
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 
 def read(location: Path | str, relocate: Mapping[str, str] | None = None) -> tuple[TableMetadata, FileIOConfig]:
@@ -53,6 +53,6 @@ def equality_paths(task: FileScanTask) -> set[str]:
 
 
 def _bound(where: str, schema: object) -> BoundPredicate:
-    from scan_core.expr.bind import bind
+    from nevermore.scan_core.expr.bind import bind
 
     return bind(where, schema)  # type: ignore[arg-type]

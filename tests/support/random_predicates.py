@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from scan_core.model.schema import Schema, arrow_type, parse_schema
+from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 
 FIELDS: list[dict[str, Any]] = [
     {"id": 1, "name": "i", "type": "int"},

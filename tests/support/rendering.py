@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.cli.row_output import render_rows
+from nevermore.pipelines.cli.row_output import render_rows
 
 
 def json_rows(rows: Iterable[Sequence[Any]]) -> list[str]:

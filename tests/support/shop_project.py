@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from assets.definitions import project_definitions
-from pipelines.config.project import Config, load
+from nevermore.assets.definitions import project_definitions
+from nevermore.pipelines.config.project import Config, load
 
 _CONFIG = """
 tables:

@@ -1,6 +1,6 @@
 """Importing it makes this process ingest every feed of files and topics with Spark, whatever configs say."""
 
-from pipelines.ingest.feeds import Feed
+from nevermore.pipelines.ingest.feeds import Feed
 
 
 def reads_with_spark(feed: Feed, _position: str | None) -> bool:

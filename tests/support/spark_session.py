@@ -27,7 +27,7 @@ REMOTE = "NEVERMORE_TEST_SPARK_REMOTE"
 @pytest.fixture(scope="session")
 def spark() -> "SparkSession":
     """A session with two task slots; it runs until the process ends, as tools keep theirs."""
-    from scan_core.spark.session import spark_session
+    from nevermore.scan_core.spark.session import spark_session
 
     config = {"spark.sql.shuffle.partitions": "2"}
     remote = os.environ.get(REMOTE) or None

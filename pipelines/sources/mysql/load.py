@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
-from pipelines.decode.feed import TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
-from pipelines.sources.live import LoadOutdatedError, split_updates
-from pipelines.sources.mysql.log import FULL_PACKET
-from pipelines.sources.mysql.position import Chunk, KeyColumn, Load, MysqlPosition, log_number, place
-from pipelines.sources.mysql.server import (
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from nevermore.pipelines.decode.feed import TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import mysql_kernels as stored
+from nevermore.pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
+from nevermore.pipelines.sources.live import LoadOutdatedError, split_updates
+from nevermore.pipelines.sources.mysql.log import FULL_PACKET
+from nevermore.pipelines.sources.mysql.position import Chunk, KeyColumn, Load, MysqlPosition, log_number, place
+from nevermore.pipelines.sources.mysql.server import (
     INTEGER_BYTES,
     Server,
     before,
@@ -34,7 +34,7 @@ from pipelines.sources.mysql.server import (
     rows_of,
     text_value,
 )
-from scan_core import Mask
+from nevermore.scan_core import Mask
 
 MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000

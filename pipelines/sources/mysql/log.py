@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pipelines.errors import SourceError
-from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.binlog import MysqlColumn, MysqlTable
-from pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
-from pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import mysql_kernels as stored
+from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
+from nevermore.pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
+from nevermore.pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT, XA_PREPARE = 2, 3, 4, 15, 16, 19, 26, 27, 38
 MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_PREVIOUS = 33, 34, 35

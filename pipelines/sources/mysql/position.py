@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from pipelines.sources.live import other_identity, parse_position
-from pipelines.wording import counted
+from nevermore.pipelines.sources.live import other_identity, parse_position
+from nevermore.pipelines.wording import counted
 
 VERSION = 1
 _PLACE_BITS = 40

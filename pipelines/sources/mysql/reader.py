@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.sources import MysqlSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
-from pipelines.decode.feed import Decided, TableFeed
-from pipelines.errors import PipelineError, SourceError
-from pipelines.formats.binlog import MysqlTable, described, event, values_change
-from pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding
-from pipelines.sources.mysql import log
-from pipelines.sources.mysql.load import TableLoad, refused, without_loaded
-from pipelines.sources.mysql.log import Effect, LogEvent, LogReader
-from pipelines.sources.mysql.position import (
+from nevermore.pipelines.config.sources import MysqlSource
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
+from nevermore.pipelines.decode.feed import Decided, TableFeed
+from nevermore.pipelines.errors import PipelineError, SourceError
+from nevermore.pipelines.formats.binlog import MysqlTable, described, event, values_change
+from nevermore.pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding
+from nevermore.pipelines.sources.mysql import log
+from nevermore.pipelines.sources.mysql.load import TableLoad, refused, without_loaded
+from nevermore.pipelines.sources.mysql.log import Effect, LogEvent, LogReader
+from nevermore.pipelines.sources.mysql.position import (
     Gtid,
     Load,
     MariaGtids,
@@ -34,8 +34,8 @@ from pipelines.sources.mysql.position import (
     parse_place,
     parts_of,
 )
-from pipelines.sources.mysql.server import Server, lost
-from pipelines.wording import counted
+from nevermore.pipelines.sources.mysql.server import Server, lost
+from nevermore.pipelines.wording import counted
 
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since, and in every new file: servers remove old ones."""

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pipelines.config.sources import MysqlSource
-from pipelines.errors import SourceError
-from pipelines.formats import mysql_kernels as stored
-from pipelines.formats.binlog import MysqlColumn, MysqlTable
-from pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
-from scan_core import remember_passwords, require_package
+from nevermore.pipelines.config.sources import MysqlSource
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import mysql_kernels as stored
+from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
+from nevermore.pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
+from nevermore.scan_core import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import pymysql

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelines.config.sources import PostgresSource
-from pipelines.errors import PipelineError
-from pipelines.sources.live import Finding, Wanted, clock_finding
-from pipelines.sources.postgres.server import Server, quoted
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.sources.live import Finding, Wanted, clock_finding
+from nevermore.pipelines.sources.postgres.server import Server, quoted
 
 LARGE_LAG_BYTES = 10 * 1024**3
 """Log that is worth a warning: at a common 16 MiB a second it takes ten minutes to read."""

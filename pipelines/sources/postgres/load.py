@@ -19,14 +19,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
-from pipelines.decode.feed import TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats.pgoutput import ROWS, SourceTable, described
-from pipelines.sources.live import LoadOutdatedError, split_updates
-from pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
-from pipelines.sources.postgres.server import Publication, PublishedTable, Server, connect, in_quotes, reported
-from scan_core import Mask
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from nevermore.pipelines.decode.feed import TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.pgoutput import ROWS, SourceTable, described
+from nevermore.pipelines.sources.live import LoadOutdatedError, split_updates
+from nevermore.pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
+from nevermore.pipelines.sources.postgres.server import (
+    Publication,
+    PublishedTable,
+    Server,
+    connect,
+    in_quotes,
+    reported,
+)
+from nevermore.scan_core import Mask
 
 MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000

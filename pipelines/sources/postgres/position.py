@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.sources.live import parse_position
-from pipelines.wording import counted
-from scan_core import Mask
+from nevermore.pipelines.sources.live import parse_position
+from nevermore.pipelines.wording import counted
+from nevermore.scan_core import Mask
 
 VERSION = 1
 

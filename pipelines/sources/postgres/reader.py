@@ -15,17 +15,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config.sources import PostgresSource
-from pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
-from pipelines.decode.feed import Decided, TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats.pgoutput import NumberedMessages, SourceColumn, SourceTable, described, relation_message
-from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
-from pipelines.sources.postgres.load import TableLoad, without_loaded
-from pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
-from pipelines.sources.postgres.server import Publication, Server, Slot, connect, in_quotes, lost, quoted, reported
-from scan_core.io import spill_folder, user_folder
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
+from nevermore.pipelines.decode.feed import Decided, TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.pgoutput import (
+    NumberedMessages,
+    SourceColumn,
+    SourceTable,
+    described,
+    relation_message,
+)
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
+from nevermore.pipelines.sources.postgres.load import TableLoad, without_loaded
+from nevermore.pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
+from nevermore.pipelines.sources.postgres.server import (
+    Publication,
+    Server,
+    Slot,
+    connect,
+    in_quotes,
+    lost,
+    quoted,
+    reported,
+)
+from nevermore.scan_core.io import spill_folder, user_folder
 
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since: the server keeps the log until then."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines.config.sources import PostgresSource
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.pgoutput import SourceColumn, SourceTable
-from pipelines.sources.postgres.position import lsn_of, lsn_text
-from scan_core import remember_passwords, require_package
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.pgoutput import SourceColumn, SourceTable
+from nevermore.pipelines.sources.postgres.position import lsn_of, lsn_text
+from nevermore.scan_core import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import psycopg2.extensions

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 from xxhash import xxh64_intdigest
 
-from scan_core.columns.file_reader import ReadCounts, RowGroup, refusing_malformed
-from scan_core.files.parquet.checksums import BLOOM_FILTER, check_part
-from scan_core.files.parquet.file_layout import ParquetLayout
-from scan_core.files.parquet.footer import (
+from nevermore.scan_core.columns.file_reader import ReadCounts, RowGroup, refusing_malformed
+from nevermore.scan_core.files.parquet.checksums import BLOOM_FILTER, check_part
+from nevermore.scan_core.files.parquet.file_layout import ParquetLayout
+from nevermore.scan_core.files.parquet.footer import (
     BYTE_ARRAY,
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -25,9 +25,9 @@ from scan_core.files.parquet.footer import (
     RLE_DICTIONARY,
     Chunk,
 )
-from scan_core.files.parquet.pages import READABLE_CODECS, Raw, read_dictionary_page
-from scan_core.files.parquet.thrift import ThriftError, read_struct
-from scan_core.io.remote import ByteSource
+from nevermore.scan_core.files.parquet.pages import READABLE_CODECS, Raw, read_dictionary_page
+from nevermore.scan_core.files.parquet.thrift import ThriftError, read_struct
+from nevermore.scan_core.io.remote import ByteSource
 
 MAX_BITSET_BYTES = 128 * 1024**2
 """The specification's own limit."""

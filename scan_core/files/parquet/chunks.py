@@ -10,12 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import descended, read_members
-from scan_core.columns.file_reader import BROKEN_BYTES, PageStatistics, ReadCounts, RowGroup, refusing_malformed
-from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
-from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
-from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
-from scan_core.files.parquet.pages import (
+from nevermore.scan_core.columns.conversion import descended, read_members
+from nevermore.scan_core.columns.file_reader import (
+    BROKEN_BYTES,
+    PageStatistics,
+    ReadCounts,
+    RowGroup,
+    refusing_malformed,
+)
+from nevermore.scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
+from nevermore.scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
+from nevermore.scan_core.files.parquet.pages import (
     PageFacts,
     PageHeaders,
     PageLocations,
@@ -29,11 +35,11 @@ from scan_core.files.parquet.pages import (
     parse_column_index,
     parse_offset_indexes,
 )
-from scan_core.io.private_files import spill_folder
-from scan_core.io.remote import ByteSource, Range, RemoteFile
-from scan_core.model.errors import MalformedTableError, MemoryLimitError
-from scan_core.model.running import check_running, current
-from scan_core.rows.buffers import index_array, release_unused
+from nevermore.scan_core.io.private_files import spill_folder
+from nevermore.scan_core.io.remote import ByteSource, Range, RemoteFile
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
+from nevermore.scan_core.model.running import check_running, current
+from nevermore.scan_core.rows.buffers import index_array, release_unused
 
 
 def _facts_of(item: "_Wanted", pages: Sequence[Raw], encodings: Sequence[int] | None) -> list[PageFacts] | None:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import DecodingLimits, RowGroup, refusing_malformed
-from scan_core.files.parquet.chunks import BUFFER_BYTES
-from scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
-from scan_core.files.parquet.footer import (
+from nevermore.scan_core.columns.file_reader import DecodingLimits, RowGroup, refusing_malformed
+from nevermore.scan_core.files.parquet.chunks import BUFFER_BYTES
+from nevermore.scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
+from nevermore.scan_core.files.parquet.footer import (
     BYTE_ARRAY,
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -30,11 +30,11 @@ from scan_core.files.parquet.footer import (
     Chunk,
     Leaf,
 )
-from scan_core.files.parquet.pages import PageFacts, is_encoding_stated, page_facts, page_file, page_header
-from scan_core.files.parquet.thrift import I32Value, Struct, write_struct
-from scan_core.io.remote import BLOCK_BYTES, ByteSource, Range, RemoteFile
-from scan_core.model.errors import MalformedTableError, MemoryLimitError
-from scan_core.rows.buffers import numbers, validity
+from nevermore.scan_core.files.parquet.pages import PageFacts, is_encoding_stated, page_facts, page_file, page_header
+from nevermore.scan_core.files.parquet.thrift import I32Value, Struct, write_struct
+from nevermore.scan_core.io.remote import BLOCK_BYTES, ByteSource, Range, RemoteFile
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
+from nevermore.scan_core.rows.buffers import numbers, validity
 
 _OFFSET_BYTES = 4
 _LENGTH_BYTES = 4

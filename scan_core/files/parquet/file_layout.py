@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
-from scan_core.columns.conversion import Way, descended, leaf_ranges, members_of, type_of_leaves
-from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
-from scan_core.files.parquet.footer import (
+from nevermore.scan_core.columns.conversion import Way, descended, leaf_ranges, members_of, type_of_leaves
+from nevermore.scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
+from nevermore.scan_core.files.parquet.footer import (
     INT32,
     INT64,
     MAGIC,
@@ -22,13 +22,13 @@ from scan_core.files.parquet.footer import (
     read_footer,
     stored_bounds,
 )
-from scan_core.files.parquet.pages import PageFacts, PageHeaders, page_file
-from scan_core.files.parquet.thrift import I32Value, read_struct, write_struct
-from scan_core.io.cache import BoundedCache, SharedBuilds
-from scan_core.io.remote import ByteSource
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.running import ProcessLock
-from scan_core.rows.buffers import numbers, validity
+from nevermore.scan_core.files.parquet.pages import PageFacts, PageHeaders, page_file
+from nevermore.scan_core.files.parquet.thrift import I32Value, read_struct, write_struct
+from nevermore.scan_core.io.cache import BoundedCache, SharedBuilds
+from nevermore.scan_core.io.remote import ByteSource
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.running import ProcessLock
+from nevermore.scan_core.rows.buffers import numbers, validity
 
 _REMEMBERED_SCHEMAS = 64
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from scan_core.files.parquet.checksums import Checksums, verified_parts, without_entries
-from scan_core.files.parquet.thrift import (
+from nevermore.scan_core.files.parquet.checksums import Checksums, verified_parts, without_entries
+from nevermore.scan_core.files.parquet.thrift import (
     LIST,
     STRUCT,
     I32Value,
@@ -26,10 +26,10 @@ from scan_core.files.parquet.thrift import (
     read_value,
     write_struct,
 )
-from scan_core.io.remote import ByteSource
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.native.compiled import kernels_if_worthwhile, measured
-from scan_core.native.machine_code import Kernels
+from nevermore.scan_core.io.remote import ByteSource
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.machine_code import Kernels
 
 _REPEATING_FIELDS = (2, 3, 13, 16)
 """Of column metadata: encodings, path, encoding statistics, size statistics."""

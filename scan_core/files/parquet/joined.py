@@ -12,20 +12,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import Way
-from scan_core.columns.file_reader import FileReader, LeafNeeds, ReadCounts, RowGroup
-from scan_core.files.parquet.file_layout import (
+from nevermore.scan_core.columns.conversion import Way
+from nevermore.scan_core.columns.file_reader import FileReader, LeafNeeds, ReadCounts, RowGroup
+from nevermore.scan_core.files.parquet.file_layout import (
     ParquetLayout,
     check_codes,
     has_wide_differences,
     one_array,
     open_decoder,
 )
-from scan_core.files.parquet.footer import BYTE_ARRAY, DELTA_BYTE_ARRAY, Chunk
-from scan_core.files.parquet.pages import StoredPages, joined_file
-from scan_core.files.parquet.reader import ParquetFileReader
-from scan_core.model.running import check_running
-from scan_core.rows.selection import (
+from nevermore.scan_core.files.parquet.footer import BYTE_ARRAY, DELTA_BYTE_ARRAY, Chunk
+from nevermore.scan_core.files.parquet.pages import StoredPages, joined_file
+from nevermore.scan_core.files.parquet.reader import ParquetFileReader
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.rows.selection import (
     All,
     RowSelection,
     from_ranges,

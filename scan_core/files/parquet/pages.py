@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.columns.file_reader import OnDemand
-from scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
-from scan_core.files.parquet.footer import (
+from nevermore.scan_core.columns.file_reader import OnDemand
+from nevermore.scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
+from nevermore.scan_core.files.parquet.footer import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DELTA_BYTE_ARRAY,
@@ -27,7 +27,7 @@ from scan_core.files.parquet.footer import (
     Leaf,
     decode_bounds,
 )
-from scan_core.files.parquet.thrift import (
+from nevermore.scan_core.files.parquet.thrift import (
     BINARY,
     FALSE,
     I32,
@@ -42,8 +42,8 @@ from scan_core.files.parquet.thrift import (
     read_struct,
     write_struct,
 )
-from scan_core.io.remote import ByteSource, Range
-from scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.io.remote import ByteSource, Range
+from nevermore.scan_core.model.statistics import ColumnStatistics
 
 _HEADER_BYTES = 512
 """Longest page header looked at first: statistics inside may be long, the counts come before them."""

@@ -12,24 +12,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.file_reader import DecodingLimits, Habits, LeafNeeds, PageStatistics, ReadCounts, RowGroup
-from scan_core.files.parquet.bloom import AbsenceTests
-from scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
-from scan_core.files.parquet.decoded_size import DecodedSizes
-from scan_core.files.parquet.file_layout import (
+from nevermore.scan_core.columns.file_reader import (
+    DecodingLimits,
+    Habits,
+    LeafNeeds,
+    PageStatistics,
+    ReadCounts,
+    RowGroup,
+)
+from nevermore.scan_core.files.parquet.bloom import AbsenceTests
+from nevermore.scan_core.files.parquet.chunks import ChunkStreams, InWindows, PagedChunks, PageLimits, WholeChunks
+from nevermore.scan_core.files.parquet.decoded_size import DecodedSizes
+from nevermore.scan_core.files.parquet.file_layout import (
     FOOTERS,
     ParquetLayout,
     has_wide_differences,
     read_layout,
     read_wide_differences,
 )
-from scan_core.files.parquet.footer import decode_bounds, stored_bounds
-from scan_core.files.parquet.pages import PageFacts
-from scan_core.io.files import fingerprint, open_source, read_small
-from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteRanges, ByteSource, Range, RemoteFile
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
+from nevermore.scan_core.files.parquet.footer import decode_bounds, stored_bounds
+from nevermore.scan_core.files.parquet.pages import PageFacts
+from nevermore.scan_core.io.files import fingerprint, open_source, read_small
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.remote import ByteRanges, ByteSource, Range, RemoteFile
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
 
 _PAGED_SHARE_OF_ROWS = 0.5
 """Above this share, reading whole chunks is cheaper than reading selected pages."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.mirror_checks import run_checks
-from pipelines.config.project import load
+from nevermore.checks.mirror_checks import run_checks
+from nevermore.pipelines.config.project import load
 from tests.pipelines.project import Project, event
 
 CHECKS = ["no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique"]

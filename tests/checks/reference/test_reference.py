@@ -9,10 +9,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-import scan_core
-from checks.reference.candidates import read_file
-from checks.reference.expected_rows import RefusedError, fold_changes, live_rows
-from checks.reference.facts import TableFacts
+from nevermore import scan_core
+from nevermore.checks.reference.candidates import read_file
+from nevermore.checks.reference.expected_rows import RefusedError, fold_changes, live_rows
+from nevermore.checks.reference.facts import TableFacts
 from tests.support.fixture_tables import fixture_tables, snapshots
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.rendering import differences

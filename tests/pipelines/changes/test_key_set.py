@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.keys import KeySet
+from nevermore.pipelines.changes.keys import KeySet
 
 
 def found(wanted: list[list[Any]], rows: list[list[Any]], types: list[pa.DataType]) -> list[int]:

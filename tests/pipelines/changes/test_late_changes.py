@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.changes import change_log
-from pipelines.changes.change_log import ChangeLog
-from pipelines.config.project import load
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest import table_ingest
-from pipelines.ingest.report import TableReport
-from scan_core.io.private_files import spill_folder
+from nevermore.pipelines.changes import change_log
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest import table_ingest
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.scan_core.io.private_files import spill_folder
 from tests.pipelines.project import Project
 
 Event = dict[str, Any]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pipelines.changes.quarantine import held_events, reasons
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.changes.quarantine import held_events, reasons
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.project import Project, event
 
 UNSENT = "__debezium_unavailable_value"

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.change_run import ChangeRun, SpilledTables, parts_by_key
-from pipelines.errors import PipelineError
-from scan_core.io.private_files import remove_leftovers, spill_folder, user_folder
+from nevermore.pipelines.changes.change_run import ChangeRun, SpilledTables, parts_by_key
+from nevermore.pipelines.errors import PipelineError
+from nevermore.scan_core.io.private_files import remove_leftovers, spill_folder, user_folder
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.project import Project, event, product
 from tests.support.memory import PEAK_BYTES
@@ -105,7 +105,7 @@ def test_rule_28_batch_beyond_memory_of_a_table_without_a_key_counts_equal_rows(
 
 
 def live(pipeline: Pipeline) -> list[Row]:
-    from checks.reference.expected_rows import live_rows
+    from nevermore.checks.reference.expected_rows import live_rows
 
     return list(live_rows(pipeline.table.metadata_location.removeprefix("file://")).to_pylist())
 
@@ -188,11 +188,11 @@ def test_full_disk_that_takes_no_end_of_a_file_leaves_no_file_behind(monkeypatch
 
 def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path: Path) -> None:
     program = (
-        "import pyarrow as pa, sys, time; from pipelines.changes.change_run import SpilledTables; t = SpilledTables(); "
+        "import pyarrow as pa, sys, time; from nevermore.pipelines.changes.change_run import SpilledTables; t = SpilledTables(); "
         "t.append(pa.table({'a': [1]})); print('spilled', flush=True); time.sleep(60)"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    look = "from scan_core.io.private_files import remove_leftovers; print(remove_leftovers())"
+    look = "from nevermore.scan_core.io.private_files import remove_leftovers; print(remove_leftovers())"
 
     def removed() -> str:
         return subprocess.run(
@@ -220,8 +220,8 @@ def test_own_folder_is_never_a_leftover() -> None:
 
 PROGRAM = f"""{PEAK_BYTES}
 import json, sys
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
 before = peak_bytes()
 report = run_once(load(sys.argv[1]))

@@ -4,9 +4,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.change_run import SpilledTables
-from pipelines.errors import PipelineError
-from scan_core.io.private_files import spill_folder
+from nevermore.pipelines.changes.change_run import SpilledTables
+from nevermore.pipelines.errors import PipelineError
+from nevermore.scan_core.io.private_files import spill_folder
 
 
 def open_files() -> int:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -22,14 +22,14 @@ class Sender:
             sys.meta_path.remove(self)
             os.kill(os.getpid(), {number})
 sys.meta_path.insert(0, Sender())
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 main()
 """
 """The command, to which a signal comes at the moment when it imports a module."""
 _LOADED_FIRST = """
 import sys
 before = set(sys.modules)
-import pipelines.cli.main
+import nevermore.pipelines.cli.main
 print(*sorted(set(sys.modules) - before))
 """
 COMMAND = str(Path(sys.executable).parent / "nevermore")
@@ -54,7 +54,7 @@ def handles(process: int, number: signal.Signals) -> bool:
 def test_the_command_loads_nothing_before_it_handles_signals() -> None:
     loaded = subprocess.check_output([sys.executable, "-c", _LOADED_FIRST], text=True).split()
     others = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert others == {"pipelines", "pipelines.cli", "pipelines.cli.main"}
+    assert others == {"nevermore", "nevermore.pipelines", "nevermore.pipelines.cli", "nevermore.pipelines.cli.main"}
     assert not {"importlib.metadata", "logging", "pathlib"} & set(loaded)
 
 
@@ -62,12 +62,12 @@ def test_the_command_loads_nothing_before_it_handles_signals() -> None:
     ("command", "number", "module"),
     [
         ("run", signal.SIGTERM, "typer"),
-        ("run", signal.SIGINT, "pipelines.cli.ingest_commands"),
-        ("run", signal.SIGTERM, "pipelines.config.project"),
-        ("run", signal.SIGINT, "pipelines.ingest.feed_run"),
+        ("run", signal.SIGINT, "nevermore.pipelines.cli.ingest_commands"),
+        ("run", signal.SIGTERM, "nevermore.pipelines.config.project"),
+        ("run", signal.SIGINT, "nevermore.pipelines.ingest.feed_run"),
         ("run", signal.SIGTERM, "pyarrow"),
         ("ui", signal.SIGINT, "typer"),
-        ("ui", signal.SIGTERM, "assets.commands"),
+        ("ui", signal.SIGTERM, "nevermore.assets.commands"),
         ("ui", signal.SIGHUP, "orjson"),
     ],
 )
@@ -176,7 +176,7 @@ def test_another_broken_pipe_is_an_error(
     def broken(*_: object, **__: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("pipelines.config.project.load", broken)
+    monkeypatch.setattr("nevermore.pipelines.config.project.load", broken)
     code, _, errors = run("status", "--config", config(project))
     assert (code, errors) == (1, "error: [Errno 32] Broken pipe\n")
 

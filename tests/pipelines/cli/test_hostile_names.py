@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 from tests.pipelines.project import Project, event, the
 
 WORKING = (

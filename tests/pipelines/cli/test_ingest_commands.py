@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli.ingest_commands import counted_reason
+from nevermore.pipelines.cli.ingest_commands import counted_reason
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.main import COMMANDS
+from nevermore.pipelines.cli.main import COMMANDS
 
 Run = Callable[..., tuple[int, str, str]]
 ARGUMENTS = {

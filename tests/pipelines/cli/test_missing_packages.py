@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.main import _EXTRAS as EXTRAS
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import _EXTRAS as EXTRAS
+from nevermore.pipelines.cli.main import main
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -21,7 +21,7 @@ def test_tables_of_parquet_are_read_without_any_package_of_an_extra(tmp_path: Pa
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
     builder.commit(builder.data({"id": [1, 2]}))
     command = f"main(['scan', {str(builder.metadata_path)!r}, '--count'])"
-    code = f"import sys; sys.modules.update(dict.fromkeys({[*EXTRAS]})); from pipelines.cli.main import main; {command}"
+    code = f"import sys; sys.modules.update(dict.fromkeys({[*EXTRAS]})); from nevermore.pipelines.cli.main import main; {command}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "2"
 

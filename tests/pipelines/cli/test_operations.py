@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from pipelines.cli.watch import CheckRound
-from pipelines.config.project import load
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.positions import LOG_ORDINAL
-from pipelines.ingest import quarantine_replay
-from pipelines.maintain import replay
-from pipelines.publish.state import PARTITIONS, SOURCE
-from scan_core import NestedField, PrimitiveType
+from nevermore import scan_core
+from nevermore.pipelines.cli.watch import CheckRound
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.pipelines.ingest import quarantine_replay
+from nevermore.pipelines.maintain import replay
+from nevermore.pipelines.publish.state import PARTITIONS, SOURCE
+from nevermore.scan_core import NestedField, PrimitiveType
 
 Run = Callable[..., tuple[int, str, str]]
 Event = dict[str, Any]
@@ -125,7 +125,7 @@ def test_nothing_waits_if_the_whole_log_has_only_deletes(project: Project) -> No
 
 
 def test_changes_wait_for_a_mirror_that_does_not_exist_yet(project: Project) -> None:
-    from pipelines.ingest.feed_run import run_once
+    from nevermore.pipelines.ingest.feed_run import run_once
 
     project.land("1.jsonl", event("c", product(1)), event("d", product(2)))
     run_once(load(project.config), log_only=True)
@@ -198,7 +198,7 @@ def test_status_of_a_published_table_of_which_a_mirror_was_dropped(project: Proj
 
 
 def test_status_tells_how_much_of_the_log_waits(project: Project) -> None:
-    from pipelines.ingest.feed_run import run_once
+    from nevermore.pipelines.ingest.feed_run import run_once
 
     project.ingest(event("c", product(1)))
     project.land("2.jsonl", event("c", product(2)))
@@ -408,7 +408,7 @@ def test_properties_of_the_config_are_set_with_the_next_commit(project: Project)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signals, project: Project) -> None:
     project.land("1.jsonl", event("c", product(1)))
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "run", "--config", str(project.config), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
     try:
         assert process.stdout is not None
@@ -425,7 +425,16 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
 
 
 def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> None:
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--interval", "0.05"]
+    command = [
+        sys.executable,
+        "-m",
+        "nevermore.pipelines.cli.main",
+        "run",
+        "--config",
+        str(project.config),
+        "--interval",
+        "0.05",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
@@ -447,7 +456,7 @@ def test_run_checks_mirrors_beside_it_and_goes_on_when_one_fails(project: Projec
     project.ingest(event("d", product(1)), name="2.jsonl")
     text = project.config.read_text()
     project.config.write_text(text.replace("key: [id]", "key: [id]\n    checks: {every: 1ms}"))
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "run", "--config", str(project.config), "--json"]
     with subprocess.Popen([*command, "--interval", "0.1"], stdout=subprocess.PIPE, env=os.environ) as process:
         assert process.stdout is not None
 
@@ -493,7 +502,7 @@ def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
         project.ingest(event("u", product(1, f"{number}.00")), name=f"{number}.jsonl")
     text = project.config.read_text()
     project.config.write_text(text + "maintenance: {keep_snapshots: 2, keep_for: 1ms, expire_every: 1h}\n")
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "run", "--config", str(project.config), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as process:
         assert process.stdout is not None
         done = [json.loads(process.stdout.readline())["expired"] for _ in range(2)]
@@ -508,7 +517,7 @@ def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
 
 def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
     project.land("1.jsonl", event("c", product(1)))
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--config", str(project.config), "--json"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "run", "--config", str(project.config), "--json"]
     with subprocess.Popen([*command, "--heartbeat", "0.2"], stdout=subprocess.PIPE, env=os.environ) as process:
         assert process.stdout is not None
         kinds = []

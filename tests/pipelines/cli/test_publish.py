@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
-from pipelines.cli.terminal import describe_publication
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from nevermore.pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
+from nevermore.pipelines.cli.terminal import describe_publication
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
 from tests.support.shop_project import ShopProject
 
 Run = Callable[..., tuple[int, str, str]]
@@ -178,12 +178,12 @@ def test_all_of_a_report_is_json() -> None:
 def test_a_terminal_shows_that_spark_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
 ) -> None:
-    logger = logging.getLogger("pipelines.publish")
+    logger = logging.getLogger("nevermore.pipelines.publish")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     before = list(logger.handlers)
     try:
         log_progress()
-        logging.getLogger("pipelines.publish.refresh").info("shop.daily: making 2 partitions")
+        logging.getLogger("nevermore.pipelines.publish.refresh").info("shop.daily: making 2 partitions")
     finally:
         for name in LOGGERS_OF_PROGRESS:
             other = logging.getLogger(name)
@@ -197,8 +197,8 @@ def test_tables_that_a_run_without_names_leaves_out_are_named(
 ) -> None:
     config = tmp_path / "nevermore.yaml"
     config.write_text(CONFIG)
-    monkeypatch.setattr("pipelines.publish.refresh.publish", lambda _, name, **__: _report((), name=name))
-    monkeypatch.setattr("pipelines.iceberg.catalog.check_catalog", lambda _: None)
+    monkeypatch.setattr("nevermore.pipelines.publish.refresh.publish", lambda _, name, **__: _report((), name=name))
+    monkeypatch.setattr("nevermore.pipelines.iceberg.catalog.check_catalog", lambda _: None)
     code, output, _ = run("publish", "--config", config)
     assert code == 0
     assert "shop.appended: left out, mode: append adds rows to a partition only on request" in output

@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from pipelines.cli.row_output import json_lines, render_rows
+from nevermore.pipelines.cli.row_output import json_lines, render_rows
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

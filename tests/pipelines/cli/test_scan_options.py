@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from checks.mirror_checks import mirror_subject
-from pipelines.cli.arguments import open_named_table
-from pipelines.config.project import load, parse
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.publish.mirror_reads import mirror_scans
-from pipelines.publish.query import published_query
-from scan_core import OptionError, ScanOptions, Switches
+from nevermore import scan_core
+from nevermore.checks.mirror_checks import mirror_subject
+from nevermore.pipelines.cli.arguments import open_named_table
+from nevermore.pipelines.config.project import load, parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.publish.mirror_reads import mirror_scans
+from nevermore.pipelines.publish.query import published_query
+from nevermore.scan_core import OptionError, ScanOptions, Switches
 from tests.scan_core.read.test_bombs import bomb_table
 from tests.support.iceberg_json import Column
 from tests.support.shop_project import ShopProject

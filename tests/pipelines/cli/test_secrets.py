@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cli import main
-from pipelines.cli.terminal import print_json
-from pipelines.config.project import _SECTIONS, CatalogConfig, load
-from pipelines.errors import ConfigError, PipelineError, SourceError
-from pipelines.iceberg.catalog import open_catalog
-from scan_core.model import errors
-from scan_core.model.errors import hide_secrets, remember_secret
+from nevermore.pipelines.cli import main
+from nevermore.pipelines.cli.terminal import print_json
+from nevermore.pipelines.config.project import _SECTIONS, CatalogConfig, load
+from nevermore.pipelines.errors import ConfigError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.scan_core.model import errors
+from nevermore.scan_core.model.errors import hide_secrets, remember_secret
 from tests.pipelines.project import Project, event, product
 
 CANARY = "c4nary-Vog3l"
@@ -288,7 +288,7 @@ def test_canaries_in_every_field_reach_no_output_of_any_command_nor_the_warehous
     avro["tables"]["shop.products"]["source"]["options"] = options
     commands = [["ingest", "--json"], ["status", "--json"], ["check", "--json"], ["check"], ["status"]]
     program = (
-        "import sys; from dagster import materialize, DagsterInstance; from assets.definitions import defs\n"
+        "import sys; from dagster import materialize, DagsterInstance; from nevermore.assets.definitions import defs\n"
         "d = defs() if callable(defs) else defs\n"
         "job = d.get_implicit_global_asset_job_def()\n"
         "r = job.execute_in_process(raise_on_error=False, instance=DagsterInstance.get())\n"
@@ -299,7 +299,7 @@ def test_canaries_in_every_field_reach_no_output_of_any_command_nor_the_warehous
         path.write_text(yaml.safe_dump(document))
         for words in commands if document is whole else commands[:1]:
             done = subprocess.run(
-                [sys.executable, "-m", "pipelines.cli.main", *words, "--config", str(path)],
+                [sys.executable, "-m", "nevermore.pipelines.cli.main", *words, "--config", str(path)],
                 env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
             )  # fmt: skip
             shown += done.stdout + done.stderr

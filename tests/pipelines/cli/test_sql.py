@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import Config, parse
+from nevermore.pipelines.config.project import Config, parse
 from tests.pipelines.publish.daily_orders import apply
 
 Run = Callable[..., tuple[int, str, str]]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli.ingest_commands import ingest_once
-from pipelines.config.project import load
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import (
+from nevermore.pipelines.cli.ingest_commands import ingest_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import (
     LightCatalog,
     all_table_names,
     find_table,
@@ -23,16 +23,16 @@ from pipelines.iceberg.catalog import (
     open_to_look,
     table_names,
 )
-from pipelines.ingest.at_rest import found_nothing_new
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.at_rest import found_nothing_new
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.project import Project, event
 
 HEAVY = ("pyiceberg", "pandas", "sqlalchemy", "sqlglot", "duckdb", "dagster", "pyspark", "numba")
 WRITERS = (
-    "pipelines.formats.registry",
-    "pipelines.iceberg.commit",
-    "pipelines.sources.file_reader",
-    "scan_core.plan.planner",
+    "nevermore.pipelines.formats.registry",
+    "nevermore.pipelines.iceberg.commit",
+    "nevermore.pipelines.sources.file_reader",
+    "nevermore.scan_core.plan.planner",
 )
 WRITERS += ("fastavro", "pyarrow.compute", "pyarrow.csv", "pyarrow.fs", "pyarrow.parquet")
 """What only a run with news decodes and writes with."""
@@ -50,7 +50,7 @@ COMMANDS = (
 )
 _SCRIPT = """
 import sys
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 for command in {commands!r}:
     try:
         main(command)
@@ -91,7 +91,7 @@ def test_commands_that_look_load_no_heavy_library(project: Project) -> None:
     ],
 )
 def test_a_command_that_reads_rows_does_not_load_pandas(project: Project, words: list[str]) -> None:
-    script = f"import sys; sys.argv[1:] = {words}; from pipelines.cli.main import main; import atexit; "
+    script = f"import sys; sys.argv[1:] = {words}; from nevermore.pipelines.cli.main import main; import atexit; "
     script += "atexit.register(lambda: print('loaded', 'pandas' in sys.modules)); main()"
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False)
@@ -284,7 +284,14 @@ def _log_only(project: Project) -> None:
 def _kill_before_mirror(project: Project) -> None:
     _land_more(project)
     environment = {**os.environ, "NEVERMORE_CRASH_AT": "after-commit"}
-    command = [sys.executable, "-m", "pipelines.cli.main", "ingest", "--config", str(project.folder / "nevermore.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "nevermore.pipelines.cli.main",
+        "ingest",
+        "--config",
+        str(project.folder / "nevermore.yaml"),
+    ]
     assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 137
 
 

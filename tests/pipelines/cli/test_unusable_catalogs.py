@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.errors import in_plain_words
+from nevermore.pipelines.errors import in_plain_words
 from tests.pipelines.project import event
 from tests.support.object_server import properties_of, serving
 from tests.support.postgres_server import postgres, programs_or_skip
@@ -132,7 +132,7 @@ POSTGRES = {
 def test_a_catalog_in_postgresql(
     run: Run, tmp_path: Path, places: Places, server: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("scan_core.io.catalog.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("nevermore.scan_core.io.catalog.CONNECT_SECONDS", 2)
     address, needed = POSTGRES[name]
     address = address.format(server=server, refuses=places.refuses, silent=places.is_silent)
     said(run, project(tmp_path, {"type": "sql", "uri": f"postgresql+psycopg2://{address}"}), *needed)
@@ -216,7 +216,7 @@ REST = {
 def test_a_rest_catalog_that_cannot_be_reached(
     run: Run, tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("scan_core.io.catalog.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("nevermore.scan_core.io.catalog.ANSWER_SECONDS", 0.2)
     status, uri, more, needed = REST[name]
     places.server.status, places.server.opens = status, False
     at = {"http": places.http, "refuses": places.refuses, "silent": places.is_silent}

@@ -5,11 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import create_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.project import Project
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import requests
 
-from pipelines.cli.watch import Watch
-from pipelines.config.project import AlertsConfig, load
-from pipelines.ingest.report import IngestReport
+from nevermore.pipelines.cli.watch import Watch
+from nevermore.pipelines.config.project import AlertsConfig, load
+from nevermore.pipelines.ingest.report import IngestReport
 from tests.pipelines.project import Project, event, product
 from tests.support.processes import free_port, wait_for
 
@@ -51,7 +51,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
 @contextmanager
 def running(project: Project, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     log = project.folder / "errors.log"
-    command = [sys.executable, "-m", "pipelines.cli.main", "--log-format", "json", "run", "--interval", "0.2"]
+    command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "--log-format", "json", "run", "--interval", "0.2"]
     with log.open("w") as errors, subprocess.Popen(
         [*command, "--config", str(project.folder / "nevermore.yaml"), *words],
         env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=errors, text=True,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.read_commands import parse_key
-from pipelines.errors import ConfigError
+from nevermore.pipelines.cli.read_commands import parse_key
+from nevermore.pipelines.errors import ConfigError
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

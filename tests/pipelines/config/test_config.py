@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.document import config_template, dagster_home
-from pipelines.config.project import change_log_name, load, parse, quarantine_name
-from pipelines.config.tables import partition_field
-from pipelines.errors import ConfigError
+from nevermore.pipelines.config.document import config_template, dagster_home
+from nevermore.pipelines.config.project import change_log_name, load, parse, quarantine_name
+from nevermore.pipelines.config.tables import partition_field
+from nevermore.pipelines.errors import ConfigError
 
 MINIMAL = """
 tables:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.document import MAX_CHARACTERS
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.publish.query import parse_query
+from nevermore.pipelines.config.document import MAX_CHARACTERS
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.query import parse_query
 
 LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 40))

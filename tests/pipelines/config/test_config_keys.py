@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipelines.config.project import Config
+from nevermore.pipelines.config.project import Config
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("assets", "checks", "pipelines", "scan_core")

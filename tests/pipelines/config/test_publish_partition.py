@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.project import parse
-from pipelines.config.published import PublishedPartition
-from pipelines.errors import ConfigError
-from pipelines.publish.query import published_entry, published_query
-from pipelines.publish.refresh_plan import ResultShape, WorkFinder
-from pipelines.publish.state import Base
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.query import published_entry, published_query
+from nevermore.pipelines.publish.refresh_plan import ResultShape, WorkFinder
+from nevermore.pipelines.publish.state import Base
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 
 
 @pytest.mark.parametrize("key", ["9999-12-31", "0001-01-01"])

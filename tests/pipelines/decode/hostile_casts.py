@@ -13,13 +13,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from pipelines.decode import arrow_columns, json_columns
-from pipelines.decode.arrow_columns import fitted
-from pipelines.decode.batches import of_values
-from pipelines.decode.events import _comparable, _has_order
-from pipelines.decode.value_types import Encoding, ValueType, from_arrow
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.decode import arrow_columns, json_columns
+from nevermore.pipelines.decode.arrow_columns import fitted
+from nevermore.pipelines.decode.batches import of_values
+from nevermore.pipelines.decode.events import _comparable, _has_order
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, from_arrow
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import from_binary
 
 EXPONENTS = (
     0,

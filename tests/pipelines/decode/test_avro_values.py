@@ -10,10 +10,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pipelines.decode import avro
-from pipelines.decode.avro import KERNELS, AvroReader, reader_of
-from pipelines.errors import SourceError, WideBatchError
-from scan_core.files import encode_long
+from nevermore.pipelines.decode import avro
+from nevermore.pipelines.decode.avro import KERNELS, AvroReader, reader_of
+from nevermore.pipelines.errors import SourceError, WideBatchError
+from nevermore.scan_core.files import encode_long
 from tests.pipelines.decode.avro_schemas import Schemas
 
 

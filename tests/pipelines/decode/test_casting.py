@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode.casting import cast_each, from_text
+from nevermore.pipelines.decode.casting import cast_each, from_text
 
 NUMBERS = st.builds(
     "{}{}{}{}".format,

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.sources.files import discover
 
 TABLE = "shop.t"
 

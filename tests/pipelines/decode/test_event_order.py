@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.decode.batches import from_documents
-from pipelines.decode.events import Events, of_columns, places
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import ConfigError
-from pipelines.formats.debezium import EventColumns, decode_columns
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.events import Events, of_columns, places
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.formats.debezium import EventColumns, decode_columns
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.formats.decoded_feed import changes, read
 from tests.pipelines.iceberg_tables import reloaded, rows_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.casting import cast_each
-from pipelines.decode.feed_schemas import decimal_type, mysql_type, postgres_type
-from pipelines.decode.json_columns import decimals_of_bytes
+from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.feed_schemas import decimal_type, mysql_type, postgres_type
+from nevermore.pipelines.decode.json_columns import decimals_of_bytes
 from tests.pipelines.formats.decoded_feed import canal, changes, read, reasons
 from tests.pipelines.project import Project, event, the
 

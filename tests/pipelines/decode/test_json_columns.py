@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.decode.feed_schemas import mysql_type, postgres_type, value_type
-from pipelines.decode.json_columns import decode
-from pipelines.decode.value_types import Encoding, ValueType, from_arrow, with_plain_decimals
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.decode.feed_schemas import mysql_type, postgres_type, value_type
+from nevermore.pipelines.decode.json_columns import decode
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, from_arrow, with_plain_decimals
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import from_binary
 
 TZ = pa.timestamp("us", "UTC")
 BAD = "<bad>"

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.decode.value_types import Encoding, from_config
-from pipelines.errors import ConfigError
-from pipelines.formats.registry import decode
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.decode.value_types import Encoding, from_config
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.formats.registry import decode
 
 ROW = {"id": 1, "a": {"zip": 123, "at": 1_700_000_000_000, "sums": [{"x": 1.10}, {"x": 2, "y": 1}]}, "a.b": 5}
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode import image
-from pipelines.decode.column_types import InferenceOptions, infer
-from pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, placeholder_patterns, typed
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import from_binary
-from pipelines.jsonscan.text_kernels import parse_doubles
+from nevermore.pipelines.decode import image
+from nevermore.pipelines.decode.column_types import InferenceOptions, infer
+from nevermore.pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, placeholder_patterns, typed
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.jsonscan.text_kernels import parse_doubles
 
 PLACEHOLDER = "__debezium_unavailable_value"
 TYPES = {

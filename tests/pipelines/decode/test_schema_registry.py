@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode import schema_registry
-from pipelines.decode.avro import complete_document
-from pipelines.decode.schema_registry import (
+from nevermore.pipelines.decode import schema_registry
+from nevermore.pipelines.decode.avro import complete_document
+from nevermore.pipelines.decode.schema_registry import (
     RegistryConfig,
     SchemaFolder,
     SchemaKind,
     SchemaRegistry,
     UnknownSchemaError,
 )
-from pipelines.errors import ConfigError, SourceError
-from scan_core.files.avro import parse_record
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.scan_core.files.avro import parse_record
 
 
 @dataclass

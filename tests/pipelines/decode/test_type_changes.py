@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.arrow_columns import fitted
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.decode.arrow_columns import fitted
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
 
 TABLE = "shop.products"
 DATE, MICROS = "io.debezium.time.Date", "io.debezium.time.MicroTimestamp"
@@ -118,7 +118,7 @@ def test_only_what_loses_nothing_fits(array: pa.Array, arrow: pa.DataType, wante
 
 
 def test_columns_of_files_widen_those_of_the_mirror() -> None:
-    from pipelines.decode.batches import RawEvents
+    from nevermore.pipelines.decode.batches import RawEvents
 
     rows = pa.table({"Op": ["I"], "id": [1], "x": pa.array([Decimal("12345678.90")], pa.decimal128(12, 2))})
     raw = RawEvents(pa.array([""]).dictionary_encode(), pa.array([1]), rows=rows)
@@ -132,7 +132,7 @@ def test_columns_of_files_widen_those_of_the_mirror() -> None:
     [({}, [{"id": 2, "x": None}]), ({"x.element": "long"}, [{"id": 1, "x": []}, {"id": 2, "x": None}])],
 )
 def test_lists_without_elements_in_files_are_rejected_unless_declared(types: dict[str, str], wanted: list[Any]) -> None:
-    from pipelines.decode.batches import RawEvents
+    from nevermore.pipelines.decode.batches import RawEvents
 
     rows = pa.table({"Op": ["I", "I"], "id": [1, 2], "x": pa.array([[], None], pa.list_(pa.null()))})
     raw = RawEvents(pa.array(["", ""]).dictionary_encode(), pa.array([1, 2]), rows=rows)

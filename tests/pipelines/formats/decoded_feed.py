@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
 
 TABLE = "shop.products"
 

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.jsonscan.value_kernels import MAX_DEPTH
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.jsonscan.value_kernels import MAX_DEPTH
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 
 REASON = f"nested too deeply: more than {MAX_DEPTH} levels of objects and arrays"
 MEMORY_BYTES, CPU_SECONDS = 4 * 1024**3, 60

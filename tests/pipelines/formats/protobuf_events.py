@@ -9,8 +9,8 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from pipelines.decode.protobuf import known_file
-from pipelines.decode.schema_registry import RegisteredSchema
+from nevermore.pipelines.decode.protobuf import known_file
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema
 
 IMPORTS = ("google/protobuf/timestamp.proto", "google/protobuf/duration.proto", "google/protobuf/wrappers.proto")
 OTHER_IMPORTS = ("google/type/date.proto", "google/type/timeofday.proto", "confluent/type/decimal.proto")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError
 from tests.pipelines.formats.decoded_feed import changes, read, reasons
 
 DAY = dt.date(2024, 11, 12)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import decode
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.registry import decode
 from tests.pipelines.formats.debezium_events import TABLE, Row, changes, event, read, reasons
 
 PLACEHOLDER = "__debezium_unavailable_value"

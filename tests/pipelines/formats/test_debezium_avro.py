@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode.avro import KERNELS, reader_of
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.avro import KERNELS, reader_of
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats.avro_events import (
     COLUMNS,
     KEY,

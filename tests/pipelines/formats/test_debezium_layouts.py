@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.formats.debezium import KEYLESS
+from nevermore.pipelines.formats.debezium import KEYLESS
 from tests.pipelines.formats.debezium_events import Row, changes, event, read, reasons, schema_of
 
 

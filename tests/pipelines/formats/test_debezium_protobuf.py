@@ -13,12 +13,12 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.decode.protobuf import ProtobufMessages, ProtobufReader
-from pipelines.decode.schema_registry import RegisteredSchema
-from pipelines.errors import SourceError, WideBatchError
-from pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.decode.protobuf import ProtobufMessages, ProtobufReader
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema
+from nevermore.pipelines.errors import SourceError, WideBatchError
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
 from tests.pipelines.formats.protobuf_events import (
     class_of,
     envelope,

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.feed import TableFeed
+from nevermore.pipelines.decode.feed import TableFeed
 from tests.pipelines.formats.debezium_events import TABLE, changes, event, read, reasons, schema_of
 
 

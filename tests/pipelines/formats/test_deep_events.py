@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.decode.avro import reader_of
-from pipelines.decode.batches import from_documents
-from pipelines.errors import SourceError
-from pipelines.formats.registry import sniff
-from pipelines.jsonscan.value_kernels import MAX_DEPTH
+from nevermore.pipelines.decode.avro import reader_of
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.registry import sniff
+from nevermore.pipelines.jsonscan.value_kernels import MAX_DEPTH
 from tests.pipelines.formats.deep_events import FORMATS, HUGE, REASON, SHAPES, deep, event, files, read, read_file
 
 SECONDS = 600

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.batches import RawEvents
-from pipelines.errors import SourceError
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read, reasons
 
 

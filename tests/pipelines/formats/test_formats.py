@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.assemble import Assembled
-from pipelines.decode.batches import Rejected, from_documents
-from pipelines.decode.events import Events
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import LostEventsError, SourceError
-from pipelines.formats import registry
-from pipelines.formats.registry import decode
+from nevermore.pipelines.decode.assemble import Assembled
+from nevermore.pipelines.decode.batches import Rejected, from_documents
+from nevermore.pipelines.decode.events import Events
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import LostEventsError, SourceError
+from nevermore.pipelines.formats import registry
+from nevermore.pipelines.formats.registry import decode
 from tests.pipelines.formats.decoded_feed import Row, canal, changes, dms, read, reasons, wal
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.json_columns import decode
-from pipelines.decode.value_types import from_arrow
-from pipelines.errors import SourceError
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.json_columns import decode
+from nevermore.pipelines.decode.value_types import from_arrow
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import from_binary
 from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read, reasons, wal
 
 OLD = {"keynames": ["id"], "keytypes": ["integer"], "keyvalues": [1]}

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.decode.schema_registry import RegisteredSchema, unframed
-from pipelines.decode.schema_registry import framed as with_frames
-from pipelines.errors import SourceError
-from pipelines.formats.debezium_json import connect_schema
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.ingest.quarantine_replay import in_runs
-from pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.decode.schema_registry import RegisteredSchema, unframed
+from nevermore.pipelines.decode.schema_registry import framed as with_frames
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.debezium_json import connect_schema
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.ingest.quarantine_replay import in_runs
+from nevermore.pipelines.sources.file_options import FileOptions
 
 
 def optional(schema: dict[str, Any], index: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import ConfigError, SourceError
-from pipelines.sources.files import discover
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats.decoded_feed import TABLE, changes, read, reasons
 
 # -- plain rows ----------------------------------------------------------------------------------------------------------

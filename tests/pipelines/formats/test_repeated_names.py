@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import decode
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import decode
 from tests.pipelines.formats.decoded_feed import TABLE, canal, dms, reasons
 
 CANAL = canal("UPDATE", [{"id": "1", "n": "b"}], [{"n": "a"}], sqlType={"id": -5, "n": 12})

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.batches import Rejected, from_documents
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import Rejected, from_documents
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.memory_mirror import MemoryMirror
 
 

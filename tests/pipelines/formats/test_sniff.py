@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.events import USUAL_OP_COLUMNS
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats.registry import decode, sniff
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.events import USUAL_OP_COLUMNS
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.registry import decode, sniff
 
 Event = dict[str, Any]
 

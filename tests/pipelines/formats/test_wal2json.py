@@ -6,9 +6,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from pipelines.decode.batches import Complete
-from pipelines.formats.options import Wal2JsonOptions
-from pipelines.formats.wal2json import complete_transactions
+from nevermore.pipelines.decode.batches import Complete
+from nevermore.pipelines.formats.options import Wal2JsonOptions
+from nevermore.pipelines.formats.wal2json import complete_transactions
 from tests.pipelines.formats.decoded_feed import TABLE, changes, read, reasons, wal
 
 

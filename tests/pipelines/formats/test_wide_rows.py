@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import decode
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats import avro_events
 
 TABLE = "shop.products"

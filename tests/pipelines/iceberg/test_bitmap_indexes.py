@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.errors import CommitConflictError, ConfigError, SourceError
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.loaded_table import storage_of
-from pipelines.iceberg.metadata_swap import swap_without
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import write_rows
-from scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
-from scan_core.bitmaps.puffin import PuffinBlob, read_footer
-from scan_core.io.location import FileIOConfig
-from scan_core.model.schema import arrow_type, parse_type
+from nevermore import scan_core
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.loaded_table import storage_of
+from nevermore.pipelines.iceberg.metadata_swap import swap_without
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
+from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.schema import arrow_type, parse_type
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column
@@ -73,7 +73,7 @@ def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, t
 
 def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, [1, 2], ["a", "b"])
-    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes.supports", lambda _: False)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.bitmap_indexes.supports", lambda _: False)
     report = build_indexes(CatalogTarget(table), ["city"])
     (entry,) = reloaded(catalog).metadata.statistics
     assert entry.statistics_path == report.path
@@ -102,7 +102,7 @@ def test_second_run_builds_what_is_missing_and_carries_what_is_alive(catalog: An
 def test_large_files_of_indexes_stay_and_those_of_gone_files_are_removed(
     catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
     append(table, list(range(500)), ["a", "b", "c", "d", None] * 100)
     first = build_indexes(CatalogTarget(table), ["city"])
     append(reloaded(catalog), [500], ["a"])
@@ -126,7 +126,9 @@ def test_unsuitable_file_is_not_read_again_before_the_limit_is_larger(
     first = build_indexes(CatalogTarget(table), ["id"], max_values=10)
     assert (first.built, [s.reason for s in first.skipped]) == (0, ["more than 10 distinct values"])
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.iceberg.bitmap_indexes.column_batches", lambda *_: pytest.fail("was read again"))
+        patch.setattr(
+            "nevermore.pipelines.iceberg.bitmap_indexes.column_batches", lambda *_: pytest.fail("was read again")
+        )
         again = build_indexes(CatalogTarget(reloaded(catalog)), ["id"], max_values=10)
     assert (again.path, again.skipped) == (None, first.skipped)
     assert build_indexes(CatalogTarget(reloaded(catalog)), ["id"], max_values=50).built == 1

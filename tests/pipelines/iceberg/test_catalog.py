@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import create_table, open_catalog, open_to_look, sqlite_file
-from scan_core.model.schema import NestedField, PrimitiveType
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog, open_to_look, sqlite_file
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 from tests.pipelines.project import Project
 
 OPENERS = 6

@@ -8,11 +8,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.errors import CommitConflictError, SourceError
-from pipelines.iceberg.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.manifests import (
+from nevermore import scan_core
+from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.iceberg.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.manifests import (
     EntryStatus,
     ManifestContent,
     ManifestEntry,
@@ -22,7 +22,7 @@ from pipelines.iceberg.manifests import (
     manifest_record,
     read_manifest,
 )
-from pipelines.iceberg.positions import (
+from nevermore.pipelines.iceberg.positions import (
     LAST_ORDINAL,
     LOG_ORDINAL,
     POSITION,
@@ -31,9 +31,9 @@ from pipelines.iceberg.positions import (
     carried_positions,
     newest_property,
 )
-from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 
 
@@ -331,7 +331,7 @@ def test_rule_29_position_is_found_in_an_ancestor_behind_foreign_commits(tmp_pat
 
 
 def test_conflicts_are_retried_until_they_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.iceberg.commit.FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.FIRST_PAUSE_SECONDS", 0)
     calls: list[int] = []
 
     def attempt(fail: int, *, may_retry: bool = True) -> int:

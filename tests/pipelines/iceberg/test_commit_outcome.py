@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from pipelines.errors import CommitConflictError, CommitUnknownError
-from pipelines.iceberg import commit
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError
+from nevermore.pipelines.iceberg import commit
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.iceberg_tables import new_table, reloaded, rows_of
 from tests.support.rest_catalog import Fault, FaultyCatalog, serving_catalog
 

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-import scan_core
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError, PipelineError
-from pipelines.iceberg import conversion, storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.orphans import orphans_of_all
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError, PipelineError
+from nevermore.pipelines.iceberg import conversion, storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.scan_core import ScanOptions
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.project import Project, event
 from tests.support.agreed_rows import scanned_rows

@@ -5,17 +5,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.errors import SourceError
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
-from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from scan_core import ScanOptions
-from scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE, DELETES_TYPE
-from scan_core.bitmaps.puffin import read_footer
-from scan_core.io import cache
-from scan_core.io.location import FileIOConfig
+from nevermore import scan_core
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.dead_row_index import DeadRowReport, index_dead_rows
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE, DELETES_TYPE
+from nevermore.scan_core.bitmaps.puffin import read_footer
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.io.location import FileIOConfig
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
 from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.iceberg.parquet_output import MIN_ROWS, dictionary_columns
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
-from scan_core.model.schema import NestedField, Schema, parse_type
-from scan_core.model.snapshot import PartitionSpec
+from nevermore.pipelines.iceberg.parquet_output import MIN_ROWS, dictionary_columns
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
+from nevermore.scan_core.model.schema import NestedField, Schema, parse_type
+from nevermore.scan_core.model.snapshot import PartitionSpec
 
 ROWS = 30_000
 COLUMNS: dict[str, tuple[pa.Array, bool]] = {

@@ -5,15 +5,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.iceberg.file_metrics import FileMetrics, nan_counts, parquet_metrics, single_value
-from pipelines.iceberg.row_shape import conform
-from scan_core.model.schema import NestedField, Schema, parse_type
-from scan_core.model.statistics import decode_bound
+from nevermore.pipelines.iceberg.file_metrics import FileMetrics, nan_counts, parquet_metrics, single_value
+from nevermore.pipelines.iceberg.row_shape import conform
+from nevermore.scan_core.model.schema import NestedField, Schema, parse_type
+from nevermore.scan_core.model.statistics import decode_bound
 
 
 def metrics_of(text: str, values: list[object], *, row_group_rows: int = 100, key: bool = False) -> FileMetrics:
     schema = Schema(0, (NestedField(1, "a", parse_type(text)),))
-    from scan_core.model.schema import arrow_type
+    from nevermore.scan_core.model.schema import arrow_type
 
     table = conform(pa.table({"a": pa.array(values, arrow_type(schema.fields[0].type))}), schema)
     sink = io.BytesIO()

@@ -3,9 +3,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, to_merge
-from pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, to_merge
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in, new_table, rows_of
 

@@ -5,15 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.errors import CommitConflictError
-from pipelines.iceberg import metadata_swap
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.loaded_table import refresh, upgrade
-from pipelines.iceberg.metadata_swap import swap_without
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import write_rows
+from nevermore import scan_core
+from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.iceberg import metadata_swap
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.loaded_table import refresh, upgrade
+from nevermore.pipelines.iceberg.metadata_swap import swap_without
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 
 
@@ -46,7 +46,7 @@ def test_metadata_in_memory_is_the_one_in_the_file(table: Any) -> None:
 def test_metadata_is_as_pyiceberg_would_write_it(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, 1)
     direct = document(table)
-    monkeypatch.setattr("pipelines.iceberg.commit.supports", lambda _: False)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.supports", lambda _: False)
     append(table, 2)
     through_pyiceberg = document(table)
     assert set(direct) == set(through_pyiceberg)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from checks.reference.expected_rows import live_rows
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.errors import CatalogMismatchError, SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.checked_catalog import open_existing
-from pipelines.iceberg.recovery import recover
-from pipelines.iceberg.warehouse import metadata_files
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
-from pipelines.maintain.replay import resync
-from scan_core import open_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import CatalogMismatchError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.iceberg.recovery import recover
+from nevermore.pipelines.iceberg.warehouse import metadata_files
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.pipelines.maintain.replay import resync
+from nevermore.scan_core import open_table
 
 CONFIG = """
 catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}
@@ -283,7 +283,7 @@ def test_position_deletes_name_files_and_cannot_be_moved(project: Project, tmp_p
 def test_damaged_metadata_is_one_message_that_names_the_file(
     project: Project, damage: str, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from pipelines.cli.main import main
+    from nevermore.pipelines.cli.main import main
 
     newest = metadata_of(project)[-1]
     if damage == "missing":
@@ -413,8 +413,8 @@ def test_a_warehouse_that_cannot_be_written_is_one_message(open_folder: Path, pl
     home.mkdir(mode=0o777)
     code = (
         "import os, sys\n"
-        "from pipelines.cli.main import main\n"
-        "import pipelines.cli.ingest_commands, pipelines.cli.repair_commands, pipelines.maintain.replay, pipelines.iceberg.recovery\n"
+        "from nevermore.pipelines.cli.main import main\n"
+        "import nevermore.pipelines.cli.ingest_commands, nevermore.pipelines.cli.repair_commands, nevermore.pipelines.maintain.replay, nevermore.pipelines.iceberg.recovery\n"
         "import pyiceberg.catalog.sql\n"
         f"os.environ['HOME'] = {str(home)!r}\n"
         "os.setgid(65534); os.setuid(65534)\n"

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from xxhash import xxh64_intdigest
 
-from pipelines.errors import PublishError
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
-from pipelines.publish.abandoned_runs import remove_leftovers
-from pipelines.publish.task import PublishTask, total_report
-from scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
-from scan_core.model.schema import NestedField, PrimitiveType, Schema
-from scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
+from nevermore.pipelines.publish.abandoned_runs import remove_leftovers
+from nevermore.pipelines.publish.task import PublishTask, total_report
+from nevermore.scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 
 SCHEMA = Schema(
     0,

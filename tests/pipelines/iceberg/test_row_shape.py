@@ -4,11 +4,11 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg import row_shape
-from pipelines.iceberg.row_shape import conform, parquet_schema, split_by_partition, without_extensions
-from scan_core import PartitionField, PartitionSpec
-from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg import row_shape
+from nevermore.pipelines.iceberg.row_shape import conform, parquet_schema, split_by_partition, without_extensions
+from nevermore.scan_core import PartitionField, PartitionSpec
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
 
 NESTED = Schema(
     0,

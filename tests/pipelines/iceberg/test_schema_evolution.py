@@ -1,9 +1,9 @@
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.schema_evolution import evolve, iceberg_fields, iceberg_type, takes
-from scan_core.model.schema import NestedField, PrimitiveType, Schema, StructType, parse_type
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, iceberg_type, takes
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, StructType, parse_type
 
 
 def schema(**columns: str) -> Schema:

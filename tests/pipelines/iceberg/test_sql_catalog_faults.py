@@ -10,10 +10,10 @@ import pytest
 import yaml
 from sqlalchemy.exc import OperationalError
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg import commit
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg import commit
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.ingest.test_concurrent_writers import PROGRAM
 from tests.pipelines.project import Project, event, product
 from tests.support.cut_proxy import CutProxy, cut_proxy

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from xxhash import xxh64_intdigest
 
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, check_key, write_deletes, write_rows
-from scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
-from scan_core.model.schema import NestedField, Schema, parse_type
-from scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, check_key, write_deletes, write_rows
+from nevermore.scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
+from nevermore.scan_core.model.schema import NestedField, Schema, parse_type
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 
 UNPARTITIONED = PartitionSpec(0, ())
 COLUMNS = {"id": "long", "sku": "string", "day": "date", "price": "decimal(9,2)", "f": "double"}
@@ -124,7 +124,7 @@ def test_unknown_key_column_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_deletes_of_every_legal_key_type_are_read_back(kind: str, values: Sequence[Any], tmp_path: Path) -> None:
-    from scan_core.model.schema import arrow_type
+    from nevermore.scan_core.model.schema import arrow_type
 
     arrow = arrow_type(parse_type(kind))
     array = pa.array(values).cast(arrow) if kind.startswith("decimal") else pa.array(values, arrow)

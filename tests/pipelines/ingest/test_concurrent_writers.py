@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
-from pipelines.iceberg.positions import LOG_ORDINAL
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.ingest.feed_run import run_once
-from scan_core import open_table
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.scan_core import open_table
 from tests.pipelines.project import Project, event, product
 
 PROGRAM = """
 import sys
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 report = run_once(load(sys.argv[1]))
 print(report.as_dict())
 sys.exit(report.exit_code)
@@ -30,8 +30,8 @@ TOUCH = """
 import os, sys, time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.config.project import load
 catalog = open_catalog(load(sys.argv[1]))
 done, parent = 0, os.getppid()
 while os.getppid() == parent and (done < 2 or not Path(sys.argv[2]).exists()):

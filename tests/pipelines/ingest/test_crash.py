@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 import pytest
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
 
 CONFIG = """
 tables:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feeds import decided_in
-from pipelines.ingest.quarantine_replay import replay_quarantine
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feeds import decided_in
+from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
 from tests.pipelines.formats.decoded_feed import changes, dms, read, reasons
 from tests.pipelines.project import Project, event, the
 

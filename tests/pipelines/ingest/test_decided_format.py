@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode.batches import from_documents
-from pipelines.decode.feed import Decided, FeedConfig, TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats.registry import decode
-from pipelines.ingest.feeds import decided_in
+from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.ingest.feeds import decided_in
 from tests.pipelines.formats.decoded_feed import canal, changes, read, reasons, wal
 from tests.pipelines.project import Project, event, the
 

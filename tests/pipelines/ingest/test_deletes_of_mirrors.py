@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-import scan_core
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.maintain.compact import CompactSettings, compact
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from tests.pipelines.project import Event, Project, event, the
 
 MODES: dict[str, dict[str, Any]] = {

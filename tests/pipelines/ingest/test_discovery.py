@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.ingest.discovery import discover
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.discovery import discover
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.rest_catalog import serving_catalog
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from checks.mirror_checks import checks_of, run_checks
-from pipelines.changes.change_log import key_log
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.ingest.quarantine_replay import replay_quarantine
-from scan_core import open_table
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.pipelines.changes.change_log import key_log
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
+from nevermore.scan_core import open_table
 from tests.pipelines.project import Project, event, the
 
 DAYS = [2_932_897, -719_163, 2**31 - 1, -(2**31), 0]

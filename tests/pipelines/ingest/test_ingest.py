@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.project import Project, event, product, the
 
 
@@ -281,7 +281,7 @@ def test_rule_29_crash_at_any_point_loses_nothing_and_applies_nothing_twice(
 
 def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Project, engine_program: str) -> None:
     project.land("1.jsonl", [event("c", product(1))])
-    program = f"{engine_program}import sys; from pipelines.config.project import load; from pipelines.ingest.feed_run import run_once; "
+    program = f"{engine_program}import sys; from nevermore.pipelines.config.project import load; from nevermore.pipelines.ingest.feed_run import run_once; "
     done = subprocess.run(
         [sys.executable, "-c", program + "run_once(load(sys.argv[1]))", str(project.folder / "nevermore.yaml")],
         env={**os.environ, storage.VARIABLE: "after-commit:2"},

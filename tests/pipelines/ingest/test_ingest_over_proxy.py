@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.iceberg import commit
+from nevermore.pipelines.iceberg import commit
 from tests.pipelines.project import Project, event, product, the
 from tests.support.rest_catalog import Fault, FaultyCatalog, serving_catalog
 

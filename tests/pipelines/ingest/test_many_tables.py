@@ -16,8 +16,8 @@ ROWS = 30
 MEGABYTE = 1024**2
 PROGRAM = f"""{PEAK_BYTES}
 import json, sys
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
 run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
 before = peak_bytes()
 report = run_once(load(sys.argv[1]))

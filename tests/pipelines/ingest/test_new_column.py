@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
 
 Row = dict[str, Any]
 

@@ -16,12 +16,12 @@ pytestmark = [needs_root, pytest.mark.slow, pytest.mark.timeout(300)]
 PROGRAM = """
 import sys
 from pathlib import Path
-import scan_core
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.config.project import load
-from pipelines.ingest.feed_run import run_once
-from scan_core.spark.source import with_shared_indexes
-from scan_core.io.private_files import PrivateFolder, user_folder
+from nevermore import scan_core
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.scan_core.spark.source import with_shared_indexes
+from nevermore.scan_core.io.private_files import PrivateFolder, user_folder
 spilled = []
 create = PrivateFolder.create
 PrivateFolder.create = lambda self, name: spilled.append(self.path / name) or create(self, name)

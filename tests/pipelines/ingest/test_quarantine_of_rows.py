@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipelines.changes.quarantine import held_events
-from pipelines.config.project import load
-from pipelines.decode.events import documents_of, rows_of, schema_of, shown
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.quarantine_replay import QuarantineReplayed, replay_quarantine
+from nevermore.pipelines.changes.quarantine import held_events
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.decode.events import documents_of, rows_of, schema_of, shown
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.quarantine_replay import QuarantineReplayed, replay_quarantine
 from tests.pipelines.project import Project
 
 NAME = "shop.products"

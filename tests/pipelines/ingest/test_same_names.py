@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import Decided, FeedConfig, TableFeed, origin_of
-from pipelines.errors import SourceError
-from pipelines.formats.registry import decode
-from pipelines.ingest.feeds import feeds_of
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed, origin_of
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.ingest.feeds import feeds_of
 from tests.pipelines.project import Project, event, product
 
 _CANAL = {"type": "INSERT", "isDdl": False, "es": 1, "mysqlType": {"id": "BIGINT"}, "pkNames": ["id"]}

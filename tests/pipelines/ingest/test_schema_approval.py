@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 from tests.pipelines.project import Project, event, the
 
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines.config.project import load, quarantine_name
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
-from scan_core import open_table
+from nevermore.pipelines.config.project import load, quarantine_name
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.scan_core import open_table
 
 Row = dict[str, Any]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once, sources
-from pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once, sources
+from nevermore.pipelines.ingest.table_patterns import expanded
 from tests.pipelines.project import Project, event, product
 
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
 from tests.pipelines.project import event, product
 
 KEY = {"key": ["id"]}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.formats.registry import scan
-from pipelines.ingest import decode_ahead
-from pipelines.ingest.feeds import Feed
-from pipelines.ingest.report import TableReport
+from nevermore.pipelines.formats.registry import scan
+from nevermore.pipelines.ingest import decode_ahead
+from nevermore.pipelines.ingest.feeds import Feed
+from nevermore.pipelines.ingest.report import TableReport
 from tests.pipelines.project import Project, the
 
 BEGIN, COMMIT = json.dumps({"action": "B"}), json.dumps({"action": "C"})

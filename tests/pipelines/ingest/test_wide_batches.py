@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.jsonscan import members
+from nevermore.pipelines.jsonscan import members
 from tests.pipelines.project import Project, event, the
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode.column_types import InferenceOptions, infer
-from pipelines.decode.json_columns import decode, json_text, text
-from pipelines.decode.value_types import Encoding, ValueType
-from pipelines.errors import WideBatchError
-from pipelines.jsonscan import members
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
-from pipelines.jsonscan.spans import from_binary
+from nevermore.pipelines.decode.column_types import InferenceOptions, infer
+from nevermore.pipelines.decode.json_columns import decode, json_text, text
+from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.errors import WideBatchError
+from nevermore.pipelines.jsonscan import members
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
+from nevermore.pipelines.jsonscan.spans import from_binary
 
 SCALARS = (
     st.none()

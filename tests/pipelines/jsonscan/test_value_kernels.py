@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.jsonscan import value_kernels as kernels
-from pipelines.jsonscan.members import scan_objects
-from pipelines.jsonscan.spans import Members, Numbers, from_binary
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.spans import Members, Numbers, from_binary
 
 DIGITS = st.text("0123456789", max_size=24)
 NUMBER_TEXTS = st.builds(

@@ -23,13 +23,13 @@ from typing import Any
 import yaml
 from confluent_kafka import Producer
 
-from pipelines.config.project import Config, change_log_name, load
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current, storage_of
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.compact import compact_mirror
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, change_log_name, load
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current, storage_of
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.scan_core import open_table
 from tests.pipelines.project import Event, event
 from tests.support.cut_proxy import CutProxy, cut_proxy
 from tests.support.kafka_broker import KafkaBroker
@@ -138,7 +138,14 @@ class Soak:
         self.config: Config = load(path)
 
     def ingester(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "run", "--interval", "0.2"]
+        command = [
+            sys.executable,
+            "-c",
+            "from nevermore.pipelines.cli.main import main; main()",
+            "run",
+            "--interval",
+            "0.2",
+        ]
         return subprocess.Popen(
             [*command, "--config", str(self.config.path)],
             stdout=subprocess.DEVNULL,
@@ -203,7 +210,7 @@ class Soak:
             ][:5]
             self.counts["snapshots checked"] += self.check_snapshots(catalog, name)
         assert self.counts["snapshots checked"], "no snapshot was seen"
-        command = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "check"]
+        command = [sys.executable, "-c", "from nevermore.pipelines.cli.main import main; main()", "check"]
         subprocess.run([*command, "--config", str(self.config.path)], check=True, capture_output=True, timeout=600)
         return {**self.writer.counts, "changes": len(self.writer.committed), **self.counts}
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from pipelines.cli.main import main
+from nevermore.pipelines.cli.main import main
 from tests.pipelines.project import Project, event, the
 from tests.support.kafka_broker import USERS, KafkaBroker, running_broker
 

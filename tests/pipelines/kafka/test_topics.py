@@ -12,18 +12,18 @@ import pytest
 import yaml
 from confluent_kafka import Producer, TopicPartition
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.config.sources import KafkaSource
-from pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.at_rest import found_nothing_new
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
-from pipelines.ingest.table_ingest import TableIngest
-from pipelines.maintain.replay import resync_from_source
-from pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.sources import KafkaSource
+from nevermore.pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.at_rest import found_nothing_new
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.sources.kafka import KafkaPosition, KafkaTopics, OffsetRange
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.cut_proxy import cut_proxy
 from tests.support.kafka_broker import KafkaBroker, running_broker
@@ -144,7 +144,7 @@ def test_a_connection_that_falls_silent_is_replaced(tmp_path: Path) -> None:
 def test_partitions_are_read_again_and_again_by_one_connection(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.sources.kafka._SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr("nevermore.pipelines.sources.kafka._SILENCE_SECONDS", 5.0)
     broker.create_topic("again", 3)
     for number, count in enumerate((5_000, 15_000, 30_000)):
         broker.produce("again", [(None, b"x" * 200)] * count, partition=number)

@@ -11,10 +11,10 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType, TimestampType
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError, PipelineError, SourceError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.adoption import adopt
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError, PipelineError, SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.adoption import adopt
 from tests.pipelines.project import Project, event
 
 SCHEMA = Schema(

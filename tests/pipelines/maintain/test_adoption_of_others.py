@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.adoption import adopt
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.adoption import adopt
 from tests.pipelines.project import Project, event
 from tests.support.fixture_tables import copied
 

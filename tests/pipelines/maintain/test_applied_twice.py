@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from checks.mirror_checks import checks_of, run_checks
-from pipelines.config.project import load
-from pipelines.errors import ConfigError, SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.quarantine_replay import replay_quarantine
-from pipelines.maintain.adoption import adopt
-from pipelines.maintain.replay import replay, resync, resync_from
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
+from nevermore.pipelines.maintain.adoption import adopt
+from nevermore.pipelines.maintain.replay import replay, resync, resync_from
 from tests.pipelines.project import Event, Project, event, product, the
 
 TABLE = "shop.products"

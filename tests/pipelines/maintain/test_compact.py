@@ -17,22 +17,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
 from benchmarks import year
-from checks.reference.expected_rows import live_rows
-from pipelines.changes.row_order import Order, sorted_rows
-from pipelines.cli.arguments import split_names
-from pipelines.config.project import load
-from pipelines.errors import ConfigError, PipelineError, SchemaConflictError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.positions import LOG_ORDINAL
-from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from pipelines.maintain import compact as module
-from pipelines.maintain.compact import (
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.changes.row_order import Order, sorted_rows
+from nevermore.pipelines.cli.arguments import split_names
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError, PipelineError, SchemaConflictError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
+from nevermore.pipelines.maintain import compact as module
+from nevermore.pipelines.maintain.compact import (
     CompactReport,
     CompactSettings,
     Costs,
@@ -41,7 +41,7 @@ from pipelines.maintain.compact import (
     compact,
     compact_mirror,
 )
-from scan_core import DataFile, FileFormat, FileScanTask, PartitionSpec
+from nevermore.scan_core import DataFile, FileFormat, FileScanTask, PartitionSpec
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_adoption_of_others import copied
 from tests.pipelines.project import Project, event, product
@@ -607,7 +607,7 @@ def test_a_mirror_goes_on_after_a_compaction_and_its_log_too(tmp_path: Path) -> 
     assert project.table("shop.products").current_snapshot().summary[LOG_ORDINAL] == ordinal
     assert project.rows() == rows
     assert all(table.status == "nothing new" for table in project.run().tables)
-    from pipelines.maintain.replay import resync
+    from nevermore.pipelines.maintain.replay import resync
 
     config = load(tmp_path / "nevermore.yaml")
     resync(open_catalog(config), config, "shop.products")

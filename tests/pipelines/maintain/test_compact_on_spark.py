@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.changes.row_order import Order
-from pipelines.config.project import load
-from pipelines.errors import SourceError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.maintain import compact as module
-from pipelines.maintain import rewrite
-from pipelines.maintain.compact import CompactSettings, compact, compact_mirror
+from nevermore import scan_core
+from nevermore.pipelines.changes.row_order import Order
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.maintain import compact as module
+from nevermore.pipelines.maintain import rewrite
+from nevermore.pipelines.maintain.compact import CompactSettings, compact, compact_mirror
 from tests.pipelines.iceberg_tables import new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_compact import (
     COLUMNS,

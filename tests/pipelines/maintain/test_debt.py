@@ -6,18 +6,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.project import Project as DagsterProject
-from assets.project import mirror_key
-from checks.asset_checks import mirror_asset_checks
-from checks.configured import DEBT
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.maintain import compact as compaction
-from pipelines.maintain import debt as module
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.debt import debt_of, debts_of_all
-from pipelines.maintain.retention import expire_all
+from nevermore.assets.project import Project as DagsterProject
+from nevermore.assets.project import mirror_key
+from nevermore.checks.asset_checks import mirror_asset_checks
+from nevermore.checks.configured import DEBT
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.maintain import compact as compaction
+from nevermore.pipelines.maintain import debt as module
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.debt import debt_of, debts_of_all
+from nevermore.pipelines.maintain.retention import expire_all
 from tests.pipelines.project import Project, event, product
 
 NAME = "shop.products"
@@ -174,7 +174,7 @@ def test_the_check_warns_above_the_threshold_of_the_config(
 
 
 def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    from pipelines.cli.main import main
+    from nevermore.pipelines.cli.main import main
 
     def call(*words: str) -> tuple[Any, str, str]:
         with pytest.raises(SystemExit) as ended:

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.errors import CommitConflictError, ConfigError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.manifests import read_avro
-from pipelines.maintain.erase import Erasure, erase
-from pipelines.publish.state import STATE, PublishedState, SourceState
-from scan_core import ScanError
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.manifests import read_avro
+from nevermore.pipelines.maintain.erase import Erasure, erase
+from nevermore.pipelines.publish.state import STATE, PublishedState, SourceState
+from nevermore.scan_core import ScanError
 from tests.pipelines.iceberg_tables import new_table
 from tests.pipelines.maintain.test_retention import append
 from tests.pipelines.project import Project, event

@@ -10,19 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from pipelines.changes.row_order import Order
-from pipelines.errors import SchemaConflictError
-from pipelines.iceberg.catalog import create_table
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.row_shape import without_extensions
-from pipelines.iceberg.schema_evolution import evolve
-from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from pipelines.maintain.compact import CompactSettings, compact
-from scan_core.model.schema import NestedField, arrow_type, parse_type
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.changes.row_order import Order
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.iceberg.catalog import create_table
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.row_shape import without_extensions
+from nevermore.pipelines.iceberg.schema_evolution import evolve
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.scan_core.model.schema import NestedField, arrow_type, parse_type
 from tests.pipelines.iceberg_tables import catalog_in, reloaded
 
 PLAIN: dict[str, list[Any]] = {

@@ -25,26 +25,26 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import scan_core
-from checks.damage import verify_table
-from checks.reference.expected_rows import live_rows
-from pipelines.changes.row_order import Order
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError, PositionLostError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import request_or_conflict
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.erase import erase
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.replay import replay, resync
-from pipelines.maintain.retention import expire_all
-from pipelines.maintain.rollback import roll_back
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.changes.row_order import Order
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError, PositionLostError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import request_or_conflict
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.erase import erase
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.replay import replay, resync
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.pipelines.maintain.rollback import roll_back
 from tests.pipelines.project import Event, Project
 from tests.pipelines.project import event as change
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from checks.damage import verify_table
-from pipelines.cli.main import main
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.pipelines.cli.main import main
 from tests.pipelines.maintain.test_histories import rows_at
 from tests.pipelines.project import Project, event
 

@@ -8,21 +8,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from checks.damage import verify_table
-from pipelines.config.project import parse
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import SourceError
-from pipelines.iceberg import conversion
-from pipelines.iceberg.bitmap_indexes import CatalogTarget
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.conversion import ResolvedKeys, convert
-from pipelines.iceberg.dead_row_index import index_dead_rows
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.retention import MaintainedTable, expire
-from scan_core import NestedField, PrimitiveType, ScanOptions, Schema
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg import conversion
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.conversion import ResolvedKeys, convert
+from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.retention import MaintainedTable, expire
+from nevermore.scan_core import NestedField, PrimitiveType, ScanOptions, Schema
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_compact import COLUMNS, EVERYTHING, append, between, files_of, rows, upsert
 from tests.pipelines.project import Project, event, product

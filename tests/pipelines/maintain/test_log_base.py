@@ -13,25 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from checks.equality import difference_of_base
-from checks.mirror_checks import checks_of, run_checks
-from checks.reference.expected_rows import RefusedError, fold_changes, fold_log
-from pipelines.changes.change_log import ChangeLog, last_offsets
-from pipelines.changes.log_state import LogBase
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig, TableConfig
-from pipelines.errors import PipelineError, PositionLostError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain import log_base
-from pipelines.maintain.erase import erase
-from pipelines.maintain.log_base import BaseToCheck, Trimmed, last_states, trim_log, trim_logs
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.replay import replay, resync
-from pipelines.maintain.retention import expire_all
-from pipelines.maintain.rollback import roll_back
-from pipelines.mirrors.table_shape import ADOPTED
+from nevermore.checks.equality import difference_of_base
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.checks.reference.expected_rows import RefusedError, fold_changes, fold_log
+from nevermore.pipelines.changes.change_log import ChangeLog, last_offsets
+from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig, TableConfig
+from nevermore.pipelines.errors import PipelineError, PositionLostError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain import log_base
+from nevermore.pipelines.maintain.erase import erase
+from nevermore.pipelines.maintain.log_base import BaseToCheck, Trimmed, last_states, trim_log, trim_logs
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.replay import replay, resync
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.pipelines.maintain.rollback import roll_back
+from nevermore.pipelines.mirrors.table_shape import ADOPTED
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in
 from tests.pipelines.maintain.test_adoption import adopted, assert_changed, changes, project_with_table

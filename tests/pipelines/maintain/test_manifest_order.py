@@ -9,19 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from pipelines.config.project import load
-from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.iceberg import manifests, storage
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.positions import POSITION
-from pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
-from pipelines.maintain import compact as compaction
-from pipelines.maintain import manifest_order as module
-from pipelines.maintain.compact import compact_mirror
-from pipelines.maintain.manifest_order import ManifestReport, arrange_manifests
-from scan_core import MalformedTableError
+from nevermore import scan_core
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import CommitConflictError, ConfigError
+from nevermore.pipelines.iceberg import manifests, storage
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.positions import POSITION
+from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
+from nevermore.pipelines.maintain import compact as compaction
+from nevermore.pipelines.maintain import manifest_order as module
+from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.maintain.manifest_order import ManifestReport, arrange_manifests
+from nevermore.scan_core import MalformedTableError
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.project import Project, event, product
 
@@ -244,7 +244,7 @@ def test_a_damaged_manifest_stops_it_before_anything_is_written(catalog: Any) ->
 def test_a_mirror_is_arranged_by_the_command_and_on_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipelines.cli.main import main
+    from nevermore.pipelines.cli.main import main
 
     project = Project(tmp_path, {"shop.products": {"key": ["id"], "partition_by": ["name"], "commit_rows": 4}})
     for number in range(12):

@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines.cli.main import main
-from pipelines.config.project import load, quarantine_name
-from pipelines.config.tables import RetentionConfig
-from pipelines.iceberg import storage
-from pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain.orphans import Orphans, orphans, orphans_of_all
-from pipelines.maintain.retention import MaintainedTable, expire, expire_all
-from pipelines.publish.abandoned_runs import RunRecord
-from pipelines.publish.publish_commit import StagedSnapshot
-from scan_core import open_table
-from scan_core.io import exists
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load, quarantine_name
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.maintain.orphans import Orphans, orphans, orphans_of_all
+from nevermore.pipelines.maintain.retention import MaintainedTable, expire, expire_all
+from nevermore.pipelines.publish.abandoned_runs import RunRecord
+from nevermore.pipelines.publish.publish_commit import StagedSnapshot
+from nevermore.scan_core import open_table
+from nevermore.scan_core.io import exists
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.ingest.test_crash import Shop
 from tests.pipelines.project import Project, event, product

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config.project import load
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import Resynced, resync, resync_from
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import Resynced, resync, resync_from
 from tests.pipelines.project import Project, event, product
 
 

@@ -13,19 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks.reference.expected_rows import live_rows
-from pipelines.cli.main import main
-from pipelines.config.project import load, quarantine_name
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError
-from pipelines.iceberg import metadata_swap, storage
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, POSITION_FILE, num_carriers
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain import retention
-from pipelines.maintain.orphans import orphans, orphans_of_all
-from pipelines.maintain.retention import (
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load, quarantine_name
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.iceberg import metadata_swap, storage
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, POSITION_FILE, num_carriers
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.maintain import retention
+from nevermore.pipelines.maintain.orphans import orphans, orphans_of_all
+from nevermore.pipelines.maintain.retention import (
     Expiry,
     MaintainedTable,
     RegularExpiry,
@@ -35,8 +35,8 @@ from pipelines.maintain.retention import (
     live_files,
     manifests_of,
 )
-from pipelines.publish.state import STATE, PublishedState, SourceState
-from scan_core import open_table
+from nevermore.pipelines.publish.state import STATE, PublishedState, SourceState
+from nevermore.scan_core import open_table
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.project import Project, event, product
 
@@ -357,7 +357,7 @@ def test_a_table_that_never_rests_is_left_as_it_is(tmp_path: Path, monkeypatch: 
     for key in range(3):
         append(table, key)
     monkeypatch.setattr(retention, "swap_without", lambda *_, **_options: False)
-    monkeypatch.setattr("pipelines.iceberg.commit.LONGEST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.LONGEST_PAUSE_SECONDS", 0.001)
     with pytest.raises(CommitConflictError, match=r"another writer changed shop\.t"):
         expired(tmp_path, table)
     assert len(ids(table)) == 3

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import change_log_name
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.positions import LOG_ORDINAL, newest_property
-from pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import change_log_name
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL, newest_property
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table
 from tests.pipelines.project import Project, event, product
 

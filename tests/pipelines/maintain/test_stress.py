@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.conversion import convert
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
-from scan_core import MissingFileError, SnapshotNotFoundError
+from nevermore import scan_core
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.scan_core import MissingFileError, SnapshotNotFoundError
 from tests.pipelines.project import Event, Project, event
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["tests.pipelines.warm_ingest", "pipelines.maintain.compact", "pipelines.maintain.orphans"]
+    ["tests.pipelines.warm_ingest", "nevermore.pipelines.maintain.compact", "nevermore.pipelines.maintain.orphans"]
 )
 NAME = "shop.products"
 KEPT_SECONDS = 20.0

@@ -17,22 +17,22 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-import scan_core
-from checks.damage import verify_table
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, request_or_conflict
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.iceberg.table_writer import write_deletes
-from pipelines.maintain.compact import CompactSettings, Order, compact
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.orphans import orphans_of_all
-from pipelines.maintain.retention import expire_all
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, request_or_conflict
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.table_writer import write_deletes
+from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.orphans import orphans_of_all
+from nevermore.pipelines.maintain.retention import expire_all
 from tests.pipelines.project import Project
 
 NAME = "lake.t"

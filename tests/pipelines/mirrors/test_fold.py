@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.changes import change_arrays
-from pipelines.errors import SchemaConflictError
-from pipelines.mirrors.fold import fold
-from pipelines.workers import workers
+from nevermore.pipelines.changes import change_arrays
+from nevermore.pipelines.errors import SchemaConflictError
+from nevermore.pipelines.mirrors.fold import fold
+from nevermore.pipelines.workers import workers
 from tests.pipelines.memory_mirror import MemoryMirror
 
 Row = dict[str, Any]

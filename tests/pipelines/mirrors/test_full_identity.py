@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from checks.mirror_checks import checks_of, run_checks
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import resync, resync_from
+from nevermore.checks.mirror_checks import checks_of, run_checks
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import resync, resync_from
 from tests.pipelines.project import Project, event, product, the
 
 

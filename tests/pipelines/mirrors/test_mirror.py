@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import ConfigError, QuarantineLimitError, SchemaConflictError
+from nevermore.pipelines.errors import ConfigError, QuarantineLimitError, SchemaConflictError
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.change_log import ChangeLog
-from pipelines.errors import CommitConflictError, PositionLostError
-from pipelines.iceberg.positions import LOG_ORDINAL, newest_property
+from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.errors import CommitConflictError, PositionLostError
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL, newest_property
 from tests.pipelines.change_batches import Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in, rows_of
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import GlobalDeleteError
+from nevermore.pipelines.errors import GlobalDeleteError
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 
@@ -55,8 +55,8 @@ def test_rule_27_old_partition_is_looked_up_where_nothing_tells_it(tmp_path: Pat
 def test_rule_27_looking_up_is_left_out_where_it_would_cost_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
     pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
     pipeline.run(change("c", row(1, day=day(1))), change("c", row(3, day=day(3))))
     pipeline.run(change("u", row(1, "moved", day=day(3))))

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checks.comparison import compare
-from checks.reference.expected_rows import fold_changes, fold_log, live_rows
-from pipelines.mirrors.multiset import recount, steps, undone_by
+from nevermore.checks.comparison import compare
+from nevermore.checks.reference.expected_rows import fold_changes, fold_log, live_rows
+from nevermore.pipelines.mirrors.multiset import recount, steps, undone_by
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in
 

@@ -12,24 +12,24 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-import scan_core
-from checks.damage import verify_table
-from pipelines.config.project import parse
-from pipelines.config.tables import RetentionConfig
-from pipelines.errors import CommitConflictError
-from pipelines.iceberg import storage
-from pipelines.iceberg.conversion import convert
-from pipelines.iceberg.loaded_table import upgrade
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.maintain.manifest_order import arrange_manifests
-from pipelines.maintain.retention import MaintainedTable, expire
-from pipelines.mirrors import mirror
+from nevermore import scan_core
+from nevermore.checks.damage import verify_table
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.config.tables import RetentionConfig
+from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.conversion import convert
+from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.manifest_order import arrange_manifests
+from nevermore.pipelines.maintain.retention import MaintainedTable, expire
+from nevermore.pipelines.mirrors import mirror
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest", "pipelines.maintain.compact"])
+FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest", "nevermore.pipelines.maintain.compact"])
 PARTS = {**COLUMNS, "part": pa.int32()}
 MODES: dict[str, dict[str, Any]] = {
     "equality": {},
@@ -70,7 +70,7 @@ def convert_and_compact(folder: Path) -> None:
 
 
 def arrange(folder: Path) -> None:
-    with patch("pipelines.maintain.manifest_order.MIN_GAIN", -9.0):
+    with patch("nevermore.pipelines.maintain.manifest_order.MIN_GAIN", -9.0):
         assert arrange_manifests(table_in(folder)).snapshot_id is not None
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.mirror_checks import run_checks
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import replay
+from nevermore.checks.mirror_checks import run_checks
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import replay
 from tests.pipelines.project import Event, Project, event
 
 KEY_IS_UNIQUE = "key_is_unique"
@@ -16,8 +16,8 @@ KEY_IS_UNIQUE = "key_is_unique"
 @pytest.fixture(params=["looked up", "too large to look up"])
 def project(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Project:
     if request.param == "too large to look up":
-        monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
-        monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
+        monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
+        monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
     table = {"key": ["id"], "partition_by": ["region"], "max_quarantine_ratio": 1.0}
     return Project(tmp_path, {"shop.products": table})
 

@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import SchemaConflictError
+from nevermore.pipelines.errors import SchemaConflictError
 from tests.pipelines.change_batches import Pipeline, change
 
 COLUMNS = {"id": pa.int64(), "name": pa.string(), "note": pa.string()}

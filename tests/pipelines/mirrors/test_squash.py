@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.mirrors.fold import fold, squash
+from nevermore.pipelines.mirrors.fold import fold, squash
 from tests.pipelines.change_batches import Change, batch_of, change
 
 COLUMNS = {"id": pa.int64(), "n": pa.int64(), "text": pa.string(), "blob": pa.string()}

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import resync
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import resync
 from tests.pipelines.project import Project, event, the
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
 from tests.support.mysql_servers import MysqlServer, mysql_server
 
 _NUMBERS = itertools.count()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.mysql.conftest import BOTH, Shop
 from tests.support.cut_proxy import CutProxy, cut_proxy
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.config.sources import MysqlSource
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.replay import resync_from_source
-from pipelines.maintain.status import status
-from pipelines.sources.mysql.reader import MysqlReader
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.sources import MysqlSource
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.maintain.status import status
+from nevermore.pipelines.sources.mysql.reader import MysqlReader
 from tests.pipelines.mysql.conftest import BOTH, Shop
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync_from_source
 from tests.pipelines.mysql.conftest import BOTH, Shop
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(10), n int)"

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.project import load
-from pipelines.ingest.doctor import examine
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.ingest.doctor import examine
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.mysql.conftest import Shop
 
 PAGE = (Path(__file__).parents[3] / "docs" / "mysql.md").read_text(encoding="utf-8")

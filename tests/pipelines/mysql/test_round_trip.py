@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync_from_source
-from pipelines.sources.mysql import load as mysql_load
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.sources.mysql import load as mysql_load
 from tests.pipelines.mysql.conftest import BOTH, Shop
 from tests.support.mysql_servers import mysql_server
 
@@ -93,7 +93,7 @@ def test_statements_leave_what_the_table_has(shop: Shop, name: str) -> None:
 
 
 def test_large_transactions_and_logs_of_several_files(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.sources.mysql.reader.MAX_EVENTS", 7)
+    monkeypatch.setattr("nevermore.pipelines.sources.mysql.reader.MAX_EVENTS", 7)
     shop.sql("CREATE TABLE t (id int PRIMARY KEY, v varchar(2000))", "CREATE TABLE u (id int PRIMARY KEY, v int)")
     config = shop.config("t", "u")
     shop.ingest(config)

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 
 _NUMBERS = itertools.count()

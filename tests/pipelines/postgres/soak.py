@@ -25,16 +25,16 @@ from typing import Any
 
 import yaml
 
-from pipelines.config.project import Config, load
-from pipelines.errors import PublishError
-from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current, storage_of
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.compact import compact_mirror
-from pipelines.publish.mirror_reads import mirror_scans
-from pipelines.publish.query import published_query
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current, storage_of
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.publish.mirror_reads import mirror_scans
+from nevermore.pipelines.publish.query import published_query
+from nevermore.scan_core import open_table
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 from tests.support.soaking import run_as_command
 
@@ -405,7 +405,7 @@ class Soak:
             [
                 sys.executable,
                 "-c",
-                "from pipelines.cli.main import main; main()",
+                "from nevermore.pipelines.cli.main import main; main()",
                 "run",
                 "--config",
                 str(self.config.path),

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync_from_source
 
 BIG = "repeat(md5(random()::text), 500)"
 """A value that PostgreSQL stores outside of the row, so that updates of other columns do not send it."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.postgres.conftest import Shop
 from tests.support.cut_proxy import CutProxy, cut_proxy
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.sources import PostgresSource
-from pipelines.ingest.feed_run import run_once
-from pipelines.sources.postgres.inspection import findings
-from pipelines.sources.postgres.position import lsn_of
-from pipelines.sources.postgres.server import Server
+from nevermore.pipelines.config.sources import PostgresSource
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.sources.postgres.inspection import findings
+from nevermore.pipelines.sources.postgres.position import lsn_of
+from nevermore.pipelines.sources.postgres.server import Server
 
 
 @pytest.fixture

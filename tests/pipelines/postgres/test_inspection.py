@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.main import main
-from pipelines.config.project import load
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.postgres.conftest import Shop
 
 TABLES = (

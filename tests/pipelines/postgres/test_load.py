@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.config.project import Config
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
-from pipelines.sources.postgres.position import Load, PostgresPosition, Visibility
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.pipelines.sources.postgres.position import Load, PostgresPosition, Visibility
 
 ROWS = 60_000
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import Config, change_log_name
-from pipelines.errors import PublishError, SourceError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.iceberg.moments import moments_of, snapshots_at
-from pipelines.ingest import feed_run
-from pipelines.ingest.feed_run import apply_logs, run_once
-from pipelines.maintain.compact import compact_mirror
-from pipelines.publish.mirror_reads import mirror_scans
-from pipelines.publish.query import published_query
-from pipelines.sources.postgres.reader import PostgresReader
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.errors import PublishError, SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.moments import moments_of, snapshots_at
+from nevermore.pipelines.ingest import feed_run
+from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
+from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.publish.mirror_reads import mirror_scans
+from nevermore.pipelines.publish.query import published_query
+from nevermore.pipelines.sources.postgres.reader import PostgresReader
+from nevermore.scan_core import open_table
 
 ACCOUNTS = 20
 SQL = "select c.amount, s.amount as other from shop.checking c cross join shop.savings s"
@@ -178,7 +178,7 @@ def changes_since(bank: Any, config: Config) -> int:
 def test_a_stream_that_breaks_leaves_the_mirrors_at_one_moment(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = bank.config("checking", "savings")
     bank.ingest(config)
-    monkeypatch.setattr("pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
+    monkeypatch.setattr("nevermore.pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
     for number in range(1, 11):
         transfer(bank, number)
     receive = PostgresReader._messages
@@ -202,7 +202,7 @@ def test_a_table_that_is_committed_takes_the_others_along(bank: Any, monkeypatch
     bank.settings = {"commit_rows": 5}
     config = bank.config("checking", "savings")
     bank.ingest(config)
-    monkeypatch.setattr("pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
+    monkeypatch.setattr("nevermore.pipelines.sources.postgres.reader.MAX_MESSAGES", 8)
     for number in range(1, 31):
         transfer(bank, number)
     bank.sql("UPDATE savings SET amount = amount WHERE id < 4")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.feeds import Readers
-from pipelines.sources.postgres.reader import OpenTransactions
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feeds import Readers
+from nevermore.pipelines.sources.postgres.reader import OpenTransactions
 
 
 @pytest.fixture(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync_from_source
 from tests.pipelines.postgres.conftest import Shop
 from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
 

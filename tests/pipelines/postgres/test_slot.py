@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import Config
-from pipelines.maintain.status import slot_status
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.maintain.status import slot_status
 
 MIB = 1024**2
 
 
 def nevermore(config: Config, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
+    program = [sys.executable, "-c", "from nevermore.pipelines.cli.main import main; main()"]
     command = [*program, *arguments, "--config", str(config.path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.postgres.conftest import Shop
 from tests.support.kafka_broker import make_certificates
 from tests.support.postgres_server import PostgresServer, installed, postgres, programs_or_skip

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync, resync_from_source
-from pipelines.sources.postgres.inspection import findings
-from pipelines.sources.postgres.position import Shape, UnsentError
-from scan_core import open_table
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync, resync_from_source
+from nevermore.pipelines.sources.postgres.inspection import findings
+from nevermore.pipelines.sources.postgres.position import Shape, UnsentError
+from nevermore.scan_core import open_table
 from tests.pipelines.postgres.conftest import Shop
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, a text, b text, n int)"

@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.config.project import parse
-from pipelines.config.published import PublishedPartition
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.file_metrics import WrittenFile
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import FileLayout, RollingWriter
-from pipelines.publish.abandoned_runs import branches_of, condemn_abandoned
-from pipelines.publish.publish_commit import Mode, Publication, Published, PublishedTarget, StagedSnapshot
-from pipelines.publish.state import PARTITIONS, SOURCES, appended, partitions_json, remembered
-from pipelines.publish.task import KeyDeletes, TaskDeletes
-from scan_core import open_table
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter
+from nevermore.pipelines.publish.abandoned_runs import branches_of, condemn_abandoned
+from nevermore.pipelines.publish.publish_commit import Mode, Publication, Published, PublishedTarget, StagedSnapshot
+from nevermore.pipelines.publish.state import PARTITIONS, SOURCES, appended, partitions_json, remembered
+from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
+from nevermore.scan_core import open_table
 
 NAME = "shop.published"
 KEYS = 5

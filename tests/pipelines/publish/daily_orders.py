@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.config.project import Config, parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.publish.refresh import publish
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core import open_table
 
 NAME = "shop.daily"
 BY_CITY = """

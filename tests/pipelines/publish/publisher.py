@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pipelines.iceberg.commit import retry_conflicts
+from nevermore.pipelines.iceberg.commit import retry_conflicts
 from tests.pipelines.publish.amounts import FIRST, KEYS, Project
 
 

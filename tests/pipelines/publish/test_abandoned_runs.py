@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import PublishError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes
-from pipelines.publish import abandoned_runs
-from pipelines.publish.abandoned_runs import FOLDER, RunRecord, condemn_abandoned, remove_abandoned
-from pipelines.publish.publish_commit import Publication, PublishedTarget
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes
+from nevermore.pipelines.publish import abandoned_runs
+from nevermore.pipelines.publish.abandoned_runs import FOLDER, RunRecord, condemn_abandoned, remove_abandoned
+from nevermore.pipelines.publish.publish_commit import Publication, PublishedTarget
 from tests.pipelines.publish.amounts import COLUMNS, FIRST, NAME, Project
 
 

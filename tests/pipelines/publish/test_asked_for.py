@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import Config, parse
-from pipelines.errors import ConfigError, PublishError
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.publish.query import tables_read
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_report import PublishReport
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.errors import ConfigError, PublishError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.publish.query import tables_read
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.publish.refresh_report import PublishReport
+from nevermore.scan_core import open_table
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

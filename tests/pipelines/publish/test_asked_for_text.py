@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import parse
-from pipelines.errors import ConfigError
-from pipelines.publish.query import requested_partitions
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.query import requested_partitions
 
 CONFIG = """
 tables:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from checks.published_equality import ProjectAuditor, check_published
-from pipelines.config.project import Config
-from pipelines.errors import ConfigError
-from pipelines.publish import refresh_plan
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_plan import KeySieve
+from nevermore.checks.published_equality import ProjectAuditor, check_published
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish import refresh_plan
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.publish.refresh_plan import KeySieve
 from tests.pipelines.publish.daily_orders import (
     NAME,
     apply,

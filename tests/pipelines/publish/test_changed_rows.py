@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import parse
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta, everything
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.publish.mirror_reads import changed_rows, changed_rows_here
-from scan_core import open_table
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.publish.mirror_reads import changed_rows, changed_rows_here
+from nevermore.scan_core import open_table
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import parse
-from pipelines.config.published import PublishedOptions
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
-from pipelines.publish.query import copied_columns, parse_query
-from pipelines.publish.task import CopyTask, PublishTask, total_report
-from pipelines.publish.writer import file_layout
-from scan_core import open_table
-from scan_core.split.tasks import pack_splits
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.config.published import PublishedOptions
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
+from nevermore.pipelines.publish.query import copied_columns, parse_query
+from nevermore.pipelines.publish.task import CopyTask, PublishTask, total_report
+from nevermore.pipelines.publish.writer import file_layout
+from nevermore.scan_core import open_table
+from nevermore.scan_core.split.tasks import pack_splits
 
 COLUMNS = ("day", "id", "amount")
 

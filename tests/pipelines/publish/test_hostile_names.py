@@ -12,18 +12,18 @@ import yaml
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from checks.published_equality import ProjectAuditor, check_published
-from pipelines.config.project import Config, load
-from pipelines.config.published import PublishedPartition
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.publish.query import parse_query
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_report import PublishReport
-from scan_core import OptionError, open_table
-from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType
-from scan_core.spark import require_names_apart
+from nevermore.checks.published_equality import ProjectAuditor, check_published
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.query import parse_query
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.publish.refresh_report import PublishReport
+from nevermore.scan_core import OptionError, open_table
+from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType
+from nevermore.scan_core.spark import require_names_apart
 from tests.pipelines.cli.test_hostile_names import REFUSED, WORKING
 from tests.pipelines.project import event
 from tests.support.spark_session import SPARK_TEST

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from checks.damage import verify_table
-from pipelines.iceberg.loaded_table import storage_of
-from pipelines.publish.abandoned_runs import RunRecord, condemn_abandoned, remove_abandoned, runs_in_progress
-from pipelines.publish.publish_commit import Mode
-from scan_core import open_table
+from nevermore.checks.damage import verify_table
+from nevermore.pipelines.iceberg.loaded_table import storage_of
+from nevermore.pipelines.publish.abandoned_runs import RunRecord, condemn_abandoned, remove_abandoned, runs_in_progress
+from nevermore.pipelines.publish.publish_commit import Mode
+from nevermore.scan_core import open_table
 from tests.pipelines.maintain.test_kills import CHANGES
 from tests.pipelines.publish.amounts import FIRST, SECOND, Project
 

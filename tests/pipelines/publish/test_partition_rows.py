@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.published import PublishedPartition
-from pipelines.publish.query import parse_query
-from pipelines.publish.writer import query_result, rows_beyond, rows_of
-from scan_core.model.schema import PrimitiveType
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.publish.query import parse_query
+from nevermore.pipelines.publish.writer import query_result, rows_beyond, rows_of
+from nevermore.scan_core.model.schema import PrimitiveType
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.iceberg.catalog import create_table
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.errors import CommitConflictError, ConfigError
+from nevermore.pipelines.iceberg.catalog import create_table
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from tests.pipelines.publish.amounts import COLUMNS, FIRST, NAME, SECOND, THIRD, Project
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import Config
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.storage import Storage
-from pipelines.publish import abandoned_runs
-from pipelines.publish.refresh import publish
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.publish import abandoned_runs
+from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import (
     NAME,
     apply,

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from pipelines.errors import CommitUnknownError
-from pipelines.iceberg import commit
-from pipelines.publish.publish_commit import Mode
+from nevermore.pipelines.errors import CommitUnknownError
+from nevermore.pipelines.iceberg import commit
+from nevermore.pipelines.publish.publish_commit import Mode
 from tests.pipelines.publish.amounts import FIRST, SECOND, Project
 from tests.support.rest_catalog import Fault, serving_catalog
 

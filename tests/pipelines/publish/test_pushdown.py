@@ -9,15 +9,15 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from pipelines.config.project import Config, parse
-from pipelines.errors import PublishError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.publish import writer
-from pipelines.publish.mirror_reads import mirror_scans
-from pipelines.publish.query import arguments, published_entry, published_query
-from pipelines.publish.refresh import publish
-from scan_core import open_table
-from scan_core.spark import PushedScans, push_down, reader_choice
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.publish import writer
+from nevermore.pipelines.publish.mirror_reads import mirror_scans
+from nevermore.pipelines.publish.query import arguments, published_entry, published_query
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core import open_table
+from nevermore.scan_core.spark import PushedScans, push_down, reader_choice
 from tests.pipelines.publish.daily_orders import apply
 
 NAME = "shop.result"

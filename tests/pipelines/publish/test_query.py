@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.published import PublishedPartition
-from pipelines.errors import ConfigError
-from pipelines.publish.query import PublishedQuery, parse_query
-from scan_core.model.schema import NestedField, PrimitiveType, Schema
-from scan_core.spark import parse_sql
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.publish.query import PublishedQuery, parse_query
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
+from nevermore.scan_core.spark import parse_sql
 
 _SCHEMAS = {
     "shop.orders": Schema(

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import Config
-from pipelines.errors import CommitConflictError, ConfigError, PublishError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
-from pipelines.maintain.compact import CompactSettings, compact
-from pipelines.publish import abandoned_runs
-from pipelines.publish.abandoned_runs import condemn_abandoned, remove_abandoned
-from pipelines.publish.refresh import publish
-from pipelines.publish.refresh_report import PublishReport
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, PublishError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.publish import abandoned_runs
+from nevermore.pipelines.publish.abandoned_runs import condemn_abandoned, remove_abandoned
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.pipelines.publish.refresh_report import PublishReport
 from tests.pipelines.publish.daily_orders import (
     BY_CITY,
     NAME,

@@ -9,9 +9,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from pipelines.errors import ConfigError, PublishError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.publish.refresh import publish
+from nevermore.pipelines.errors import ConfigError, PublishError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import NAME, apply, make_config, orders, published
 from tests.support.spark_session import SPARK_TEST
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.publish.publish_commit import Mode
+from nevermore.pipelines.publish.publish_commit import Mode
 from tests.pipelines.publish.amounts import FIRST, KEYS, SECOND, Project
 
 pytestmark = pytest.mark.slow

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.config.published import PublishedPartition
-from pipelines.publish.query import PublishedQuery, parse_query
-from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.publish.query import PublishedQuery, parse_query
+from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType
 
 _LONG, _DATE, _TEXT = PrimitiveType("long"), PrimitiveType("date"), PrimitiveType("string")
 _MOMENT, _TIME = PrimitiveType("timestamptz"), PrimitiveType("timestamp")

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.table_writer import write_rows
-from pipelines.mirrors.delete_scope import live_keys
-from pipelines.publish.task import KeyDeletes, TaskDeletes
+from nevermore.pipelines.errors import CommitConflictError, ConfigError
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.mirrors.delete_scope import live_keys
+from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
 from tests.pipelines.publish.amounts import COLUMNS, FIRST, SECOND, Project
 
 
@@ -67,8 +67,8 @@ def deletes_of(project: Project) -> list[tuple[int, bool]]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table is too large to be looked up."""
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", -1)
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", -1)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
 
 
 def no_keys(*_: Any) -> Any:
@@ -79,7 +79,7 @@ def no_keys(*_: Any) -> Any:
 def test_whoever_writes_rows_deletes_their_keys_and_the_driver_reads_none(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.publish.publish_commit.written_keys", no_keys)
+    monkeypatch.setattr("nevermore.pipelines.publish.publish_commit.written_keys", no_keys)
     project.publish("upsert", FIRST, {1: 10, 2: 20, 3: 30})
     published = project.must_publish("upsert", SECOND, {2: 21, 9: 90})
     assert [file.record_count for file in published.files] == [2]
@@ -91,7 +91,7 @@ def test_whoever_writes_rows_deletes_their_keys_and_the_driver_reads_none(
 def test_keys_with_the_day_in_them_are_deleted_by_whoever_writes_them_in_that_day(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.publish.publish_commit.written_keys", no_keys)
+    monkeypatch.setattr("nevermore.pipelines.publish.publish_commit.written_keys", no_keys)
     for amount in (10, 11):
         project.publish("upsert", FIRST, {1: amount, 2: amount}, key=("day", "id"))
     assert deletes_of(project) == [(2, True)]

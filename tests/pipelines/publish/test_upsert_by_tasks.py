@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.errors import PublishError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.publish.refresh import publish
+from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import NAME, Row, apply, make_config, orders, published
 from tests.support.spark_session import SPARK_TEST
 
@@ -26,9 +26,9 @@ def no_keys(*_: Any) -> Any:
 def test_tasks_delete_the_keys_that_they_write(
     partition: str | None, key: list[str], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.publish.publish_commit.written_keys", no_keys)
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", -1)
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
+    monkeypatch.setattr("nevermore.pipelines.publish.publish_commit.written_keys", no_keys)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", -1)
+    monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
     config = make_config(tmp_path, SQL, mode="upsert", key=key, partition=partition, incremental=None)
     rows: list[Row] = [(i, 1, 1 + i % 3, i) for i in range(3_000)]
     apply(config, "shop.orders", orders(*rows))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import CommitConflictError
-from pipelines.iceberg.storage import Storage
-from pipelines.publish import abandoned_runs
-from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, condemn_abandoned, remove_abandoned
-from pipelines.publish.audit import CheckFailedError
-from pipelines.publish.publish_commit import Mode, StagedSnapshot
-from scan_core import open_table
+from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.publish import abandoned_runs
+from nevermore.pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, condemn_abandoned, remove_abandoned
+from nevermore.pipelines.publish.audit import CheckFailedError
+from nevermore.pipelines.publish.publish_commit import Mode, StagedSnapshot
+from nevermore.scan_core import open_table
 from tests.pipelines.publish.amounts import FIRST, SECOND, THIRD, Project
 from tests.pipelines.publish.test_abandoned_runs import record
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.iceberg.storage import Storage
-from pipelines.publish.task import written_keys
+from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.publish.task import written_keys
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.formats.registry import complete_events_of
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import discover
+from nevermore.pipelines.formats.registry import complete_events_of
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.sources.files import discover
 
 Seen = list[tuple[str, int, Any]]
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.at_rest import found_nothing_new
-from pipelines.ingest.feed_run import run_once
-from scan_core import open_table
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.at_rest import found_nothing_new
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.scan_core import open_table
 from tests.pipelines.project import event, product, the
 from tests.support.cloud_stores import ACCOUNT, CloudStore, amazon_store, azure_store, google_store
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import SourceError
-from pipelines.formats.registry import decode
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.sources.files import discover
 
 Row = dict[str, str | None]
 

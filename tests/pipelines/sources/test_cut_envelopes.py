@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.decode.feed import FeedConfig, TableFeed
-from pipelines.errors import LostEventsError
-from pipelines.formats import debezium_json
-from pipelines.formats.registry import decode, other_format
-from pipelines.jsonscan import object_kernels
-from pipelines.sources import file_documents
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
+from nevermore.pipelines.errors import LostEventsError
+from nevermore.pipelines.formats import debezium_json
+from nevermore.pipelines.formats.registry import decode, other_format
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.sources import file_documents
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.project import Project, the
 
 MEMORY = 1024**3

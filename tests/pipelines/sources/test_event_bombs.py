@@ -9,7 +9,7 @@ from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, wri
 
 BATCH = 16 * MIB
 LIMIT = 16 * BATCH
-IMPORTS = "from pipelines.sources.files import discover\nfrom pipelines.sources.file_options import FileOptions"
+IMPORTS = "from nevermore.pipelines.sources.files import discover\nfrom nevermore.pipelines.sources.file_options import FileOptions"
 READ = "sum(b.raw.num_read for b in discover([{path!r}], options=FileOptions(batch_bytes={batch})))"
 REFUSED = {"one list", "one large page", "list of equal numbers"}
 

@@ -8,15 +8,15 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config.project import parse
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import complete_events_of
-from pipelines.ingest.feeds import feeds_of
-from pipelines.sources import file_reader
-from pipelines.sources.file_listing import ListedFile
-from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions, otherwise
-from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
+from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.registry import complete_events_of
+from nevermore.pipelines.ingest.feeds import feeds_of
+from nevermore.pipelines.sources import file_reader
+from nevermore.pipelines.sources.file_listing import ListedFile
+from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions, otherwise
+from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
 from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
 
 MIB = 1024**2

@@ -11,8 +11,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import SourceError
-from pipelines.sources.files import discover
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.sources.folder_reader import Reader, lines, numbers
 
 

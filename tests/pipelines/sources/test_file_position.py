@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from pipelines.sources.file_position import MAX_NAMED_FILES, FilePosition, ReadFile
+from nevermore.pipelines.sources.file_position import MAX_NAMED_FILES, FilePosition, ReadFile
 
 
 def read(number: int, *, finished: bool = True, waiting: bool = False) -> ReadFile:

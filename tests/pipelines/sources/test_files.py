@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from pipelines.errors import ConfigError, SourceError
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.sources.folder_reader import Reader, events_of, lines
 
 

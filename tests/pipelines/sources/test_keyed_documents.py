@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.sources.file_documents import NO_PAIRS, NO_VALUE
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import UNFINISHED, discover
+from nevermore.pipelines.sources.file_documents import NO_PAIRS, NO_VALUE
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.sources.files import UNFINISHED, discover
 from tests.pipelines.sources.folder_reader import Reader, events_of
 
 NAME = "a.json"

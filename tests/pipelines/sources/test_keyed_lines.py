@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.quarantine_replay import replay_quarantine
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.project import Project, event, the
 from tests.pipelines.sources.folder_reader import Reader
 

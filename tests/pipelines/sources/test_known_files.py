@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import PositionLostError
-from pipelines.sources import file_changes, file_position
-from pipelines.sources.file_position import BLAKE2B, FilePosition
-from pipelines.sources.files import discover
+from nevermore.pipelines.errors import PositionLostError
+from nevermore.pipelines.sources import file_changes, file_position
+from nevermore.pipelines.sources.file_position import BLAKE2B, FilePosition
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.sources.folder_reader import Reader, Seen, events_of, lines, numbers
 
 
@@ -130,7 +130,7 @@ def test_arrivals_with_an_old_time_are_found(reader: Reader, monkeypatch: pytest
     for name, moment in (("a", 5_000), ("b", 5_010)):
         os.utime(reader.folder / name, (moment, moment))
     pattern = [f"{reader.folder}/*".replace("//", "/")]
-    monkeypatch.setattr("pipelines.sources.file_changes.list_files", lambda *_: remote_listing(reader.folder))
+    monkeypatch.setattr("nevermore.pipelines.sources.file_changes.list_files", lambda *_: remote_listing(reader.folder))
     (first,) = discover(pattern, None, filesystem=filesystem)
     assert numbers(list(events_of(first.raw))) == [1, 2]
     reader.write("aa", lines(3))
@@ -142,7 +142,7 @@ def test_arrivals_with_an_old_time_are_found(reader: Reader, monkeypatch: pytest
 
 def remote_listing(folder: Path) -> list[Any]:
     """The folder as an object store lists it: modification times only."""
-    from pipelines.sources.file_listing import ListedFile
+    from nevermore.pipelines.sources.file_listing import ListedFile
 
     return [ListedFile(p.name, str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import SourceError
+from nevermore.pipelines.errors import SourceError
 from tests.pipelines.sources.folder_reader import Reader
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.errors import LostEventsError
-from pipelines.jsonscan import object_kernels
-from pipelines.sources import csv_file, file_documents, file_reader, files
-from pipelines.sources.file_documents import Piece
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.errors import LostEventsError
+from nevermore.pipelines.jsonscan import object_kernels
+from nevermore.pipelines.sources import csv_file, file_documents, file_reader, files
+from nevermore.pipelines.sources.file_documents import Piece
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 
 Patch = pytest.MonkeyPatch
 EVENTS = [b'{"id": %d}' % number for number in range(6)]

@@ -10,18 +10,18 @@ from typing import Any, get_args
 
 import pytest
 
-from pipelines.config.project import Config, load
-from pipelines.errors import CommitConflictError, CommitUnknownError, SourceError
-from pipelines.iceberg import storage
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.loaded_table import open_current
-from pipelines.ingest.at_rest import found_nothing_new
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.table_ingest import TableIngest
-from pipelines.maintain import replay
-from pipelines.maintain.replay import resync, resync_from, resync_from_source
-from pipelines.sources.live import LoadOutdatedError
-from scan_core import open_table
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError, SourceError
+from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.at_rest import found_nothing_new
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.maintain import replay
+from nevermore.pipelines.maintain.replay import resync, resync_from, resync_from_source
+from nevermore.pipelines.sources.live import LoadOutdatedError
+from nevermore.scan_core import open_table
 from tests.pipelines.mysql.conftest import Shop as MysqlShop
 from tests.pipelines.postgres.conftest import Shop as PostgresShop
 from tests.support.mysql_servers import mysql_server
@@ -144,11 +144,11 @@ def test_a_full_load_from_files_gives_way_to_a_load_that_begins_meanwhile(
 def test_a_load_that_fails_in_the_middle_leaves_the_rows_and_goes_on(
     shop: Shop, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"pipelines.sources.{kind_of(shop)}.load.MAX_CHUNK_ROWS", 4)
+    monkeypatch.setattr(f"nevermore.pipelines.sources.{kind_of(shop)}.load.MAX_CHUNK_ROWS", 4)
     config = shop.config("items")
     shop.ingest(config)
     shop.sql(ALTERED) if how == "unsent" else shop.sql("UPDATE items SET a = 'new'")
-    place = f"pipelines.sources.{kind_of(shop)}.load"
+    place = f"nevermore.pipelines.sources.{kind_of(shop)}.load"
     whole = import_module(place).TableLoad.parts
 
     def broken(*arguments: Any) -> Iterator[Any]:
@@ -181,7 +181,7 @@ def test_a_load_that_begins_again_leaves_the_rows(shop: Shop, monkeypatch: pytes
     config = shop.config("items")
     shop.ingest(config)
     shop.sql(ALTERED)
-    place = f"pipelines.sources.{kind_of(shop)}.load"
+    place = f"nevermore.pipelines.sources.{kind_of(shop)}.load"
     whole = import_module(place).TableLoad.parts
     begun: list[str] = []
 
@@ -218,7 +218,7 @@ def test_a_load_whose_end_was_not_recorded_is_something_to_do(shop: Shop, monkey
 
 def end(config: str, how: str, point: str, kind: str) -> None:
     """A run in a process of its own, which is killed at a point, if it comes there."""
-    import_module(f"pipelines.sources.{kind}.load").MAX_CHUNK_ROWS = 5
+    import_module(f"nevermore.pipelines.sources.{kind}.load").MAX_CHUNK_ROWS = 5
     os.environ[storage.VARIABLE] = point
     if how == "resync":
         loaded = load(config)

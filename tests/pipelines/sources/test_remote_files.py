@@ -8,15 +8,15 @@ import boto3
 import pytest
 import yaml
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import Config, load
-from pipelines.errors import SourceError
-from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.replay import resync_from
-from pipelines.sources.file_listing import RemoteFiles
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain.replay import resync_from
+from nevermore.pipelines.sources.file_listing import RemoteFiles
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.support.object_server import properties_of, serving, store_of
 
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipelines.config.project import load
-from pipelines.config.sources import FilesSource
-from pipelines.decode.schema_registry import SchemaFolder, SchemaKind
-from pipelines.errors import ConfigError, SourceError
-from pipelines.sources.file_listing import ListedFile, list_files, open_file
-from pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.config.sources import FilesSource
+from nevermore.pipelines.decode.schema_registry import SchemaFolder, SchemaKind
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.sources.file_listing import ListedFile, list_files, open_file
+from nevermore.pipelines.sources.file_options import FileOptions
 from tests.pipelines.project import Project, event, product, the
 from tests.pipelines.sources.folder_reader import Reader, lines
 from tests.support.bombs import write_avro

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.decode.batches import RawEvents, from_documents
-from pipelines.decode.feed import options_of
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.registry import FORMATS
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.files import discover
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import options_of
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.registry import FORMATS
+from nevermore.pipelines.sources.file_options import FileOptions
+from nevermore.pipelines.sources.files import discover
 from tests.pipelines.formats.decoded_feed import read
 
 LINE = b'{"op": "c", "id": 1}\n'

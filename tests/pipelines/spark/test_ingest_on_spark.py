@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from checks.reference.expected_rows import live_rows
-from pipelines.config.project import load
-from pipelines.decode.batches import change_schema
-from pipelines.ingest import spark_run
-from pipelines.ingest.feed_run import run_once
-from pipelines.ingest.report import IngestReport
-from pipelines.spark.ingest import DecodedChanges, IngestJobs, ToBuckets
-from pipelines.spark.jobs import packed_table, row_of, unpacked_table
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.decode.batches import change_schema
+from nevermore.pipelines.ingest import spark_run
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.pipelines.spark.ingest import DecodedChanges, IngestJobs, ToBuckets
+from nevermore.pipelines.spark.jobs import packed_table, row_of, unpacked_table
 from tests.pipelines.project import Project, event, product
 from tests.support.spark_session import SPARK_TEST
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import ConfigError
-from pipelines.spark import package
-from pipelines.spark.package import (
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.spark import package
+from nevermore.pipelines.spark.package import (
     build_package,
     check_package,
     installed_files,
@@ -31,12 +31,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     script = (
-        "import scan_core.read.split_reader, scan_core.spark.frames, pipelines.publish.task, pipelines.iceberg.table_writer\n"
-        "from scan_core.native import compiled, machine_code\n"
+        "import nevermore.scan_core.read.split_reader, nevermore.scan_core.spark.frames, nevermore.pipelines.publish.task, nevermore.pipelines.iceberg.table_writer\n"
+        "from nevermore.scan_core.native import compiled, machine_code\n"
         "from importlib.metadata import version\n"
         "machine_code._folders = lambda: iter([])\n"
         "assert machine_code.is_compiled()\n"
-        "print(pipelines.iceberg.table_writer.__file__, version('nevermore-iceberg'))"
+        "print(nevermore.pipelines.iceberg.table_writer.__file__, version('nevermore-iceberg'))"
     )
     environment = {"PYTHONPATH": str(archive), "HOME": "/nowhere", "PATH": os.environ["PATH"]}
     done = subprocess.run(
@@ -45,7 +45,7 @@ def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     assert done.stdout.startswith(str(archive))
 
 
-TASKS = "import pipelines.publish.task, pipelines.spark.ingest, scan_core.spark, scan_core.spark.source, scan_core.spark.native, scan_core.spark.joins, scan_core.spark.reports"
+TASKS = "import nevermore.pipelines.publish.task, nevermore.pipelines.spark.ingest, nevermore.scan_core.spark, nevermore.scan_core.spark.source, nevermore.scan_core.spark.native, nevermore.scan_core.spark.joins, nevermore.scan_core.spark.reports"
 """The modules of what is pickled to the workers."""
 
 
@@ -118,7 +118,7 @@ def test_scripts_of_a_library_stay_behind() -> None:
 
 def test_the_command_tells_what_to_submit(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli.main", "spark-package", "--output", str(tmp_path), "--json"],
+        [sys.executable, "-m", "nevermore.pipelines.cli.main", "spark-package", "--output", str(tmp_path), "--json"],
         stdout=subprocess.PIPE,
         check=True,
     )

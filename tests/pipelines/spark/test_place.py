@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.project import SparkConfig
-from pipelines.errors import ConfigError
-from pipelines.spark import session as spark_place
-from pipelines.spark.package import SparkPackage
+from nevermore.pipelines.config.project import SparkConfig
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.spark import session as spark_place
+from nevermore.pipelines.spark.package import SparkPackage
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,8 @@ def test_code_is_shipped_to_other_machines_only(section: dict[str, str], archive
 @pytest.mark.parametrize(
     ("section", "daemon"),
     [
-        ({}, "pipelines.spark.daemon"),
-        ({"master": "local-cluster[2,1,1024]"}, "pipelines.spark.daemon"),
+        ({}, "nevermore.pipelines.spark.daemon"),
+        ({"master": "local-cluster[2,1,1024]"}, "nevermore.pipelines.spark.daemon"),
         ({"conf": {"spark.python.daemon.module": "pyspark.daemon"}}, "pyspark.daemon"),
         ({"master": "spark://host:7077"}, None),
         ({"remote": "sc://host", "package": "installed"}, None),
@@ -62,7 +62,7 @@ def test_java_options_of_a_config_come_after_those_for_tasks() -> None:
 
 
 def test_the_process_that_workers_are_forked_from_makes_workers_until_it_is_let_go() -> None:
-    command = [sys.executable, "-m", "pipelines.spark.daemon", "pyspark.worker"]
+    command = [sys.executable, "-m", "nevermore.pipelines.spark.daemon", "pyspark.worker"]
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdin is not None

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.config.project import Config, parse
-from pipelines.errors import ConfigError
-from pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.schema_evolution import iceberg_fields
-from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.spark.session import register_views, view_names
+from nevermore.pipelines.config.project import Config, parse
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
+from nevermore.pipelines.spark.session import register_views, view_names
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

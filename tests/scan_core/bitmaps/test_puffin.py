@@ -4,9 +4,9 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError
 
 IO = FileIOConfig()
 BLOBS = [

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column, list_of, struct
 from tests.support.table_builder import TableBuilder
@@ -150,7 +150,7 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index_columns(table.location, ["city"])
-    monkeypatch.setattr("scan_core.bitmaps.answers.BITMAP_COST", 1e6)
+    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.BITMAP_COST", 1e6)
     scan = same_rows(table, "city in ('a', 'b')")
     assert scan.metrics.bitmap_indexes_used == 0
     assert "not by bitmap, for values cost less: city in ('a', 'b') (2 of 4 values)" in scan.explain()
@@ -159,7 +159,7 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
 def test_conjunct_that_keeps_many_rows_competes_by_row_position(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scan_core.bitmaps.answers.MAX_OF_STAGE_1", 0.1)
+    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.MAX_OF_STAGE_1", 0.1)
     index_columns(table.location, ["city", "id"])
     scan = same_rows(table, "city = 'a' and id = 2 and x < 100")
     text = scan.explain()
@@ -173,7 +173,7 @@ def test_conjunct_that_keeps_many_rows_competes_by_row_position(
 def test_most_values_are_found_as_those_that_are_not_the_others(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scan_core.bitmaps.answers.BITMAP_COST", 0.001)
+    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.BITMAP_COST", 0.001)
     index_columns(table.location, ["id"])
     scan = same_rows(table, "id <> 3")
     assert "all but 1 of 12 values" in scan.explain()

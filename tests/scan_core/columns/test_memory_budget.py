@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.columns.file_reader import MemoryBudget, halves
-from scan_core.read.lazy import LazyColumns
-from scan_core.rows.selection import All, RowSelection, selected_count
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.columns.file_reader import MemoryBudget, halves
+from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.rows.selection import All, RowSelection, selected_count
 from tests.support.iceberg_json import Column
 from tests.support.memory import PEAK_BYTES
 from tests.support.table_builder import TableBuilder
@@ -137,8 +137,8 @@ def test_a_scan_of_nested_columns_keeps_to_its_limit(tmp_path: Path, kind: str, 
     metadata = nested_table(tmp_path / "large", kind, 400_000).metadata_path
     small = nested_table(tmp_path / "small", kind, 100).metadata_path
     code = f"""{PEAK_BYTES}
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 scan = scan_core.open_table({str(small)!r}).scan().with_options(ScanOptions(memory_limit_bytes=1, parallelism=1))
 {read}
 options = ScanOptions(memory_limit_bytes={limit * MIB}, parallelism=1)
@@ -156,8 +156,8 @@ print({read}, peak_bytes() - before)
 def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
     metadata = table_of(tmp_path, 400_000).metadata_path
     code = f"""{PEAK_BYTES}
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 scan = scan_core.open_table({str(metadata)!r}).scan().with_options(ScanOptions(memory_limit_bytes={128 * MIB}))
 next(scan.limit(1).to_batches())
 before = peak_bytes()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.model.errors import ColumnNotFoundError, EvaluationError
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.model.errors import ColumnNotFoundError, EvaluationError
 from tests.support.iceberg_json import Column, list_of, map_of, struct
 from tests.support.table_builder import TableBuilder
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scan_core.io.location import FileIOConfig
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import parse_schema
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import parse_schema
+from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 from tests.support.iceberg_json import Column
 from tests.support.table_files import to_arrow, write_file
 

@@ -5,8 +5,8 @@ from typing import Any, Never
 
 import pytest
 
-from scan_core.deletes.indexes import DeleteCache
-from scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.deletes.indexes import DeleteCache
+from nevermore.scan_core.model.metrics import ScanMetrics
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

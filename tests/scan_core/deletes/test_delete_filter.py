@@ -5,15 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.deletes.filter import open_delete_filter
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.snapshot import DeleteContent, DeleteFile, FileFormat
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.verdicts import Match
-from scan_core.rows.selection import All, to_indices
+from nevermore.scan_core.deletes.filter import open_delete_filter
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.snapshot import DeleteContent, DeleteFile, FileFormat
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.rows.selection import All, to_indices
 from tests.scan_core.deletes.files import (
     context_for,
     data_file,

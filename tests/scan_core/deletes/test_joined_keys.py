@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core import MalformedTableError, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.joined import JoinedFiles
+from nevermore import scan_core
+from nevermore.scan_core import MalformedTableError, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.joined import JoinedFiles
 from tests.support.iceberg_json import Column, struct
 from tests.support.table_builder import TableBuilder
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from scan_core.deletes.filter import open_delete_filter
-from scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
-from scan_core.keys.equality_index import build_index, find_deleted
-from scan_core.keys.summary import DeleteKeys
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask
+from nevermore import scan_core
+from nevermore.scan_core.deletes.filter import open_delete_filter
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
+from nevermore.scan_core.keys.equality_index import build_index, find_deleted
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask
 from tests.scan_core.deletes.files import context_for, data_file, equality_file
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import scan_core
-from scan_core import Scan
-from scan_core.diff import Changes
+from nevermore import scan_core
+from nevermore.scan_core import Scan
+from nevermore.scan_core.diff import Changes
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
+from nevermore import scan_core
 from tests.scan_core.diff.table_changes import COLUMNS, changes_of, rows, rows_of, scan_of
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from scan_core import ColumnNotFoundError, MissingFileError, OptionError, PredicateError, SnapshotNotFoundError
+from nevermore.scan_core import (
+    ColumnNotFoundError,
+    MissingFileError,
+    OptionError,
+    PredicateError,
+    SnapshotNotFoundError,
+)
 from tests.scan_core.diff.table_changes import COLUMNS, rows, rows_of, scan_of
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

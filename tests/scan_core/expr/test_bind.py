@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from scan_core.expr.bind import bind
-from scan_core.expr.nodes import Expr, bound_text, call, col
-from scan_core.model.errors import PredicateError
-from scan_core.model.schema import Schema, parse_schema
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.nodes import Expr, bound_text, call, col
+from nevermore.scan_core.model.errors import PredicateError
+from nevermore.scan_core.model.schema import Schema, parse_schema
 
 SCHEMA: Schema = parse_schema(
     {

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.expr.casts import cast
-from scan_core.expr.coercion import STRING
-from scan_core.model.schema import PrimitiveType, parse_type
+from nevermore.scan_core.expr.casts import cast
+from nevermore.scan_core.expr.coercion import STRING
+from nevermore.scan_core.model.schema import PrimitiveType, parse_type
 
 FAILS = object()
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scan_core.expr.bind import bind
-from scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.nodes import BoundPredicate
 from tests.support.evaluation import evaluate
 from tests.support.random_predicates import AS_WRITTEN, SCHEMA, Sql, predicates, tables
 

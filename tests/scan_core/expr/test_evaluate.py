@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import evaluation_error, judge
-from scan_core.model.errors import EvaluationError
-from scan_core.model.schema import Schema, arrow_type, parse_schema
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge
+from nevermore.scan_core.model.errors import EvaluationError
+from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 from tests.support.evaluation import evaluate
 
 NAN = float("nan")
@@ -347,7 +347,7 @@ def test_special_cases_of_letters_follow_java() -> None:
 
 
 def test_costly_expressions_are_evaluated_once_per_distinct_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scan_core.expr import kernels
+    from nevermore.scan_core.expr import kernels
 
     seen: list[int] = []
     plain_cast = kernels.cast
@@ -368,7 +368,7 @@ def test_costly_expressions_are_evaluated_once_per_distinct_value(monkeypatch: p
 
 
 def test_later_operands_see_only_undecided_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scan_core.expr import strings
+    from nevermore.scan_core.expr import strings
 
     seen: list[int] = []
     kernel = strings.KERNELS["rlike"]
@@ -377,7 +377,7 @@ def test_later_operands_see_only_undecided_rows(monkeypatch: pytest.MonkeyPatch)
         seen.append(len(arguments[0]))
         return kernel(arguments, *types)  # type: ignore[arg-type]
 
-    from scan_core.expr import kernels
+    from nevermore.scan_core.expr import kernels
 
     monkeypatch.setitem(kernels._KERNELS, "rlike", counting)  # type: ignore[arg-type]
     columns = {1: pa.array(range(1000), pa.int32()), 4: pa.array([f"x{k}" for k in range(1000)])}
@@ -389,7 +389,7 @@ def test_later_operands_see_only_undecided_rows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_repeated_expressions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scan_core.expr import kernels
+    from nevermore.scan_core.expr import kernels
 
     seen: list[int] = []
     kernel = kernels._KERNELS["lower"]

@@ -8,10 +8,10 @@ from time import process_time
 
 import pytest
 
-from scan_core import col
-from scan_core.expr.nodes import MAX_DEPTH, MAX_IN_VALUES, Expr
-from scan_core.expr.parse import parse
-from scan_core.model.errors import PredicateError
+from nevermore.scan_core import col
+from nevermore.scan_core.expr.nodes import MAX_DEPTH, MAX_IN_VALUES, Expr
+from nevermore.scan_core.expr.parse import parse
+from nevermore.scan_core.model.errors import PredicateError
 
 Deeper = Callable[[Expr], Expr]
 

@@ -4,10 +4,10 @@ import datetime as dt
 
 import pytest
 
-from scan_core.expr.bind import bind, clock_literal
-from scan_core.expr.bound import Literal
-from scan_core.expr.literals import span_amount
-from scan_core.model.errors import PredicateError
+from nevermore.scan_core.expr.bind import bind, clock_literal
+from nevermore.scan_core.expr.bound import Literal
+from nevermore.scan_core.expr.literals import span_amount
+from nevermore.scan_core.model.errors import PredicateError
 from tests.support.random_predicates import SCHEMA
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scan_core.expr.nodes import call, col, lit
-from scan_core.expr.parse import parse
-from scan_core.model.errors import PredicateError
+from nevermore.scan_core.expr.nodes import call, col, lit
+from nevermore.scan_core.expr.parse import parse
+from nevermore.scan_core.model.errors import PredicateError
 
 
 @pytest.mark.parametrize(

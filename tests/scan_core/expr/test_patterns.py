@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from scan_core.expr.strings import Wildcard, like_matcher, like_parts, like_prefix, regex_matcher
+from nevermore.scan_core.expr.strings import Wildcard, like_matcher, like_parts, like_prefix, regex_matcher
 
 
 @pytest.mark.parametrize(

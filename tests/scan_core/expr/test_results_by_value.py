@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.expr import frame, kernels
-from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import Shared, judge
-from scan_core.model.schema import parse_schema
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.expr import frame, kernels
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.evaluate import Shared, judge
+from nevermore.scan_core.model.schema import parse_schema
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

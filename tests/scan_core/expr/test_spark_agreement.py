@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from scan_core.expr import kernels
-from scan_core.expr.bind import _Binder, bind
-from scan_core.expr.frame import Frame
-from scan_core.expr.normalize import normalize
-from scan_core.expr.parse import parse
-from scan_core.expr.vectors import array_from
-from scan_core.model.schema import Schema, arrow_type, parse_schema
+from nevermore.scan_core.expr import kernels
+from nevermore.scan_core.expr.bind import _Binder, bind
+from nevermore.scan_core.expr.frame import Frame
+from nevermore.scan_core.expr.normalize import normalize
+from nevermore.scan_core.expr.parse import parse
+from nevermore.scan_core.expr.vectors import array_from
+from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 from tests.support import random_predicates
 from tests.support.evaluation import evaluate
 from tests.support.random_predicates import Sql, predicates, tables

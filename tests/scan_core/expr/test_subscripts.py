@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import scan_core
-from scan_core import EvaluationError, ScanOptions
-from scan_core.expr.bind import bind
-from scan_core.model.schema import Schema, parse_schema
+from nevermore import scan_core
+from nevermore.scan_core import EvaluationError, ScanOptions
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.model.schema import Schema, parse_schema
 from tests.support.evaluation import evaluate
 from tests.support.iceberg_json import Column, list_of
 from tests.support.table_builder import TableBuilder

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.columns.file_reader import field_id_of
-from scan_core.files.avro import AvroFileReader, encode_long, open_avro
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
-from scan_core.rows.selection import All, Mask
+from nevermore.scan_core.columns.file_reader import field_id_of
+from nevermore.scan_core.files.avro import AvroFileReader, encode_long, open_avro
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
+from nevermore.scan_core.rows.selection import All, Mask
 
 IO = FileIOConfig()
 UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
@@ -252,7 +252,7 @@ def test_hostile_schema_is_refused(tmp_path: Path, schema: Any) -> None:
 
 
 def test_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scan_core.files.avro.MAX_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("nevermore.scan_core.files.avro.MAX_BLOCK_BYTES", 100_000)
     rows = [{"s": "x" * 1000}] * 1000
     path = write(tmp_path / "bomb.avro", record(("s", "string", 1)), rows, codec="deflate", sync_interval=10**7)
     with pytest.raises(MemoryLimitError, match="more than 100000 bytes"):

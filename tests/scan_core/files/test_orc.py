@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-import scan_core
-from scan_core.columns.file_reader import field_id_of
-from scan_core.files.formats import open_file
-from scan_core.files.orc import OrcFileReader, open_orc
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
-from scan_core.model.snapshot import FileFormat
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.selection import All, Mask, Ranges
+from nevermore import scan_core
+from nevermore.scan_core.columns.file_reader import field_id_of
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files.orc import OrcFileReader, open_orc
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.rows.selection import All, Mask, Ranges
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.orc as po
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.files.orc import OrcFileReader, open_orc
-from scan_core.files.orc_streams import parse_bloom_filters, parse_row_index
-from scan_core.io.location import FileIOConfig
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.files.orc import OrcFileReader, open_orc
+from nevermore.scan_core.files.orc_streams import parse_bloom_filters, parse_row_index
+from nevermore.scan_core.io.location import FileIOConfig
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -162,7 +162,7 @@ def test_an_index_that_is_not_of_its_stripe_is_not_used(tmp_path: Path, monkeypa
     table, _ = table_of(tmp_path)
     (path,) = table.location.rglob("*.orc")
     for name, parse in (("parse_row_index", parse_row_index), ("parse_bloom_filters", parse_bloom_filters)):
-        monkeypatch.setattr(f"scan_core.files.orc.{name}", lambda stream, p=parse: p(stream)[1:])
+        monkeypatch.setattr(f"nevermore.scan_core.files.orc.{name}", lambda stream, p=parse: p(stream)[1:])
         with closing(open_orc(str(path), FileIOConfig())) as reader:
             found = reader.page_statistics(reader.row_groups[0], 0)
             assert found is None or (found.tests is not None and found.tests(0) is None)

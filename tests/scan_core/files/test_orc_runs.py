@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scan_core.files.orc_streams import decode_booleans, decode_integers
+from nevermore.scan_core.files.orc_streams import decode_booleans, decode_integers
 
 PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
 PATCHED = [2030, 2000, 2020, 1_000_000, *range(2040, 2200, 10)]

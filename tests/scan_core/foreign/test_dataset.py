@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from scan_core import EvaluationError, Scan, UnsupportedError
-from scan_core.foreign.dataset import ScanDataset
+from nevermore.scan_core import EvaluationError, Scan, UnsupportedError
+from nevermore.scan_core.foreign.dataset import ScanDataset
 from tests.scan_core.foreign.typed_table import INF, NAN, VALUES, typed_scan
 from tests.scan_core.small_scans import many_row_groups, scan_of, with_deletes
 
@@ -310,7 +310,7 @@ def test_a_query_that_ends_early_leaves_no_thread(tmp_path: Path) -> None:
 def test_a_process_may_end_while_a_stream_is_open(tmp_path: Path) -> None:
     table = many_row_groups(tmp_path)
     code = (
-        "import scan_core\n"
+        "from nevermore import scan_core\n"
         f"scan = scan_core.open_table({str(table.metadata_path)!r}).scan()\n"
         "scan = scan.with_options(scan_core.ScanOptions.of(batch_rows=10, parallelism=2))\n"
         "import duckdb\n"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scan_core import EvaluationError, MissingFileError, Scan, open_table
-from scan_core.foreign.pushdown import Translation
-from scan_core.polars import conjuncts, translate
+from nevermore.scan_core import EvaluationError, MissingFileError, Scan, open_table
+from nevermore.scan_core.foreign.pushdown import Translation
+from nevermore.scan_core.polars import conjuncts, translate
 from tests.scan_core.foreign.typed_table import NAN, VALUES, typed_scan
 from tests.scan_core.small_scans import COLUMNS, rows, scan_of, with_deletes
 from tests.support.table_builder import TableBuilder
@@ -18,7 +18,7 @@ pl = pytest.importorskip("polars")
 pytest.importorskip("cloudpickle")
 col = pl.col
 
-from scan_core.polars import scan_iceberg  # noqa: E402  # it needs Polars
+from nevermore.scan_core.polars import scan_iceberg  # noqa: E402  # it needs Polars
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-import scan_core
-from scan_core.model.errors import MissingPackageError
+from nevermore import scan_core
+from nevermore.scan_core.model.errors import MissingPackageError
 from tests.scan_core.small_scans import many_row_groups, scan_of, with_deletes
 
 
@@ -68,7 +68,7 @@ def test_frames_have_the_columns_of_the_scan(tmp_path: Path) -> None:
     ("package", "use"),
     [
         ("polars", lambda scan: scan.to_polars()),
-        ("polars", lambda scan: importlib.import_module("scan_core.polars").scan_iceberg(scan)),
+        ("polars", lambda scan: importlib.import_module("nevermore.scan_core.polars").scan_iceberg(scan)),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

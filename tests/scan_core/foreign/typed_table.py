@@ -6,8 +6,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import scan_core
-from scan_core import Scan
+from nevermore import scan_core
+from nevermore.scan_core import Scan
 from tests.support.iceberg_json import Column, struct
 from tests.support.table_builder import TableBuilder
 

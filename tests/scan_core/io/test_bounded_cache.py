@@ -1,6 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
-from scan_core.io.cache import BoundedCache
+from nevermore.scan_core.io.cache import BoundedCache
 
 
 def test_what_was_used_least_recently_goes_when_bytes_do_not_suffice() -> None:

@@ -7,11 +7,11 @@ import pytest
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from scan_core.io.catalog import filesystem, table_facts
-from scan_core.io.files import exists, file_size, is_folder, list_folder, open_input, read_bytes
-from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.model.errors import MissingFileError
-from scan_core.scan import open_table
+from nevermore.scan_core.io.catalog import filesystem, table_facts
+from nevermore.scan_core.io.files import exists, file_size, is_folder, list_folder, open_input, read_bytes
+from nevermore.scan_core.io.location import FileIOConfig, parse_location
+from nevermore.scan_core.model.errors import MissingFileError
+from nevermore.scan_core.scan import open_table
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

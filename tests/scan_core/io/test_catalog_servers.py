@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from scan_core.model.errors import TableNotFoundError
-from scan_core.scan import open_table
+from nevermore.scan_core.model.errors import TableNotFoundError
+from nevermore.scan_core.scan import open_table
 from tests.support.object_server import serving
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.io import object_store as module
-from scan_core.io.object_store import DiskCache
-from scan_core.io.private_files import PrivateFolder, private_folder
+from nevermore.scan_core.io import object_store as module
+from nevermore.scan_core.io.object_store import DiskCache
+from nevermore.scan_core.io.private_files import PrivateFolder, private_folder
 
 LIMIT = 100_000
 

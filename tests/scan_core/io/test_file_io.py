@@ -4,9 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.io.files import exists, file_size, fingerprint, is_folder, list_folder, locate, open_input, read_bytes
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MissingFileError
+from nevermore.scan_core.io.files import (
+    exists,
+    file_size,
+    fingerprint,
+    is_folder,
+    list_folder,
+    locate,
+    open_input,
+    read_bytes,
+)
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
 
 IO = FileIOConfig()
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scan_core.io.location import FileIOConfig, Location, PathMatch, parse_location, relocate, same_file
-from scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.io.location import FileIOConfig, Location, PathMatch, parse_location, relocate, same_file
+from nevermore.scan_core.model.errors import MalformedTableError
 
 NOTHING = FileIOConfig()
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-import scan_core
-from scan_core.io.object_store import ArrowObject
+from nevermore import scan_core
+from nevermore.scan_core.io.object_store import ArrowObject
 from tests.support.fixture_tables import fixture_tables
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.rendering import differences

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core import LateKeys
-from scan_core.io import private_files
-from scan_core.io.private_files import (
+from nevermore.scan_core import LateKeys
+from nevermore.scan_core.io import private_files
+from nevermore.scan_core.io.private_files import (
     PrivateFolder,
     UnsafeFileError,
     cache_folder,
@@ -26,13 +26,13 @@ from scan_core.io.private_files import (
     user_folder,
     whole_file,
 )
-from scan_core.keys.equality_index import build_index, find_deleted
-from scan_core.keys.index_file import shared_index
-from scan_core.keys.summary import DeleteKeys
-from scan_core.model.errors import OptionError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.native import machine_code
-from scan_core.spark.reports import TaskReports
+from nevermore.scan_core.keys.equality_index import build_index, find_deleted
+from nevermore.scan_core.keys.index_file import shared_index
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.native import machine_code
+from nevermore.scan_core.spark.reports import TaskReports
 from tests.support.other_user import Machine, machine, needs_root
 
 INDEX = build_index([DeleteKeys(1, (pa.array([1, 7]),))], [pa.int64()], 1 << 30)

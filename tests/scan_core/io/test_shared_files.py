@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scan_core import ScanCancelledError, ScanOptions
-from scan_core.columns.file_reader import Habits, RowGroup
-from scan_core.io import remote
-from scan_core.io.remote import RemoteFile
-from scan_core.model.running import Running
-from scan_core.read import read_ahead
-from scan_core.read.read_ahead import FilesAhead
+from nevermore.scan_core import ScanCancelledError, ScanOptions
+from nevermore.scan_core.columns.file_reader import Habits, RowGroup
+from nevermore.scan_core.io import remote
+from nevermore.scan_core.io.remote import RemoteFile
+from nevermore.scan_core.model.running import Running
+from nevermore.scan_core.read import read_ahead
+from nevermore.scan_core.read.read_ahead import FilesAhead
 
 PATIENCE = 200
 DATA = np.arange(500_000, dtype="<u4").tobytes()

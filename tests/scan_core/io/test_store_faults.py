@@ -11,13 +11,13 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanCancelledError, ScanError, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache, object_store, read_bytes
-from scan_core.io.files import open_source
-from scan_core.io.location import FileIOConfig
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanCancelledError, ScanError, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS
+from nevermore.scan_core.io import cache, object_store, read_bytes
+from nevermore.scan_core.io.files import open_source
+from nevermore.scan_core.io.location import FileIOConfig
 from tests.support.faulty_store import Asked, Fault, Store, faulty_store
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

@@ -1,12 +1,12 @@
 import pyarrow as pa
 import pytest
 
-from scan_core.io.cache import BoundedCache
-from scan_core.joins import key_set
-from scan_core.joins.column_keys import KeyField
-from scan_core.joins.key_set import KeyLookup, KeySet
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.joins import key_set
+from nevermore.scan_core.joins.column_keys import KeyField
+from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import PrimitiveType
 
 
 def test_lookups_kept_for_later_scans_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

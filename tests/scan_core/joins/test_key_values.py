@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.joins.key_set import as_column_values
-from scan_core.model.schema import parse_type
+from nevermore.scan_core.joins.key_set import as_column_values
+from nevermore.scan_core.model.schema import parse_type
 
 _DAY = 86_400_000
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import LateKeys, ScanOptions
-from scan_core.joins import late_keys
-from scan_core.model.errors import OptionError
+from nevermore import scan_core
+from nevermore.scan_core import LateKeys, ScanOptions
+from nevermore.scan_core.joins import late_keys
+from nevermore.scan_core.model.errors import OptionError
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

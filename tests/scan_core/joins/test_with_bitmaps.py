@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
-from scan_core.read import key_filter
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
+from nevermore.scan_core.read import key_filter
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scan_core.keys.columns import key_column, null_flags
-from scan_core.keys.lookup import build_dense
-from scan_core.keys.summary import MAX_BUCKETS, DeleteKeys, KeySummary, summarise
-from scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.keys.columns import key_column, null_flags
+from nevermore.scan_core.keys.lookup import build_dense
+from nevermore.scan_core.keys.summary import MAX_BUCKETS, DeleteKeys, KeySummary, summarise
+from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.keys.key_values import KEY_VALUES
 
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from scan_core.deletes.filter import open_delete_filter
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.io.private_files import private_folder
-from scan_core.keys import index_file
-from scan_core.keys.equality_index import (
+from nevermore.scan_core.deletes.filter import open_delete_filter
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.io.private_files import private_folder
+from nevermore.scan_core.keys import index_file
+from nevermore.scan_core.keys.equality_index import (
     PartitionedIndex,
     build_index,
     build_index_streamed,
@@ -24,13 +24,13 @@ from scan_core.keys.equality_index import (
     find_deleted,
     threshold_of,
 )
-from scan_core.keys.index_file import map_index, shared_index, write_index
-from scan_core.keys.lookup import DenseIndex
-from scan_core.keys.summary import DeleteKeys
-from scan_core.model.errors import OptionError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.keys.index_file import map_index, shared_index, write_index
+from nevermore.scan_core.keys.lookup import DenseIndex
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.deletes.files import context_for, equality_file, task_for
 from tests.scan_core.keys.key_values import arrays, canonical, cases, delete_keys, oracle
 
@@ -154,12 +154,12 @@ def test_damaged_index_file_is_built_anew(tmp_path: Path, damage: bytes) -> None
 _CHILD = """
 import sys
 import pyarrow as pa
-from scan_core.deletes.filter import open_delete_filter
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.io.private_files import private_folder
+from nevermore.scan_core.deletes.filter import open_delete_filter
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.io.private_files import private_folder
 from pathlib import Path
-from scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.model.snapshot import FileFormat
 from tests.scan_core.deletes.files import context_for, delete_file, task_for
 file = delete_file(Path(sys.argv[1]), FileFormat.PARQUET, equality_ids=(1,))
 metrics = ScanMetrics()

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.keys.equality_index import build_index
-from scan_core.keys.summary import DeleteKeys
-from scan_core.native import compiled
-from scan_core.read.aggregate import Function, _one
+from nevermore.scan_core.keys.equality_index import build_index
+from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.native import compiled
+from nevermore.scan_core.read.aggregate import Function, _one
 
 SIZES = [1, 63, 64, 65, 32_768, 100_001]
 

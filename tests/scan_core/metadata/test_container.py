@@ -6,7 +6,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from scan_core.metadata.avro_container import AvroError, read_blocks, read_header, read_long
+from nevermore.scan_core.metadata.avro_container import AvroError, read_blocks, read_header, read_long
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
 
@@ -88,6 +88,6 @@ def test_a_block_that_claims_more_records_than_bytes_is_refused() -> None:
 
 
 def test_a_deflate_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scan_core.metadata.avro_container.MAX_METADATA_BLOCK_BYTES", 100)
+    monkeypatch.setattr("nevermore.scan_core.metadata.avro_container.MAX_METADATA_BLOCK_BYTES", 100)
     with pytest.raises(AvroError, match="larger than 100 bytes"):
         values(file("deflate"))

@@ -5,8 +5,8 @@ from io import BytesIO
 import fastavro
 import pytest
 
-from scan_core.metadata import avro_container
-from scan_core.metadata.avro_container import AvroError, read_header
+from nevermore.scan_core.metadata import avro_container
+from nevermore.scan_core.metadata.avro_container import AvroError, read_header
 
 
 def file_of(name: str, sync: bytes) -> bytes:

@@ -6,12 +6,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from scan_core.io import cache
-from scan_core.metadata import manifests
-from scan_core.metadata.manifest_list import read_manifest_list
-from scan_core.metadata.manifests import read_data_manifests
-from scan_core.model.errors import MalformedTableError, MissingFileError, ScanError
-from scan_core.native import compiled
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.metadata import manifests
+from nevermore.scan_core.metadata.manifest_list import read_manifest_list
+from nevermore.scan_core.metadata.manifests import read_data_manifests
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, ScanError
+from nevermore.scan_core.native import compiled
 from tests.scan_core.current_manifests import COLUMNS, IO, current, data_files, delete_files, rows
 from tests.support.avro_edit import rewrite_avro
 from tests.support.table_builder import EXISTING, TableBuilder

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from pipelines.iceberg.manifests import PartitionLayout, read_manifest
-from scan_core import MalformedTableError
-from scan_core.io import cache
-from scan_core.metadata import manifests
-from scan_core.metadata.manifests import read_data_manifests
-from scan_core.model.snapshot import DeleteContent, FileFormat, PartitionSpec
-from scan_core.native import compiled
+from nevermore.pipelines.iceberg.manifests import PartitionLayout, read_manifest
+from nevermore.scan_core import MalformedTableError
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.metadata import manifests
+from nevermore.scan_core.metadata.manifests import read_data_manifests
+from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat, PartitionSpec
+from nevermore.scan_core.native import compiled
 from tests.scan_core.current_manifests import COLUMNS, IO, current, data_files, delete_files, rows
 from tests.support.agreed_rows import rows_of
 from tests.support.avro_edit import rewrite_avro

@@ -11,14 +11,14 @@ from typing import Any
 import fastavro
 import pytest
 
-from scan_core.bitmaps.puffin import read_footer
-from scan_core.deletes.positions import read_deletion_vector
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.manifest_list import read_manifest_list
-from scan_core.metadata.table_json import find_metadata_file, read_metadata
-from scan_core.model.errors import MalformedTableError, MemoryLimitError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DeleteContent, FileFormat
+from nevermore.scan_core.bitmaps.puffin import read_footer
+from nevermore.scan_core.deletes.positions import read_deletion_vector
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.manifest_list import read_manifest_list
+from nevermore.scan_core.metadata.table_json import find_metadata_file, read_metadata
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat
 from tests.scan_core.current_manifests import COLUMNS, current, data_files, rows
 from tests.scan_core.deletes.files import delete_file
 from tests.support.bombs import MIB, run_limited
@@ -216,7 +216,9 @@ def test_a_deletion_vector_is_refused_before_it_is_read(
 @pytest.mark.parametrize("name", METADATA)
 def test_refusing_table_metadata_takes_little_memory(tmp_path: Path, name: str) -> None:
     path = METADATA[name][0](tmp_path / "v1.metadata.json")
-    found, grown, seconds = run_limited("import scan_core", f"str(scan_core.open_table({str(path)!r}))", 1024 * MIB)
+    found, grown, seconds = run_limited(
+        "from nevermore import scan_core", f"str(scan_core.open_table({str(path)!r}))", 1024 * MIB
+    )
     assert found.startswith("MalformedTableError: ")
     assert grown < 600 * MIB
     assert seconds < 20

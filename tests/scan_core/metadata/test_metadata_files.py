@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import decompress_document, find_metadata_file
-from scan_core.model.errors import MalformedTableError, TableNotFoundError
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.table_json import decompress_document, find_metadata_file
+from nevermore.scan_core.model.errors import MalformedTableError, TableNotFoundError
 
 IO = FileIOConfig()
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scan_core.metadata.avro_container import AvroError, NamedTypes, read_blocks, read_header
-from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, compile_record, value_decoder
+from nevermore.scan_core.metadata.avro_container import AvroError, NamedTypes, read_blocks, read_header
+from nevermore.scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, compile_record, value_decoder
 
 LONGS = {"type": "array", "items": "long"}
 

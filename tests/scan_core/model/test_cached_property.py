@@ -3,10 +3,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-import scan_core
-from scan_core.model.cached_property import cached_property
+from nevermore import scan_core
+from nevermore.scan_core.model.cached_property import cached_property
 
-ROOT = Path(scan_core.__file__).parent.parent
+ROOT = Path(scan_core.__file__).resolve().parent.parent
 
 
 class Value:

@@ -20,5 +20,5 @@ def test_names_for_type_checkers_are_the_names_that_load(package: str) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_the_package() -> None:
-    with pytest.raises(AttributeError, match="module 'scan_core' has no attribute 'open_tabel'"):
-        _ = import_module("scan_core").open_tabel
+    with pytest.raises(AttributeError, match=r"module 'nevermore\.scan_core' has no attribute 'open_tabel'"):
+        _ = import_module("nevermore.scan_core").open_tabel

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scan_core.metadata.table_json import parse_metadata
-from scan_core.model.errors import MalformedTableError, SnapshotNotFoundError, UnsupportedError
-from scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.metadata.table_json import parse_metadata
+from nevermore.scan_core.model.errors import MalformedTableError, SnapshotNotFoundError, UnsupportedError
+from nevermore.scan_core.model.table_metadata import TableMetadata
 from tests.support.iceberg_json import Column
 from tests.support.plans import read
 from tests.support.table_builder import TableBuilder

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scan_core.model.schema import NestedField, PrimitiveType
-from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.model.transforms import normalise_value, partition_types, partition_value
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.scan_core.model.transforms import normalise_value, partition_types, partition_value
 
 DOUBLE = PrimitiveType("double")
 OTHER_NAN = struct.unpack("<d", struct.pack("<q", 0x7FF8000000000001))[0]

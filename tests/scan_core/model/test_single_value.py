@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scan_core.model.schema import PrimitiveType
-from scan_core.model.statistics import decimal_of, decode_bound, unscaled_value
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.model.statistics import decimal_of, decode_bound, unscaled_value
 from tests.support.bound_bytes import encode_bound
 
 D38 = PrimitiveType("decimal", (38, 10))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyiceberg import transforms as reference
 from pyiceberg import types
 
-from scan_core.model.errors import UnsupportedError
-from scan_core.model.schema import PrimitiveType, arrow_type
-from scan_core.model.transforms import parse_transform
+from nevermore.scan_core.model.errors import UnsupportedError
+from nevermore.scan_core.model.schema import PrimitiveType, arrow_type
+from nevermore.scan_core.model.transforms import parse_transform
 
 ICEBERG = {
     "int": types.IntegerType(),

@@ -10,23 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.deletes.indexes import DeleteCache
-from scan_core.files.parquet.file_layout import FOOTERS, file_columns
-from scan_core.io import cache, catalog
-from scan_core.io.location import Location
-from scan_core.io.object_store import disk_cache
-from scan_core.io.private_files import spill_folder
-from scan_core.joins import key_set
-from scan_core.joins.column_keys import KeyField
-from scan_core.joins.late_keys import LateKeys
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import PrimitiveType
-from scan_core.native import compiled
-from scan_core.read import key_filter
-from scan_core.read.order import HINTS, RUNS, worth_in_run
-from scan_core.semi_join import semi_join
-from scan_core.spark import native
+from nevermore.scan_core.deletes.indexes import DeleteCache
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS, file_columns
+from nevermore.scan_core.io import cache, catalog
+from nevermore.scan_core.io.location import Location
+from nevermore.scan_core.io.object_store import disk_cache
+from nevermore.scan_core.io.private_files import spill_folder
+from nevermore.scan_core.joins import key_set
+from nevermore.scan_core.joins.column_keys import KeyField
+from nevermore.scan_core.joins.late_keys import LateKeys
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.native import compiled
+from nevermore.scan_core.read import key_filter
+from nevermore.scan_core.read.order import HINTS, RUNS, worth_in_run
+from nevermore.scan_core.semi_join import semi_join
+from nevermore.scan_core.spark import native
 
 _PATIENCE_SECONDS = 200
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scan_core.keys.columns import concat, key_column
-from scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
-from scan_core.keys.table import build_hash_table
-from scan_core.native import compiled
-from scan_core.native.machine_code import Kernels
+from nevermore.scan_core.keys.columns import concat, key_column
+from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
+from nevermore.scan_core.keys.table import build_hash_table
+from nevermore.scan_core.native import compiled
+from nevermore.scan_core.native.machine_code import Kernels
 from tests.scan_core.keys.key_values import arrays, cases
 
 

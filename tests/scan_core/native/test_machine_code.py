@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.jsonscan.object_kernels import split_frames
-from pipelines.jsonscan.value_kernels import skip_value
-from scan_core.model.errors import ScanError
-from scan_core.model.options import ScanOptions
-from scan_core.native import compiled, machine_code
+from nevermore.pipelines.jsonscan.object_kernels import split_frames
+from nevermore.pipelines.jsonscan.value_kernels import skip_value
+from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.native import compiled, machine_code
 from tests.kernels.found import REPOSITORY
 
 Code = tuple[bytes, dict[str, list[str]]]
@@ -102,13 +102,16 @@ def test_code_shipped_with_the_package_is_found_without_a_folder(
     tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, content = machine_code.machine_code_file()
-    shutil.copytree(Path(machine_code.__file__).parents[1], tmp_path / "scan_core", ignore=lambda *_: {"__pycache__"})
+    shutil.copytree(
+        Path(machine_code.__file__).parents[1], tmp_path / "nevermore" / "scan_core", ignore=lambda *_: {"__pycache__"}
+    )
     (tmp_path / name).parent.mkdir()
+    (tmp_path / "nevermore" / "__init__.py").touch()
     (tmp_path / name).write_bytes(content)
-    archive = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path, "scan_core")
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path, "nevermore")
     script = (
         "import sys; sys.modules['numba'] = None\n"
-        "from scan_core.native import machine_code\n"
+        "from nevermore.scan_core.native import machine_code\n"
         "machine_code._folders = lambda: iter([])\n"
         "machine_code.load_kernels()['hash_codes']; print(machine_code.__file__)"
     )
@@ -140,7 +143,7 @@ def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
 _CALLEE = """
 import numpy as np
 from constants import ADDED
-from scan_core.native.machine_code import inlined
+from nevermore.scan_core.native.machine_code import inlined
 SUM = np.arange({first}, {first} + 3)
 
 @inlined
@@ -149,7 +152,7 @@ def changed(value):
 """
 _KERNEL = """
 from changing import changed
-from scan_core.native.machine_code import kernel
+from nevermore.scan_core.native.machine_code import kernel
 
 @kernel("i64 u8[] i64[]=")
 def compute(value, data, out):
@@ -222,12 +225,12 @@ def test_without_numba_and_without_a_file_the_error_says_what_is_missing(monkeyp
     monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([]))
     with pytest.raises(ScanError, match="object_kernels must be made here, but Numba is not installed"):
-        machine_code.load_kernels("pipelines.jsonscan.object_kernels")
+        machine_code.load_kernels("nevermore.pipelines.jsonscan.object_kernels")
 
 
 def test_kernels_declare_themselves_and_machine_code_imports_none() -> None:
     assert "native import kernels" not in Path(machine_code.__file__).read_text(encoding="utf-8")
-    program = "from scan_core.native import machine_code\nprint(*machine_code.signatures())"
+    program = "from nevermore.scan_core.native import machine_code\nprint(*machine_code.signatures())"
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     assert {"hash_words", "find", "sum_f64", "walk_records"} <= set(found)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.options import ScanOptions
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.plans import equality_paths, plan, task_of
 from tests.support.table_builder import BuiltFile, TableBuilder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
+from nevermore import scan_core
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.io import cache
-from scan_core.native.compiled import load
-from scan_core.plan import planner
-from scan_core.plan.file_set import ColumnPart, FileSet
-from scan_core.plan.planner import ScanPlan
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.io import cache
+from nevermore.scan_core.native.compiled import load
+from nevermore.scan_core.plan import planner
+from nevermore.scan_core.plan.file_set import ColumnPart, FileSet
+from nevermore.scan_core.plan.planner import ScanPlan
 from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scan_core.model.errors import MissingFileError
-from scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.errors import MissingFileError
+from nevermore.scan_core.model.options import ScanOptions
 from tests.support.avro_edit import rewrite_avro
 from tests.support.fixture_tables import fixture_tables, snapshots
 from tests.support.iceberg_json import Column, Partition

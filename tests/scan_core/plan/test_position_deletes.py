@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.options import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.options import ScanOptions
 from tests.support.iceberg_json import Column, Partition
 from tests.support.plans import plan, task_of
 from tests.support.table_builder import BuiltFile, TableBuilder

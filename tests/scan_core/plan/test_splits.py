@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scan_core.io.location import FileIOConfig
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import Schema
-from scan_core.model.snapshot import DataFile, FileFormat
-from scan_core.plan.splits import make_splits
-from scan_core.split.tasks import FileScanTask, ScanContext
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import Schema
+from nevermore.scan_core.model.snapshot import DataFile, FileFormat
+from nevermore.scan_core.plan.splits import make_splits
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 MB = 1024**2
 CONTEXT = ScanContext("t", Schema(0, ()), None, {}, {}, None, FileIOConfig(), ScanOptions())

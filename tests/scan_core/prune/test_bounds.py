@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scan_core.expr.bind import bind
-from scan_core.model.statistics import ColumnStatistics as Stats
-from scan_core.prune.domains import prefix_end
-from scan_core.prune.verdicts import Match, combined, match_conjuncts
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.model.statistics import ColumnStatistics as Stats
+from nevermore.scan_core.prune.domains import prefix_end
+from nevermore.scan_core.prune.verdicts import Match, combined, match_conjuncts
 from tests.support.random_predicates import SCHEMA
 
 DAY = 86_400_000_000

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scan_core.expr.bind import bind
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.bulk_manifests import Spans, data_file_at
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import PrimitiveType
-from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.model.transforms import normalise_value, parse_transform
-from scan_core.native import compiled
-from scan_core.plan.file_pruner import FilePruner, PlanTrace
-from scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
-from scan_core.prune.facts import NoColumnError, _decoded, array_of, match_columns
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.bulk_manifests import Spans, data_file_at
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.scan_core.model.table_metadata import TableMetadata
+from nevermore.scan_core.model.transforms import normalise_value, parse_transform
+from nevermore.scan_core.native import compiled
+from nevermore.scan_core.plan.file_pruner import FilePruner, PlanTrace
+from nevermore.scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
+from nevermore.scan_core.prune.facts import NoColumnError, _decoded, array_of, match_columns
+from nevermore.scan_core.split.tasks import ScanContext
 from tests.support.bound_bytes import encode_bound
 from tests.support.entry_columns import Entry, entry_columns
 from tests.support.random_predicates import SCHEMA, Sql, predicates

@@ -5,13 +5,19 @@ from typing import Any
 
 import pytest
 
-from scan_core.expr.bind import bind
-from scan_core.metadata.manifest_list import PartitionSummary
-from scan_core.model.schema import PrimitiveType
-from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.partitions import PartitionVerdicts, match_file, match_manifest, match_partition, partition_domains
-from scan_core.prune.verdicts import Match
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.metadata.manifest_list import PartitionSummary
+from nevermore.scan_core.model.schema import PrimitiveType
+from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.partitions import (
+    PartitionVerdicts,
+    match_file,
+    match_manifest,
+    match_partition,
+    partition_domains,
+)
+from nevermore.scan_core.prune.verdicts import Match
 from tests.support.bound_bytes import encode_bound
 from tests.support.random_predicates import SCHEMA
 

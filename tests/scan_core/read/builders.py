@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.io.location import FileIOConfig
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import NestedField, Schema, parse_schema
-from scan_core.model.snapshot import DataFile, FileFormat, PartitionField, PartitionSpec
-from scan_core.split.tasks import ScanContext
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.schema import NestedField, Schema, parse_schema
+from nevermore.scan_core.model.snapshot import DataFile, FileFormat, PartitionField, PartitionSpec
+from nevermore.scan_core.split.tasks import ScanContext
 
 ID = "PARQUET:field_id"
 

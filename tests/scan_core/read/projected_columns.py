@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.model.schema import Schema
-from scan_core.read.projection import FileProjection
+from nevermore.scan_core.model.schema import Schema
+from nevermore.scan_core.read.projection import FileProjection
 from tests.scan_core.read.builders import context_of, data_file
 
 

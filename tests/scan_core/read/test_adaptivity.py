@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.prune.verdicts import Level
-from scan_core.read import order
-from scan_core.read.order import Worth
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.prune.verdicts import Level
+from nevermore.scan_core.read import order
+from nevermore.scan_core.read.order import Worth
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

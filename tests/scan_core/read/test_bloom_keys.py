@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from scan_core.files.parquet.bloom import BloomTest, plain_encoded
-from scan_core.keys.hash import xxhash64_column
-from scan_core.read import key_filter
-from scan_core.read.key_filter import filter_of, may_hold_any
+from nevermore.scan_core.files.parquet.bloom import BloomTest, plain_encoded
+from nevermore.scan_core.keys.hash import xxhash64_column
+from nevermore.scan_core.read import key_filter
+from nevermore.scan_core.read.key_filter import filter_of, may_hold_any
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,18 +11,18 @@ import pyarrow.orc as po
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core import ScanOptions
-from scan_core.columns.file_reader import DecodingLimits
-from scan_core.deletes.positions import read_position_deletes
-from scan_core.files.orc import open_orc
-from scan_core.files.parquet.file_layout import read_layout
-from scan_core.files.parquet.reader import ParquetFileReader, open_parquet
-from scan_core.io.location import FileIOConfig
-from scan_core.io.remote import ByteRanges
-from scan_core.model.errors import MalformedTableError, MemoryLimitError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DeleteContent, FileFormat
-from scan_core.rows.selection import All, from_ranges
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.columns.file_reader import DecodingLimits
+from nevermore.scan_core.deletes.positions import read_position_deletes
+from nevermore.scan_core.files.orc import open_orc
+from nevermore.scan_core.files.parquet.file_layout import read_layout
+from nevermore.scan_core.files.parquet.reader import ParquetFileReader, open_parquet
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.remote import ByteRanges
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat
+from nevermore.scan_core.rows.selection import All, from_ranges
 from tests.scan_core.deletes.files import delete_file
 from tests.support.bombs import (
     MIB,
@@ -57,7 +57,7 @@ _TYPES: dict[str, Any] = {
 }
 _TYPES["one list"] = _TYPES["list of shared prefixes"] = _TYPES["list"]
 REFUSED = {"one list", "one large page", "list of equal numbers"}
-IMPORTS = "import scan_core\nfrom scan_core import ScanOptions"
+IMPORTS = "from nevermore import scan_core\nfrom nevermore.scan_core import ScanOptions"
 SCAN = "scan_core.open_table({path!r}).scan().with_options(ScanOptions(memory_limit_bytes={limit}, parallelism=1))"
 
 
@@ -191,9 +191,9 @@ def test_very_many_position_deletes_of_a_long_path_are_refused(tmp_path: Path) -
         pa.table({"file_path": paths, "pos": np.zeros(rows, np.int64)}), path, compression="zstd", store_schema=False
     )
     imports = (
-        "from tests.scan_core.deletes.files import delete_file\nfrom scan_core.split.tasks import FileIOConfig\n"
-        "from scan_core.deletes.positions import read_position_deletes\nfrom scan_core.model.metrics import ScanMetrics\n"
-        "from scan_core import ScanOptions\nfrom scan_core.model.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
+        "from tests.scan_core.deletes.files import delete_file\nfrom nevermore.scan_core.split.tasks import FileIOConfig\n"
+        "from nevermore.scan_core.deletes.positions import read_position_deletes\nfrom nevermore.scan_core.model.metrics import ScanMetrics\n"
+        "from nevermore.scan_core import ScanOptions\nfrom nevermore.scan_core.model.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
     )
     expression = (
         f"list(read_position_deletes(delete_file(Path({str(path)!r}), FileFormat.PARQUET, content=DeleteContent.POSITION), FileIOConfig(), "
@@ -446,10 +446,10 @@ def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(
     begin = data.rindex(encodings)
     file.write_bytes(data[:begin] + b"\x19\x35\x00\x06\x06" + data[begin + len(encodings) :])
     code = (
-        "import pyarrow as pa\nfrom scan_core.files.parquet.reader import ParquetFileReader\n"
-        "from scan_core.files.parquet.file_layout import read_layout\nfrom scan_core.io.remote import RemoteFile\n"
-        "from scan_core.columns.file_reader import DecodingLimits\nfrom scan_core.rows.selection import All, from_ranges\n"
-        "from scan_core.io.object_store import ArrowObject\n"
+        "import pyarrow as pa\nfrom nevermore.scan_core.files.parquet.reader import ParquetFileReader\n"
+        "from nevermore.scan_core.files.parquet.file_layout import read_layout\nfrom nevermore.scan_core.io.remote import RemoteFile\n"
+        "from nevermore.scan_core.columns.file_reader import DecodingLimits\nfrom nevermore.scan_core.rows.selection import All, from_ranges\n"
+        "from nevermore.scan_core.io.object_store import ArrowObject\n"
         f"source = RemoteFile(ArrowObject(pa.OSFile({str(file)!r})))\n"
         f"reader = ParquetFileReader('a.parquet', source, read_layout(source, 'a.parquet'))\n"
         "(group,) = reader.row_groups\n"

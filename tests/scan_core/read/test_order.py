@@ -11,10 +11,10 @@ from time import perf_counter
 
 import pytest
 
-import scan_core
-from scan_core.expr.bind import bind
-from scan_core.read.order import HINTS, Adaptivity
-from scan_core.read.predicate import guess_cost
+from nevermore import scan_core
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.read.order import HINTS, Adaptivity
+from nevermore.scan_core.read.predicate import guess_cost
 from tests.support.iceberg_json import Column
 from tests.support.random_predicates import SCHEMA
 from tests.support.table_builder import TableBuilder
@@ -60,7 +60,7 @@ def test_measurements_are_a_hint_for_other_splits_of_the_same_scan_alone() -> No
 
 
 def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scan_core.read.order._MAX_REMEMBERED_FILTERS", 2)
+    monkeypatch.setattr("nevermore.scan_core.read.order._MAX_REMEMBERED_FILTERS", 2)
     for key in ("a", "b", "c"):
         measure(Adaptivity(adaptive=True, hint_key=key))
     assert [HINTS.find(key) is not None for key in ("a", "b", "c")] == [False, True, True]
@@ -114,7 +114,7 @@ def test_measurements_are_kept_for_the_next_process(tmp_path: Path, monkeypatch:
     # by their shape both conditions cost the same, but the first one keeps every row
     where = "r like '%x%' and s like '%77%'"
     program = (
-        "import sys, scan_core; from scan_core.read import order; "
+        "import sys; from nevermore import scan_core; from nevermore.scan_core.read import order; "
         "real = order.Adaptivity.order; found = []; "
         "order.Adaptivity.order = lambda self, steps: found.append(real(self, steps)) or found[-1]; "
         f"options = scan_core.ScanOptions.of(parallelism=1, **eval(sys.argv[1])); "

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

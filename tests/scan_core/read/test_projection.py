@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.model.errors import MalformedTableError
-from scan_core.model.schema import arrow_type
-from scan_core.read.projection import Constant, FromFile
+from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.model.schema import arrow_type
+from nevermore.scan_core.read.projection import Constant, FromFile
 from tests.scan_core.read.builders import arrow_field, schema_of
 from tests.scan_core.read.projected_columns import projection_of
 

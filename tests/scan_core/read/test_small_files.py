@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import MalformedTableError, Scan, ScanOptions
-from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.files.parquet.joined import JoinedFiles
-from scan_core.rows.selection import RowSelection
+from nevermore import scan_core
+from nevermore.scan_core import MalformedTableError, Scan, ScanOptions
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE
+from nevermore.scan_core.files.parquet.joined import JoinedFiles
+from nevermore.scan_core.rows.selection import RowSelection
 from tests.support.iceberg_json import Column, Partition, list_of
 from tests.support.table_builder import TableBuilder
 

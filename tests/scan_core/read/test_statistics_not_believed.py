@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

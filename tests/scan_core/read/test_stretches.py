@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scan_core.columns.file_reader import PageStatistics
-from scan_core.expr.bind import bind
-from scan_core.expr.nodes import BoundPredicate
-from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.verdicts import Match, combined, match_conjuncts
-from scan_core.read.file_statistics import find_stretches
-from scan_core.rows.selection import to_mask
+from nevermore.scan_core.columns.file_reader import PageStatistics
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.nodes import BoundPredicate
+from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.prune.verdicts import Match, combined, match_conjuncts
+from nevermore.scan_core.read.file_statistics import find_stretches
+from nevermore.scan_core.rows.selection import to_mask
 from tests.scan_core.prune.test_soundness import leaf_array, passing, true_statistics
 from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 from tests.support.iceberg_json import Column, struct
 from tests.support.table_builder import TableBuilder
 

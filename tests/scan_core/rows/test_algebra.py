@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scan_core.rows.selection import (
+from nevermore.scan_core.rows.selection import (
     All,
     Mask,
     Ranges,

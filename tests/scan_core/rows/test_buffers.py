@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.rows.buffers import boolean_array, index_array, numbers, scalar, true_flags, validity
+from nevermore.scan_core.rows.buffers import boolean_array, index_array, numbers, scalar, true_flags, validity
 
 
 @pytest.mark.parametrize("offset", [0, 3, 8, 17])
@@ -68,7 +68,7 @@ def test_constants_that_do_not_fit_are_refused_as_arrow_does() -> None:
 def test_pandas_stays_out() -> None:
     code = (
         "import sys, numpy as np, pyarrow as pa;"
-        "from scan_core.rows.buffers import boolean_array, numbers, scalar, validity;"
+        "from nevermore.scan_core.rows.buffers import boolean_array, numbers, scalar, validity;"
         "scalar(1, pa.int64()), scalar('a', pa.string()), scalar(1.5, pa.float64());"
         "a = boolean_array(np.array([True])); b = pa.Array.from_buffers(pa.int8(), 1, [a.buffers()[1], a.buffers()[1]]);"
         "numbers(b), validity(b); sys.exit('pandas' in sys.modules)"

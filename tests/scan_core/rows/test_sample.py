@@ -3,8 +3,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scan_core.model.errors import OptionError
-from scan_core.rows.selection import BLOCK_ROWS, All, RowSample, selected_count, to_indices, to_mask
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.rows.selection import BLOCK_ROWS, All, RowSample, selected_count, to_indices, to_mask
 
 SMALL, LARGE = 20_000, 200 * BLOCK_ROWS
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import scan_core
-from scan_core.spark import choice_of, partitioned_dataframe, reports_of
-from scan_core.spark.branches import MAX_BRANCHES
+from nevermore import scan_core
+from nevermore.scan_core.spark import choice_of, partitioned_dataframe, reports_of
+from nevermore.scan_core.spark.branches import MAX_BRANCHES
 from tests.support.iceberg_json import Column, Partition
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

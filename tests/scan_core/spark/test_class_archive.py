@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.spark import session
+from nevermore.scan_core.spark import session
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from pyspark import SparkContext
-from scan_core.spark import spark_session
+from nevermore.scan_core.spark import spark_session
 
 spark = spark_session(master="local[1]", config=dict(p.split("=", 1) for p in sys.argv[1:]))
 java = SparkContext._gateway.proc.pid

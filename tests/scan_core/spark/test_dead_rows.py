@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scan_core.io.cache import BoundedCache
-from scan_core.spark import native
-from scan_core.spark.native import DeadRows, pack
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.spark import native
+from nevermore.scan_core.spark.native import DeadRows, pack
 
 
 def test_files_whose_deletes_meet_no_row_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core.model.errors import OptionError
-from scan_core.scan import Table
-from scan_core.spark.frames import dataframe
-from scan_core.spark.joins import join, pairs_of
+from nevermore import scan_core
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.scan import Table
+from nevermore.scan_core.spark.frames import dataframe
+from nevermore.scan_core.spark.joins import join, pairs_of
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

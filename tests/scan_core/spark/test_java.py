@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from scan_core.model.errors import MissingRuntimeError
-from scan_core.spark.session import find_java
+from nevermore.scan_core.model.errors import MissingRuntimeError
+from nevermore.scan_core.spark.session import find_java
 
 
 def _fake_java(folder: Path, script: str) -> Path:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import scan_core
-from scan_core import Scan
-from scan_core.spark.frames import dataframe
-from scan_core.spark.joins import BuildLimits, join, keys_of_scan
-from scan_core.spark.types import arrow_schema_of, spark_schema
+from nevermore import scan_core
+from nevermore.scan_core import Scan
+from nevermore.scan_core.spark.frames import dataframe
+from nevermore.scan_core.spark.joins import BuildLimits, join, keys_of_scan
+from nevermore.scan_core.spark.types import arrow_schema_of, spark_schema
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

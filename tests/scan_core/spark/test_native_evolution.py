@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core.model.errors import OptionError
-from scan_core.spark.frames import dataframe
-from scan_core.spark.native import FileReading, how_to_read
+from nevermore import scan_core
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark.frames import dataframe
+from nevermore.scan_core.spark.native import FileReading, how_to_read
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from scan_core.io.location import FileIOConfig
-from scan_core.spark.native import spark_path, spark_schemes
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.spark.native import spark_path, spark_schemes
 
 
 class _Spark:

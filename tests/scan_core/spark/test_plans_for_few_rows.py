@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from scan_core.spark import parse_sql, plan_for_few_rows, planning
+from nevermore.scan_core.spark import parse_sql, plan_for_few_rows, planning
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

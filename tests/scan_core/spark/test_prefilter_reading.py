@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core.scan import Scan
-from scan_core.spark import reader_choice
-from scan_core.spark.frames import choice_of, dataframe, reports_of
-from scan_core.spark.joins import explain_join, join
-from scan_core.spark.reader_choice import may_cover, within_keys
+from nevermore import scan_core
+from nevermore.scan_core.scan import Scan
+from nevermore.scan_core.spark import reader_choice
+from nevermore.scan_core.spark.frames import choice_of, dataframe, reports_of
+from nevermore.scan_core.spark.joins import explain_join, join
+from nevermore.scan_core.spark.reader_choice import may_cover, within_keys
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.spark.source import prepare_worker
+from nevermore.scan_core.spark.source import prepare_worker
 
 
 def _archive(path: Path, *modules: str) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import PredicateError, Scan
-from scan_core.spark.frames import push_filters
+from nevermore import scan_core
+from nevermore.scan_core import PredicateError, Scan
+from nevermore.scan_core.spark.frames import push_filters
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-import scan_core
-from scan_core import Table
-from scan_core.spark.frames import choice_of, dataframe, reports_of
-from scan_core.spark.reader_choice import Reader
+from nevermore import scan_core
+from nevermore.scan_core import Table
+from nevermore.scan_core.spark.frames import choice_of, dataframe, reports_of
+from nevermore.scan_core.spark.reader_choice import Reader
 from tests.support.spark_session import SPARK_TEST
 from tests.support.spark_table import build_spark_table
 

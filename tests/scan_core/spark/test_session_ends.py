@@ -9,15 +9,15 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from scan_core.model.errors import OptionError
-from scan_core.spark.session import spark_session
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark.session import spark_session
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
 
 CLUSTER = "local-cluster[1,1,600]"
 SCRIPT = f"""
-from scan_core.spark.session import spark_session
+from nevermore.scan_core.spark.session import spark_session
 spark = spark_session(master={CLUSTER!r}, config={{"spark.driver.memory": "1g"}})
 print(spark.range(5).count())
 """

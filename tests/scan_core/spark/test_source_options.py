@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.model.errors import OptionError
-from scan_core.spark.source import SourceOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark.source import SourceOptions
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

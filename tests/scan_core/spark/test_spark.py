@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import scan_core
-from scan_core import Scan, ScanOptions, Table
-from scan_core.model.errors import OptionError, UnsupportedError
-from scan_core.spark.frames import dataframe, reports_of
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions, Table
+from nevermore.scan_core.model.errors import OptionError, UnsupportedError
+from nevermore.scan_core.spark.frames import dataframe, reports_of
 from tests.support.fixture_tables import fixture_tables
 from tests.support.iceberg_json import Column
 from tests.support.rendering import rendered

@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-import scan_core
-from scan_core import LateKeys, Scan
-from scan_core.model.errors import OptionError
-from scan_core.spark.frames import dataframe, reports_of
-from scan_core.spark.joins import BuildLimits, explain_join, join
+from nevermore import scan_core
+from nevermore.scan_core import LateKeys, Scan
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark.frames import dataframe, reports_of
+from nevermore.scan_core.spark.joins import BuildLimits, explain_join, join
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

@@ -11,12 +11,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core.io.cache import BoundedCache
-from scan_core.model.errors import OptionError
-from scan_core.spark import frames, native, reader_choice
-from scan_core.spark.frames import choice_of, dataframe, expected_choice, reports_of, why_not_native
-from scan_core.spark.native import NativeLimits
+from nevermore import scan_core
+from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark import frames, native, reader_choice
+from nevermore.scan_core.spark.frames import choice_of, dataframe, expected_choice, reports_of, why_not_native
+from nevermore.scan_core.spark.native import NativeLimits
 from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.spark_session import SPARK_TEST

@@ -9,13 +9,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.io.private_files import user_folder
-from scan_core.spark import source
-from scan_core.spark.frames import dataframe, reports_of
-from scan_core.spark.source import NevermoreReader, SourceOptions
-from scan_core.spark.types import spark_schema
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.io.private_files import user_folder
+from nevermore.scan_core.spark import source
+from nevermore.scan_core.spark.frames import dataframe, reports_of
+from nevermore.scan_core.spark.source import NevermoreReader, SourceOptions
+from nevermore.scan_core.spark.types import spark_schema
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

@@ -7,9 +7,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import scan_core
-from scan_core import OptionError, Scan
-from scan_core.spark import TableRead, dataframe, explain_sql, reads_of_sql, sql
+from nevermore import scan_core
+from nevermore.scan_core import OptionError, Scan
+from nevermore.scan_core.spark import TableRead, dataframe, explain_sql, reads_of_sql, sql
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder

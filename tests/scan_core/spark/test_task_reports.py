@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from scan_core.model.metrics import ScanMetrics
-from scan_core.spark.reports import TaskReports
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.spark.reports import TaskReports
 
 
 def test_without_plan_and_tasks_everything_is_zero(tmp_path: Path) -> None:

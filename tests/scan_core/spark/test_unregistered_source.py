@@ -44,6 +44,6 @@ def test_spark_finds_the_data_source(tmp_path: Path) -> None:
 
 
 def test_a_session_that_lists_data_sources_loads_nothing_of_the_engine() -> None:
-    code = "import sys, pyspark_nevermore as m; print(m.DefaultSource.name(), 'scan_core' in sys.modules)"
+    code = "import sys, pyspark_nevermore as m; print(m.DefaultSource.name(), 'nevermore.scan_core' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["nevermore", "False"]

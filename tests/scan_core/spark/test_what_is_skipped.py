@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import scan_core
-from scan_core.model.metrics import ScanMetrics
-from scan_core.spark import TaskReports, dataframe, partitioned_dataframe, reads_of_sql, register, reports_of, sql
+from nevermore import scan_core
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.spark import (
+    TaskReports,
+    dataframe,
+    partitioned_dataframe,
+    reads_of_sql,
+    register,
+    reports_of,
+    sql,
+)
 from tests.support.bitmap_indexes import index_columns
 from tests.support.iceberg_json import Column, Partition
 from tests.support.spark_session import SPARK_TEST

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import scan_core
-from scan_core import LateKeys, ScanOptions
-from scan_core.files.parquet.chunks import PagedChunks
-from scan_core.model.metrics import ScanMetrics
-from scan_core.plan.planner import ScanPlan
-from scan_core.read.split_reader import count_split, read_split
-from scan_core.split.tasks import Split, share_row_groups
+from nevermore import scan_core
+from nevermore.scan_core import LateKeys, ScanOptions
+from nevermore.scan_core.files.parquet.chunks import PagedChunks
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.plan.planner import ScanPlan
+from nevermore.scan_core.read.split_reader import count_split, read_split
+from nevermore.scan_core.split.tasks import Split, share_row_groups
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import scan_core
-from scan_core.model.metrics import ScanMetrics
-from scan_core.read.split_reader import read_split
-from scan_core.split.tasks import pack_splits, unpack_split
+from nevermore import scan_core
+from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.read.split_reader import read_split
+from nevermore.scan_core.split.tasks import pack_splits, unpack_split
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 

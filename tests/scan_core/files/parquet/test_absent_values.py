@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 from tests.support.iceberg_json import Column, struct
 from tests.support.table_builder import TableBuilder
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.files.parquet.bloom import BloomTest, parse_bloom_filter, plain_encoded
+from nevermore.scan_core.files.parquet.bloom import BloomTest, parse_bloom_filter, plain_encoded
 
 COUNT = 3_000
 MAX_FALSE_HITS = 0.05

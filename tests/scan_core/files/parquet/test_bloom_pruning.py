@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from scan_core import Scan, ScanOptions
-from scan_core.files.parquet.bloom import is_comparable
+from nevermore import scan_core
+from nevermore.scan_core import Scan, ScanOptions
+from nevermore.scan_core.files.parquet.bloom import is_comparable
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scan_core
-from scan_core import ScanOptions
-from scan_core.columns.file_reader import DecodingLimits
-from scan_core.files.parquet.reader import open_parquet
-from scan_core.io.location import FileIOConfig
-from scan_core.io.private_files import spill_folder
-from scan_core.model.errors import MemoryLimitError
-from scan_core.rows.selection import from_ranges
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.columns.file_reader import DecodingLimits
+from nevermore.scan_core.files.parquet.reader import open_parquet
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.private_files import spill_folder
+from nevermore.scan_core.model.errors import MemoryLimitError
+from nevermore.scan_core.rows.selection import from_ranges
 from tests.support.iceberg_json import Column
 from tests.support.memory import PEAK_BYTES
 from tests.support.table_builder import TableBuilder
@@ -161,8 +161,8 @@ def test_lists_keep_to_a_small_limit_with_what_allocators_keep(tmp_path: Path, p
 def growth_of(metadata: Path, small: Path, limit: int, parallelism: int, where: str) -> tuple[int, ...]:
     """Rows, growth and largest batch of a scan in a process that has scanned the small table."""
     code = f"""{PEAK_BYTES}
-import scan_core
-from scan_core import ScanOptions
+from nevermore import scan_core
+from nevermore.scan_core import ScanOptions
 
 def batches(path, limit):
     options = ScanOptions(memory_limit_bytes=limit, parallelism={parallelism})

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.files.parquet.footer import Chunk, ChunkMetadata, Footer, parse_footer
-from scan_core.model.errors import MalformedTableError, UnsupportedError
-from scan_core.native.compiled import load
+from nevermore.scan_core.files.parquet.footer import Chunk, ChunkMetadata, Footer, parse_footer
+from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.native.compiled import load
 
 _NESTED = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
 

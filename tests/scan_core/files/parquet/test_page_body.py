@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.files.parquet.footer import DATA_PAGE, DICTIONARY_PAGE
-from scan_core.files.parquet.pages import (
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DICTIONARY_PAGE
+from nevermore.scan_core.files.parquet.pages import (
     PageFacts,
     _plain_page_facts,
     _unusual_page_facts,
@@ -13,7 +13,7 @@ from scan_core.files.parquet.pages import (
     page_header,
     read_dictionary_page,
 )
-from scan_core.files.parquet.thrift import I32Value, write_struct
+from nevermore.scan_core.files.parquet.thrift import I32Value, write_struct
 
 
 @pytest.mark.parametrize("checksums", [True, False])

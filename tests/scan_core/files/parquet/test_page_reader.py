@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scan_core.files.parquet import chunks
-from scan_core.files.parquet.file_layout import read_layout
-from scan_core.files.parquet.footer import read_footer
-from scan_core.files.parquet.pages import parse_column_index, parse_offset_index
-from scan_core.files.parquet.reader import ParquetFileReader
-from scan_core.io.remote import ByteRanges
-from scan_core.model.errors import ScanError
-from scan_core.rows.selection import All, Mask
+from nevermore.scan_core.files.parquet import chunks
+from nevermore.scan_core.files.parquet.file_layout import read_layout
+from nevermore.scan_core.files.parquet.footer import read_footer
+from nevermore.scan_core.files.parquet.pages import parse_column_index, parse_offset_index
+from nevermore.scan_core.files.parquet.reader import ParquetFileReader
+from nevermore.scan_core.io.remote import ByteRanges
+from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.rows.selection import All, Mask
 
 ROWS = 6_000
 _RNG = np.random.default_rng(3)

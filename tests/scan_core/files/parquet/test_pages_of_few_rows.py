@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scan_core.files.parquet import chunks
-from scan_core.files.parquet.file_layout import read_layout
-from scan_core.files.parquet.reader import ParquetFileReader
-from scan_core.io.object_store import ArrowObject
-from scan_core.io.remote import ByteRanges, RemoteFile
-from scan_core.model.errors import MalformedTableError, ScanError
-from scan_core.rows.selection import All, Mask
+from nevermore.scan_core.files.parquet import chunks
+from nevermore.scan_core.files.parquet.file_layout import read_layout
+from nevermore.scan_core.files.parquet.reader import ParquetFileReader
+from nevermore.scan_core.io.object_store import ArrowObject
+from nevermore.scan_core.io.remote import ByteRanges, RemoteFile
+from nevermore.scan_core.model.errors import MalformedTableError, ScanError
+from nevermore.scan_core.rows.selection import All, Mask
 
 ROWS = 20_000
 _RNG = np.random.default_rng(8)

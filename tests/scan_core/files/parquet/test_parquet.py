@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.columns.file_reader import FileReader
-from scan_core.files.formats import open_file
-from scan_core.io.location import FileIOConfig
-from scan_core.model.errors import MalformedTableError, MissingFileError, ScanError, UnsupportedError
-from scan_core.model.snapshot import FileFormat
-from scan_core.rows.selection import All, Mask
+from nevermore.scan_core.columns.file_reader import FileReader
+from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, ScanError, UnsupportedError
+from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.rows.selection import All, Mask
 
 
 def opened(path: Path) -> FileReader:
