@@ -10,7 +10,6 @@ reads what it is named after, from where the step before it has ended.
 import numpy as np
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.protobuf_kernels import read_fixed, read_varint
 from nevermore.pipelines.jsonscan.value_kernels import require
 from nevermore.scan_core.native import callee, inlined, kernel
 
@@ -32,6 +31,33 @@ Places = NDArray[np.int32]
 Program = NDArray[np.int32]
 Words = NDArray[np.int64]
 Stack = NDArray[np.int64]
+
+
+@callee
+def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """(64 bits of the number at a position, the position after it); -1 as position if it is cut or too long."""
+    value = np.uint64(0)
+    for k in range(10):
+        if at + k >= end:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(data[at + k])
+        if k == 9 and byte > np.uint64(1):
+            return np.int64(0), np.int64(-1)
+        value |= (byte & np.uint64(127)) << np.uint64(7 * k)
+        if byte < np.uint64(128):
+            return np.int64(value), np.int64(at + k + 1)
+    return np.int64(0), np.int64(-1)
+
+
+@callee
+def read_fixed(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
+    """(the bits of `size` bytes, the position after them); -1 as position if these are cut."""
+    if end - at < size:
+        return np.int64(0), np.int64(-1)
+    value = np.uint64(0)
+    for k in range(size):
+        value |= np.uint64(data[at + k]) << np.uint64(8 * k)
+    return np.int64(value), np.int64(at + size)
 
 
 @inlined

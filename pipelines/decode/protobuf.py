@@ -1,14 +1,11 @@
-"""Protobuf schemas and messages of feeds.
-
-Contains the value types of Protobuf fields and decoding of many messages in one call, field by field: a kernel finds where
-the values of all messages are, and these become columns. The schemas themselves are read by the protobuf library.
-"""
+"""Protobuf schemas and messages of feeds, both read by the protobuf library: the value types of fields, and their columns."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -16,17 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode import protobuf_kernels as kernels
-from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.decode.feed_schemas import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import SourceError, WideBatchError
-from nevermore.pipelines.jsonscan.members import max_cells
+from nevermore.pipelines.jsonscan.members import MIN_CELLS
 from nevermore.pipelines.jsonscan.spans import from_binary
-from nevermore.pipelines.jsonscan.text_kernels import gather_text
-from nevermore.pipelines.jsonscan.value_kernels import STRING
-from nevermore.scan_core import Mask, Rows
+from nevermore.scan_core import Mask
 
 _MAX_POSITION_BYTES = 64
 """Longest position of a message type in its file: types nest far less deeply than this allows."""
@@ -40,9 +33,6 @@ _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-
-Words = NDArray[np.int64]
-Places = NDArray[np.int32]
 
 
 class ProtobufMessages:
@@ -96,31 +86,53 @@ def _indexes(position: bytes) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ProtobufReader:
-    """Reads the messages of one type; `types` are the value types of its fields."""
+    """Reads the messages of one type by the protobuf library; `types` are the value types of its fields."""
 
     types: Mapping[str, ValueType]
-    message: "_Message"
+    parse: Callable[[bytes], Any]
+    columns: "tuple[_Column, ...]"
+    num_cells: int
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
         """Read the values as rows, and the mask of invalid ones, whose columns mean nothing.
 
-        A message is invalid that is broken, lacks a required field, has a message field, a map entry or a `oneof` twice,
-        which no writer of whole messages produces, or has a time that does not exist.
+        A message is invalid that is broken, lacks a required field or has a time that does not exist.
+
+        Raises:
+            WideBatchError: the fields take far more memory as columns than as bytes, as most of them are not set.
         """
-        documents = from_binary(values)
-        nothing = documents.start < 0
-        start, end = (np.where(nothing, 0, places).astype(np.int32) for places in (documents.start, documents.end))
-        columns, bad = self.message.read(_Spans(documents.data, start, end))
-        return pa.table(columns), bad | nothing
+        if self.num_cells * len(values) > max(MIN_CELLS, values.nbytes):
+            raise WideBatchError(
+                f"{len(values):,} messages with {self.num_cells:,} fields, which take far more memory as columns than "
+                "their bytes"
+            )
+        rows = [self._row(value) for value in values.to_pylist()]
+        bad = np.fromiter((row is None for row in rows), np.bool_, len(rows))
+        return pa.table({name: _nth(rows, at, column) for at, (name, column) in enumerate(self._named())}), bad
+
+    def _named(self) -> "Iterator[tuple[str, _Column]]":
+        return zip(self.types, self.columns, strict=True)
+
+    def _row(self, value: bytes | None) -> tuple[Any, ...] | None:
+        from google.protobuf.message import DecodeError
+
+        if value is None:
+            return None
+        try:
+            message = self.parse(value)
+            return _members(message, self.columns) if message.IsInitialized() else None
+        except (DecodeError, UnicodeDecodeError, _NoTimeError):
+            return None
 
 
 @lru_cache(maxsize=1024)
 def _reader(schema: RegisteredSchema, position: bytes) -> ProtobufReader:
     from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
 
     try:
         descriptor = _message_type(schema, _indexes(position))
-        message = _message(descriptor, ())
+        columns = _columns(descriptor, ())
     except (Base64Error, UnicodeError, DecodeError) as error:
         raise SourceError(
             f"a Protobuf schema that is not a serialized descriptor: it begins {schema.text[:120]!r}; use a registry that "
@@ -129,7 +141,8 @@ def _reader(schema: RegisteredSchema, position: bytes) -> ProtobufReader:
         ) from error
     except (TypeError, KeyError, ImportError) as error:
         raise SourceError(f"a Protobuf schema that cannot be used: {error}") from error
-    return ProtobufReader({f.name: f.value_type for f in message.fields}, message)
+    types = {known.name: column.value_type for known, column in zip(_fields(descriptor), columns, strict=True)}
+    return ProtobufReader(types, GetMessageClass(descriptor).FromString, columns, sum(map(_num_cells, columns)))
 
 
 def _message_type(schema: RegisteredSchema, position: Sequence[int]) -> Any:
@@ -277,238 +290,144 @@ def _name_at(file: Any, position: Sequence[int]) -> str:
     return ".".join(names)
 
 
-@dataclass(frozen=True)
-class _Spans:
-    """Messages or values: bytes, and where each begins and ends in them."""
-
-    data: NDArray[np.uint8]
-    start: Places
-    end: Places
-
-    def __len__(self) -> int:
-        return len(self.start)
+class _NoTimeError(ValueError):
+    """A message of a time that does not exist."""
 
 
 @dataclass(frozen=True)
-class _Values:
-    """Values of a field as the kernels find them: bits of numbers, or where bytes begin and end."""
-
-    data: NDArray[np.uint8]
-    words: Words
-    stops: Places
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @property
-    def spans(self) -> _Spans:
-        return _Spans(self.data, self.words.astype(np.int32), self.stops)
-
-    def take(self, rows: Rows) -> "_Values":
-        return _Values(self.data, self.words[rows], self.stops[rows])
-
-
-Read = Callable[[_Values], tuple[pa.Array, Mask]]
-"""Makes an array of values; the mask marks those that are invalid."""
-
-
-@dataclass(frozen=True)
-class _Field:
+class _Column:
     """A field of a message type.
 
     Attributes:
-        name: its name.
-        number: its number.
-        wire: how its values are written.
-        is_many: whether it may have any number of values.
-        is_message: whether its values are messages, which the format allows to be sent in parts.
-        has_presence: whether a field without a value is NULL, and not the default of its type.
-        is_required: whether a message without it is invalid.
         value_type: type of the column.
-        read: makes the array of its values.
+        value: takes the field's value out of a message, with None for NULL; a message in it becomes a tuple.
+        array: makes the array of many such values.
+        members: columns of the messages in it.
     """
 
-    name: str
-    number: int
-    wire: int
-    is_many: bool
-    is_message: bool
-    has_presence: bool
-    is_required: bool
     value_type: ValueType
-    read: Read
+    value: Callable[[Any], Any]
+    array: Callable[[Sequence[Any]], pa.Array]
+    members: "tuple[_Column, ...]" = ()
 
 
-@dataclass(frozen=True)
-class _Message:
-    """A message type: its fields by ascending number, and the groups of them of which a message has one at most."""
-
-    fields: tuple[_Field, ...]
-    groups: tuple[tuple[int, ...], ...]
-    numbers: Places = field(init=False)
-    wires: NDArray[np.uint8] = field(init=False)
-    many: Mask = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", np.array([f.number for f in self.fields], np.int32))
-        object.__setattr__(self, "wires", np.array([f.wire for f in self.fields], np.uint8))
-        object.__setattr__(self, "many", np.array([f.is_many for f in self.fields], np.bool_))
-
-    def read(self, messages: _Spans) -> tuple[dict[str, pa.Array], Mask]:
-        """Read the fields of messages, and mark the invalid messages.
-
-        Raises:
-            WideBatchError: the fields take far more memory as columns than as bytes, as most of them are not set.
-        """
-        shape = (len(self.fields), len(messages))
-        if shape[0] * shape[1] > max_cells(messages.data):
-            raise WideBatchError(
-                f"{shape[1]:,} messages with {shape[0]:,} fields, which take far more memory as columns than their bytes"
-            )
-        words, stops = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
-        seen, bad = np.zeros(shape, np.uint8), np.zeros(len(messages), np.bool_)
-        kernels.find_fields(
-            messages.data, messages.start, messages.end, self.numbers, self.wires, self.many, words, stops, seen, bad
-        )
-        if bad.any():
-            words[:, bad] = stops[:, bad] = seen[:, bad] = 0
-        wrong = bad.copy()
-        arrays = {}
-        for at, known in enumerate(self.fields):
-            if known.is_many:
-                arrays[known.name], of_field = _lists(known, messages, stops[at], bad)
-            else:
-                present = seen[at] > 0
-                values = _Values(messages.data, words[at], stops[at])
-                arrays[known.name], of_field = _singles(known, values, present)
-                if known.is_message:
-                    wrong |= seen[at] > 1
-                if known.is_required:
-                    wrong |= ~present
-            wrong |= of_field
-        for group in self.groups:
-            wrong |= (seen[list(group)] > 0).sum(axis=0) > 1
-        return arrays, wrong
+def _num_cells(column: _Column) -> int:
+    return sum(map(_num_cells, column.members)) or 1
 
 
-def _singles(known: _Field, values: _Values, present: Mask) -> tuple[pa.Array, Mask]:
-    """The values of a field, one for each message."""
-    if present.all() or not known.has_presence:
-        return known.read(values)
-    rows = np.flatnonzero(present)
-    array, bad_values = known.read(values.take(rows))
-    bad = np.zeros(len(values), np.bool_)
-    bad[rows] = bad_values
-    return array.take(pa.array(np.cumsum(present) - 1, mask=~present)), bad
+def _members(message: Any, columns: Sequence[_Column]) -> tuple[Any, ...]:
+    return tuple(column.value(message) for column in columns)
 
 
-def _lists(known: _Field, messages: _Spans, counts: Places, bad: Mask) -> tuple[pa.Array, Mask]:
-    """The values of a field, a list or map for each message."""
-    offsets = np.r_[0, np.cumsum(counts, dtype=np.int64)]
-    total = int(offsets[-1])
-    words, stops = np.zeros(total, np.int64), np.zeros(total, np.int32)
-    found = kernels.find_values(
-        messages.data, messages.start, messages.end, known.number, known.wire, bad, words, stops
-    )
-    if found != total:
-        raise AssertionError(f"{found} values of {known.name} instead of {total}")
-    array, bad_values = known.read(_Values(messages.data, words, stops))
-    row_of = np.repeat(np.arange(len(messages)), counts)
-    places = pa.array(offsets, pa.int32())
-    wrong = np.zeros(len(messages), np.bool_)
-    if pa.types.is_map(known.value_type.arrow):
-        keys, values = array.flatten()
-        keys = keys.fill_null("") if keys.null_count else keys  # no text, which makes the message invalid
-        codes = np.asarray(keys.dictionary_encode().indices).astype(np.int64)
-        _, first = np.unique(row_of * (total + 1) + codes, return_index=True)
-        is_repeated = np.ones(total, np.bool_)
-        is_repeated[first] = False
-        bad_values |= is_repeated
-        made = pa.MapArray.from_arrays(places, keys, values)
-    else:
-        made = pa.ListArray.from_arrays(places, array, type=pa.list_(pa.field("element", array.type)))
-    wrong[row_of[bad_values]] = True
-    return made, wrong
+def _nth(rows: Sequence[tuple[Any, ...] | None], at: int, column: _Column) -> pa.Array:
+    return column.array([None if row is None else row[at] for row in rows])
 
 
-def _message(descriptor: Any, within: tuple[str, ...], *, is_entry: bool = False) -> _Message:
-    """What to read of a message type.
+def _fields(descriptor: Any) -> list[Any]:
+    return sorted(descriptor.fields, key=lambda known: known.number)
+
+
+def _columns(descriptor: Any, within: tuple[str, ...]) -> tuple[_Column, ...]:
+    """The columns of a message type, by ascending number of the field.
 
     Raises:
         SourceError: no column type can hold one of its fields.
     """
     here = (*within, descriptor.full_name)
-    found = sorted((_field(known, here, is_entry=is_entry) for known in descriptor.fields), key=lambda f: f.number)
-    places = {known.name: at for at, known in enumerate(found)}
-    groups = (tuple(places[member.name] for member in group.fields) for group in descriptor.oneofs)
-    return _Message(tuple(found), tuple(group for group in groups if len(group) > 1))
+    return tuple(_field(known, here) for known in _fields(descriptor))
 
 
-def _field(known: Any, within: tuple[str, ...], *, is_entry: bool) -> _Field:
-    is_map = known.message_type is not None and known.message_type.GetOptions().map_entry
-    if is_map:
-        wire, value_type, read = _map(known, within)
-    else:
-        wire, value_type, read = _value(known, within)
-        if known.is_repeated:
-            arrow = pa.list_(pa.field("element", value_type.arrow))
-            value_type = ValueType(arrow, members=(("element", value_type),))
-    return _Field(
-        name=known.name,
-        number=known.number,
-        wire=wire,
-        is_many=known.is_repeated,
-        is_message=known.message_type is not None,
-        # The key and value of a map are always there: what is not sent is the default.
-        has_presence=known.has_presence and not is_entry,
-        is_required=known.is_required and not is_entry,
-        value_type=value_type,
-        read=read,
+def _field(known: Any, within: tuple[str, ...]) -> _Column:
+    name = known.name
+    if known.message_type is not None and known.message_type.GetOptions().map_entry:
+        return _map(name, *(_one(part, within) for part in _fields(known.message_type)))
+    one = _one(known, within)
+    if known.is_repeated:
+        return _list(name, one)
+    if not known.has_presence:
+        return replace(one, value=lambda message: one.value(getattr(message, name)))
+    return replace(one, value=lambda message: one.value(getattr(message, name)) if message.HasField(name) else None)
+
+
+def _list(name: str, one: _Column) -> _Column:
+    arrow = pa.list_(pa.field("element", one.value_type.arrow))
+
+    def array(lists: Sequence[Any]) -> pa.Array:
+        element = one.array([value for values in lists for value in values or ()])
+        return pa.ListArray.from_arrays(_offsets(lists), element, type=pa.list_(pa.field("element", element.type)))
+
+    return _Column(
+        ValueType(arrow, members=(("element", one.value_type),)),
+        lambda message: [one.value(value) for value in getattr(message, name)],
+        array,
+        (one,),
     )
 
 
-def _map(known: Any, within: tuple[str, ...]) -> tuple[int, ValueType, Read]:
-    entry = _message(known.message_type, within, is_entry=True)
-    key, value = (f.value_type for f in entry.fields)
-    arrow = pa.map_(pa.field("key", key.arrow, nullable=False), pa.field("value", value.arrow))
+def _map(name: str, key: _Column, item: _Column) -> _Column:
+    arrow = pa.map_(pa.field("key", key.value_type.arrow, nullable=False), pa.field("value", item.value_type.arrow))
 
-    def read(values: _Values) -> tuple[pa.Array, Mask]:
-        members, bad = entry.read(values.spans)
-        return pa.StructArray.from_arrays([members["key"], members["value"]], ["key", "value"]), bad
+    def array(maps: Sequence[Any]) -> pa.Array:
+        entries = [entry for given in maps for entry in given or ()]
+        keys, items = key.array([of for of, _ in entries]), item.array([value for _, value in entries])
+        return pa.MapArray.from_arrays(_offsets(maps), keys, items)
 
-    return kernels.SIZED, ValueType(arrow, members=(("key", key), ("value", value))), read
+    return _Column(
+        ValueType(arrow, members=(("key", key.value_type), ("value", item.value_type))),
+        lambda message: [(key.value(of), item.value(value)) for of, value in getattr(message, name).items()],
+        array,
+        (key, item),
+    )
 
 
-def _value(known: Any, within: tuple[str, ...]) -> tuple[int, ValueType, Read]:
-    """(how a single value of a field is written, its type, what reads it)."""
+def _offsets(lists: Sequence[Any]) -> pa.Array:
+    return pa.array(np.cumsum([0, *(len(values or ()) for values in lists)]), pa.int32())
+
+
+def _one(known: Any, within: tuple[str, ...]) -> _Column:
+    """The column of single values of a field; its `value` takes the value itself, not a message with it."""
     descriptor = known.message_type
     if known.type == known.TYPE_GROUP:
         raise SourceError(f"Protobuf field {known.full_name} is a group, which is not supported: make it a message")
     if known.type == known.TYPE_ENUM:
         names = {value.number: value.name for value in reversed(known.enum_type.values)}
-        return kernels.VARINT, ValueType(pa.string()), lambda values: _names(values, names)
+        # A number without a name is its own text.
+        return _plain(pa.string(), lambda number: names.get(number, str(number)))
+    if known.type == known.TYPE_STRING:
+        return _plain(pa.string(), _text)
     if descriptor is None:
-        wire, arrow, scalar = _scalars()[known.type]
-        return wire, ValueType(arrow), scalar
+        return _plain(_scalars()[known.type])
     if descriptor.full_name in within:
         raise SourceError(
             f"Protobuf field {known.full_name} is of type {descriptor.full_name}, which contains itself: no column type can "
             "hold it; send it as text or bytes"
         )
-    message = _message(descriptor, within)
     if descriptor.full_name in _TIMES:
-        arrow, convert = _TIMES[descriptor.full_name]
-        return kernels.SIZED, ValueType(arrow), lambda values: _time(values, message, convert)
+        return _TIMES[descriptor.full_name]
+    columns = _columns(descriptor, within)
     if descriptor.full_name in _WRAPPERS:
-        return kernels.SIZED, message.fields[0].value_type, lambda values: _wrapped(values, message)
-    if not message.fields:
-        return kernels.SIZED, ValueType(pa.bool_()), lambda values: _presence(values, message)
-    members = tuple((f.name, f.value_type) for f in message.fields)
-    if descriptor.full_name == _DECIMAL:
+        return columns[0]
+    if not columns:
+        return _plain(pa.bool_(), lambda _: True)
+    return _struct(known, [part.name for part in _fields(descriptor)], columns)
+
+
+def _plain(arrow: pa.DataType, value: Callable[[Any], Any] = lambda value: value) -> _Column:
+    return _Column(ValueType(arrow), value, lambda values: pa.array(values, arrow))
+
+
+def _struct(known: Any, names: Sequence[str], columns: tuple[_Column, ...]) -> _Column:
+    if known.message_type.full_name == _DECIMAL:
         value_type = _decimal_type(known)
     else:
-        value_type = ValueType(pa.struct([pa.field(n, member.arrow) for n, member in members]), members=members)
-    return kernels.SIZED, value_type, lambda values: _struct(values, message)
+        members = tuple((name, column.value_type) for name, column in zip(names, columns, strict=True))
+        value_type = ValueType(pa.struct([pa.field(name, member.arrow) for name, member in members]), members=members)
+
+    def array(rows: Sequence[Any]) -> pa.Array:
+        mask = pa.array([row is None for row in rows], pa.bool_())
+        return pa.StructArray.from_arrays([_nth(rows, at, c) for at, c in enumerate(columns)], [*names], mask=mask)
+
+    return _Column(value_type, lambda message: _members(message, columns), array, columns)
 
 
 def _decimal_type(known: Any) -> ValueType:
@@ -519,143 +438,77 @@ def _decimal_type(known: Any) -> ValueType:
     return ValueType(pa.decimal128(digits, scale), Encoding.SCALED)
 
 
-def _right(array: pa.Array) -> tuple[pa.Array, Mask]:
-    return array, np.zeros(len(array), np.bool_)
-
-
-def _low(values: _Values) -> NDArray[np.uint32]:
-    return values.words.astype(np.uint32)
-
-
-def _zigzag(numbers: NDArray[Any], signed: Any) -> NDArray[Any]:
-    half = (numbers >> numbers.dtype.type(1)).view(signed)
-    result: NDArray[Any] = half ^ -(numbers & numbers.dtype.type(1)).view(signed)
-    return result
-
-
-def _bytes(values: _Values) -> pa.BinaryArray:
-    count = len(values)
-    spans = values.spans
-    offsets, out = np.zeros(count + 1, np.int32), np.empty(int((spans.end - spans.start).sum(dtype=np.int64)), np.uint8)
-    wanted, bad = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    gather_text(values.data, spans.start, spans.end, np.full(count, STRING, np.int8), wanted, offsets, out, bad)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
-
-
-def _text(values: _Values) -> tuple[pa.Array, Mask]:
-    return cast_each(_bytes(values), pa.string())
-
-
-def _names(values: _Values, names: Mapping[int, str]) -> tuple[pa.Array, Mask]:
-    """Names of an enumeration; a number without a name is its own text."""
-    numbers, codes = np.unique(values.words.astype(np.int32), return_inverse=True)
-    texts = pa.array([names.get(number, str(number)) for number in numbers.tolist()], pa.string())
-    return _right(texts.take(pa.array(codes)))
-
-
 @cache
-def _scalars() -> Mapping[int, tuple[int, pa.DataType, Read]]:
-    """By type of field: how it is written, its type, what reads it. A number without a sign has the next wider type."""
+def _scalars() -> Mapping[int, pa.DataType]:
+    """Column types by type of field. A number without a sign has the next wider type."""
     from google.protobuf.descriptor import FieldDescriptor as Of
 
-    long, unsigned = pa.int64(), pa.decimal128(20, 0)
-
-    def as_unsigned(values: _Values) -> tuple[pa.Array, Mask]:
-        return _right(pa.array(values.words.view(np.uint64)).cast(unsigned))
-
-    def of(make: Callable[[_Values], NDArray[Any]], arrow: pa.DataType) -> Read:
-        return lambda values: _right(pa.array(make(values), arrow))
-
-    as_int = of(lambda v: v.words.astype(np.int32), pa.int32())
-    as_long = of(lambda v: v.words, long)
-    as_unsigned_int = of(_low, long)
     return {
-        Of.TYPE_INT32: (kernels.VARINT, pa.int32(), as_int),
-        Of.TYPE_SFIXED32: (kernels.FIXED32, pa.int32(), as_int),
-        Of.TYPE_SINT32: (kernels.VARINT, pa.int32(), of(lambda v: _zigzag(_low(v), np.int32), pa.int32())),
-        Of.TYPE_UINT32: (kernels.VARINT, long, as_unsigned_int),
-        Of.TYPE_FIXED32: (kernels.FIXED32, long, as_unsigned_int),
-        Of.TYPE_INT64: (kernels.VARINT, long, as_long),
-        Of.TYPE_SFIXED64: (kernels.FIXED64, long, as_long),
-        Of.TYPE_SINT64: (kernels.VARINT, long, of(lambda v: _zigzag(v.words.view(np.uint64), np.int64), long)),
-        Of.TYPE_UINT64: (kernels.VARINT, unsigned, as_unsigned),
-        Of.TYPE_FIXED64: (kernels.FIXED64, unsigned, as_unsigned),
-        Of.TYPE_DOUBLE: (kernels.FIXED64, pa.float64(), of(lambda v: v.words.view(np.float64), pa.float64())),
-        Of.TYPE_FLOAT: (kernels.FIXED32, pa.float32(), of(lambda v: _low(v).view(np.float32), pa.float32())),
-        Of.TYPE_BOOL: (kernels.VARINT, pa.bool_(), of(lambda v: v.words != 0, pa.bool_())),
-        Of.TYPE_STRING: (kernels.SIZED, pa.string(), _text),
-        Of.TYPE_BYTES: (kernels.SIZED, pa.binary(), lambda values: _right(_bytes(values))),
+        **dict.fromkeys((Of.TYPE_INT32, Of.TYPE_SINT32, Of.TYPE_SFIXED32), pa.int32()),
+        **dict.fromkeys((Of.TYPE_INT64, Of.TYPE_SINT64, Of.TYPE_SFIXED64), pa.int64()),
+        **dict.fromkeys((Of.TYPE_UINT32, Of.TYPE_FIXED32), pa.int64()),
+        **dict.fromkeys((Of.TYPE_UINT64, Of.TYPE_FIXED64), pa.decimal128(20, 0)),
+        Of.TYPE_DOUBLE: pa.float64(),
+        Of.TYPE_FLOAT: pa.float32(),
+        Of.TYPE_BOOL: pa.bool_(),
+        Of.TYPE_BYTES: pa.binary(),
     }
 
 
-def _struct(values: _Values, message: _Message) -> tuple[pa.Array, Mask]:
-    members, bad = message.read(values.spans)
-    return pa.StructArray.from_arrays([*members.values()], [*members]), bad
+def _text(value: str | bytes) -> str:
+    """A text, which the library leaves as bytes where it is not UTF-8, as proto2 allows."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
-def _wrapped(values: _Values, message: _Message) -> tuple[pa.Array, Mask]:
-    members, bad = message.read(values.spans)
-    return members["value"], bad
+def _require_time(*, exists: bool) -> None:
+    if not exists:
+        raise _NoTimeError
 
 
-def _presence(values: _Values, message: _Message) -> tuple[pa.Array, Mask]:
-    """True for each message of a type without fields."""
-    _, bad = message.read(values.spans)
-    return pa.array(np.ones(len(values), np.bool_)), bad
+def _instant(message: Any) -> int:
+    """Nanoseconds since 1970."""
+    _require_time(exists=_SECONDS_OF_YEAR_1 <= message.seconds < _SECONDS_OF_YEAR_10000 and 0 <= message.nanos < _NANOS)
+    return int(message.seconds * _NANOS + message.nanos)
 
 
-Convert = Callable[..., tuple[pa.Array, Mask]]
-"""Makes times of the numbers in their messages; the mask marks those that exist."""
+def _duration(message: Any) -> int:
+    """Nanoseconds; seconds and nanoseconds have the same sign."""
+    seconds, nanos = message.seconds, message.nanos
+    _require_time(exists=abs(seconds) < _MAX_SECONDS_IN_NANOS and abs(nanos) < _NANOS and seconds * nanos >= 0)
+    return int(seconds * _NANOS + nanos)
 
 
-def _time(values: _Values, message: _Message, convert: Convert) -> tuple[pa.Array, Mask]:
-    members, bad = message.read(values.spans)
-    array, exists = convert(*(np.asarray(member).astype(np.int64) for member in members.values()))
-    return array, bad | ~exists
+def _date(message: Any) -> date:
+    """A whole date; one without a year, month or day is no date of a column."""
+    try:
+        return date(message.year, message.month, message.day)
+    except (ValueError, OverflowError) as error:
+        raise _NoTimeError from error
 
 
-def _in_units(seconds: Words, nanos: Words) -> tuple[pa.Array, str]:
-    """(the integers, their unit): microseconds, or nanoseconds where these are needed and fit."""
-    if (nanos % 1_000).any() and (np.abs(seconds) < _MAX_SECONDS_IN_NANOS).all():
-        return pa.array(seconds * _NANOS + nanos), "ns"
-    return pa.array(seconds * 1_000_000 + nanos // 1_000), "us"
+def _time(message: Any) -> int:
+    """Nanoseconds since midnight."""
+    parts = ((message.hours, 24), (message.minutes, 60), (message.seconds, 60), (message.nanos, _NANOS))
+    _require_time(exists=all(0 <= number < limit for number, limit in parts))
+    return int(((message.hours * 60 + message.minutes) * 60 + message.seconds) * _NANOS + message.nanos)
 
 
-def _timestamps(seconds: Words, nanos: Words) -> tuple[pa.Array, Mask]:
-    exists = (seconds >= _SECONDS_OF_YEAR_1) & (seconds < _SECONDS_OF_YEAR_10000) & (nanos >= 0) & (nanos < _NANOS)
-    integers, unit = _in_units(np.where(exists, seconds, 0), np.where(exists, nanos, 0))
-    return integers.view(pa.timestamp(unit, "UTC")), exists
+def _in_units(values: Sequence[int | None], arrow: Callable[[str], pa.DataType]) -> pa.Array:
+    """Times in microseconds, or in nanoseconds where these are needed and fit 64 bits."""
+    given = [value for value in values if value is not None]
+    if any(value % 1_000 for value in given) and all(abs(value) < 2**63 for value in given):
+        return pa.array(values, pa.int64()).view(arrow("ns"))
+    micros = [None if value is None else value // 1_000 for value in values]
+    return pa.array(micros, pa.int64()).view(arrow("us"))
 
 
-def _durations(seconds: Words, nanos: Words) -> tuple[pa.Array, Mask]:
-    """Durations in nanoseconds; seconds and nanoseconds have the same sign."""
-    exists = (np.abs(seconds) < _MAX_SECONDS_IN_NANOS) & (seconds != np.iinfo(np.int64).min)
-    exists &= (np.abs(nanos) < _NANOS) & (np.sign(seconds) * np.sign(nanos) >= 0)
-    return pa.array(np.where(exists, seconds, 0) * _NANOS + np.where(exists, nanos, 0)), exists
+def _instants(unit: str) -> pa.DataType:
+    return pa.timestamp(unit, "UTC")
 
 
-def _dates(year: Words, month: Words, day: Words) -> tuple[pa.Array, Mask]:
-    """Whole dates; those without a year, month or day are no date of a column."""
-    exists = (year >= 1) & (year <= 9999) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    months = (np.where(exists, year, 1970) - 1970) * 12 + np.where(exists, month, 1) - 1
-    begin = months.astype("datetime64[M]")
-    dates = begin.astype("datetime64[D]") + np.where(exists, day, 1) - 1
-    exists &= dates.astype("datetime64[M]") == begin
-    return pa.array(dates.astype(np.int64).astype(np.int32)).view(pa.date32()), exists
-
-
-def _times(hours: Words, minutes: Words, seconds: Words, nanos: Words) -> tuple[pa.Array, Mask]:
-    exists = np.ones(len(hours), np.bool_)
-    for number, limit in ((hours, 24), (minutes, 60), (seconds, 60), (nanos, _NANOS)):
-        exists &= (number >= 0) & (number < limit)
-    whole = np.where(exists, (hours * 60 + minutes) * 60 + seconds, 0)
-    integers, unit = _in_units(whole, np.where(exists, nanos, 0))
-    return integers.view(pa.time64(unit)), exists
-
-
-_TIMES: Mapping[str, tuple[pa.DataType, Convert]] = {
-    "google.protobuf.Timestamp": (pa.timestamp("us", "UTC"), _timestamps),
-    "google.protobuf.Duration": (pa.int64(), _durations),
-    "google.type.Date": (pa.date32(), _dates),
-    "google.type.TimeOfDay": (pa.time64("us"), _times),
+_TIMES: Mapping[str, _Column] = {
+    "google.protobuf.Timestamp": _Column(ValueType(_instants("us")), _instant, partial(_in_units, arrow=_instants)),
+    "google.protobuf.Duration": _plain(pa.int64(), _duration),
+    "google.type.Date": _plain(pa.date32(), _date),
+    "google.type.TimeOfDay": _Column(ValueType(pa.time64("us")), _time, partial(_in_units, arrow=pa.time64)),
 }

@@ -430,42 +430,6 @@ def read_copy(random: Random) -> Arguments:
     ]
 
 
-def protobuf_messages(random: Random) -> tuple[Any, Any, Any, Any]:
-    """Messages of fields 1 to 6, one time in four damaged, with numbers that are known and how they are written."""
-    parts = []
-    for _ in range(random.integers(0, 5)):
-        part = b""
-        for _ in range(random.integers(0, 6)):
-            number, wire = int(random.integers(1, 7)), int(random.choice([0, 1, 2, 5]))
-            values = {0: b"\x96\x01", 1: bytes(8), 5: bytes(4), 2: b"\x04\x08\x96\x01\x00"}
-            part += bytes([number << 3 | wire]) + values[wire]
-        if part and random.random() < 0.25:
-            at = int(random.integers(0, len(part)))
-            part = part[:at] + bytes([int(random.integers(0, 256))]) * int(random.integers(0, 12)) + part[at + 1 :]
-        parts.append(part)
-    numbers = np.flatnonzero(random.random(6) < 0.7).astype(np.int32) + np.int32(1)
-    return *spans(parts), numbers
-
-
-def find_protobuf_fields(random: Random) -> Arguments:
-    data, start, end, numbers = protobuf_messages(random)
-    shape = (len(numbers), len(start))
-    return [
-        *(data, start, end, numbers, random.choice([0, 1, 2, 5], len(numbers)).astype(np.uint8)),
-        random.random(len(numbers)) < 0.4,
-        *(np.zeros(shape, kind) for kind in (np.int64, np.int32, np.uint8)),
-        np.zeros(len(start), np.bool_),
-    ]
-
-
-def find_protobuf_values(random: Random) -> Arguments:
-    data, start, end, _ = protobuf_messages(random)
-    room = int(random.integers(0, 12))
-    wire = int(random.choice([0, 1, 2, 5]))
-    bad = random.random(len(start)) < 0.2
-    return [data, start, end, int(random.integers(1, 7)), wire, bad, np.zeros(room, np.int64), np.zeros(room, np.int32)]
-
-
 def avro_program(random: Random, *, messages: int) -> tuple[Arguments, list[bytes]]:
     """A program of random steps with room for its results, and messages that it may read, one in three damaged."""
     fields = [
@@ -716,8 +680,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.decode.avro_kernels.read_items": read_avro_items,
     "nevermore.pipelines.decode.avro_kernels.read_messages": read_avro_messages,
     "nevermore.pipelines.decode.avro_kernels.read_blocks": read_avro_blocks,
-    "nevermore.pipelines.decode.protobuf_kernels.find_fields": find_protobuf_fields,
-    "nevermore.pipelines.decode.protobuf_kernels.find_values": find_protobuf_values,
     "nevermore.pipelines.formats.mysql_kernels.frame": frame_packets,
     "nevermore.pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
     "nevermore.pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,
