@@ -265,7 +265,7 @@ def _timed(scan: Scan) -> Iterator[Html]:
 
 
 def _without_deletes(task: FileScanTask) -> FileScanTask:
-    return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None, dead_row_bits=None)
+    return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)
 
 
 def _measured(splits: Sequence[Split]) -> _Timed:

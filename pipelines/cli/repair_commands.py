@@ -1,7 +1,6 @@
 """The commands for operators: `nevermore adopt`, `index`, `quarantine`, `recover`, `replay` and `resync`."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,7 +24,6 @@ from nevermore.pipelines.wording import counted
 if TYPE_CHECKING:
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.iceberg.bitmap_indexes import IndexReport
-    from nevermore.pipelines.iceberg.dead_row_index import DeadRowReport
     from nevermore.pipelines.iceberg.interfaces import Catalog
 
 _MAX_LISTED = 20
@@ -94,9 +92,6 @@ def index(
             show_default=False,
         ),
     ] = None,
-    dead_rows: Annotated[
-        bool, typer.Option("--dead-rows", help="Record which rows are deleted, so that scans skip them by position.")
-    ] = False,
     snapshot: Annotated[
         int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
     ] = None,
@@ -112,53 +107,31 @@ def index(
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write indexes: bitmaps of columns for filters, positions of dead rows for deletes.
+    """Write bitmap indexes of columns: filters on these columns find rows without reading the columns.
 
-    With bitmaps, filters on these columns find rows without reading the columns. With the positions of dead rows, scans
-    look up only the keys of deletes that came later. What is already indexed is kept, so run it again after new data.
-    Other engines ignore the indexes. Without `--columns` and `--dead-rows` it updates the indexes that the config has for
-    the table under `index`.
+    What is already indexed is kept, so run it again after new data. Other engines ignore the indexes. Without `--columns`
+    it updates the indexes that the config has for the table under `index`.
 
-    Examples: `nevermore index shop.orders --columns status,country`, `nevermore index shop.orders --dead-rows`
+    Example: `nevermore index shop.orders --columns status,country`
     """
     from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
     from nevermore.pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
-    from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
     from nevermore.pipelines.iceberg.index_upkeep import observed_columns
 
     target = statistics_target(open_for_change(table, config))
     names = None if columns is None else split_names(columns)
-    if names is None and not dead_rows:
+    if names is None:
         kept = configured_index(table, config)
         if kept is None:
-            raise ConfigError(
-                "nothing to index: choose --columns A,B, --dead-rows or both, or add an index section to the table's config"
-            )
-        names = [*(observed_columns(target.load()) if kept.bitmap == "auto" else kept.bitmap)] or None
-        dead_rows, max_values = kept.dead_rows, max_values or kept.max_values
-    if dead_rows and snapshot is not None:
-        raise ConfigError("--dead-rows indexes the current snapshot: leave --snapshot out")
-    lines: list[str] = []
-    bitmaps = dead = None
-    if names is not None:
-        bitmaps = build_indexes(target, names, snapshot_id=snapshot, max_values=max_values or DEFAULT_MAX_VALUES)
-        lines += _index_lines(bitmaps)
-    if dead_rows:
-        dead = index_dead_rows(target)
-        lines += _dead_row_lines(dead)
-    if not lines:
-        lines.append(
-            f"{table}: nothing to update: no filter removed many rows by value so far, and no other index is kept"
-        )
-    result = asdict(bitmaps) if bitmaps is not None else {}
-    print_result(result | ({} if dead is None else {"dead_rows": asdict(dead)}), lines, as_json=as_json)
-
-
-def _dead_row_lines(report: "DeadRowReport") -> Iterator[str]:
-    files = counted(report.data_files, "data file")
-    yield f"snapshot {report.snapshot_id}: {files} with deletes, {counted(report.dead_rows, 'dead row')}"
-    where = "nothing to register" if report.path is None else f"{report.size_bytes:,} bytes in {report.path}"
-    yield f"  deletes of {counted(report.resolved, 'data file')} resolved, {report.kept} kept; {where}"
+            raise ConfigError("nothing to index: choose --columns A,B, or add an index section to the table's config")
+        names = [*(observed_columns(target.load()) if kept.bitmap == "auto" else kept.bitmap)]
+        max_values = max_values or kept.max_values
+        if not names:
+            line = f"{table}: nothing to update: no filter removed many rows by value so far, and no other bitmap index is kept"
+            print_result({}, [line], as_json=as_json)
+            return
+    report = build_indexes(target, names, snapshot_id=snapshot, max_values=max_values or DEFAULT_MAX_VALUES)
+    print_result(report, _index_lines(report), as_json=as_json)
 
 
 def _index_lines(report: "IndexReport") -> Iterator[str]:

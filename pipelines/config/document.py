@@ -60,7 +60,7 @@ tables:
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB
     # max_quarantine_ratio: 0.5          # if more events are rejected, the batch fails
-    # index: {bitmap: [status], dead_rows: true}   # indexes that each run keeps up to date
+    # index: {bitmap: [status]}   # indexes that each run keeps up to date
     # properties: {write.metadata.previous-versions-max: 100}
     # maintenance: {keep_snapshots: 10, keep_for: 5d, expire_every: 1h}   # also at the top level, for all tables
 

@@ -47,7 +47,6 @@ class IndexConfig(Section):
     Attributes:
         bitmap: columns that get bitmap indexes, `struct.member` for a member of a struct; `auto`: columns whose filters removed many
             rows only after their values were read, in scans of this user on this host.
-        dead_rows: record which rows are deleted, so that scans skip them by position.
         bloom: columns that get Parquet Bloom filters in new data files of a mirror, in addition to the key with `bloom_filters: true`.
         max_values: a file in which a column has more distinct values than this gets no bitmap index for the column.
         every_rows: update the indexes when this many rows and deletes have been committed since the last update, or when the
@@ -55,15 +54,14 @@ class IndexConfig(Section):
     """
 
     bitmap: Literal["auto"] | Names = ()
-    dead_rows: bool = False
     bloom: Names = ()
     max_values: Count = DEFAULT_MAX_VALUES
     every_rows: Count = DEFAULT_EVERY_ROWS
 
     @model_validator(mode="after")
     def _has_an_index(self) -> "IndexConfig":
-        if not self.bitmap and not self.dead_rows and not self.bloom:
-            raise ValueError("no index is chosen: add bitmap: [columns], dead_rows: true or bloom: [columns]")
+        if not self.bitmap and not self.bloom:
+            raise ValueError("no index is chosen: add bitmap: [columns] or bloom: [columns]")
         return self
 
 

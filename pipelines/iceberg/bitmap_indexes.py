@@ -11,11 +11,11 @@ import time
 import uuid
 from array import array as typed_array
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,6 @@ from nevermore.scan_core.bitmaps import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
-    DEAD_ROWS_TYPE,
-    DELETES_TYPE,
     DIRECTORY_BYTES,
     FILE_BYTES,
     FILE_SUFFIX,
@@ -417,7 +415,6 @@ def superseded_files(
         io: FileIO of the table.
     """
     copied = {(blob.properties.get(DATA_FILE), blob.fields) for blob in blobs if blob.type in _OF_COLUMNS}
-    has_dead_rows = any(blob.type == DELETES_TYPE for blob in blobs)
     newer = set(table.metadata.snapshots) - {s.snapshot_id for s in table.metadata.ancestors(snapshot.snapshot_id)}
     own = entry_of(table, snapshot.snapshot_id)
     # what a replaced file holds was copied, with the blobs of other engines
@@ -434,10 +431,11 @@ def superseded_files(
         except (MalformedTableError, MissingFileError):
             continue  # `nevermore verify` reports it
         if all(
-            (blob.properties.get(DATA_FILE), blob.fields) in copied
-            or (not is_newer and blob.properties.get(DATA_FILE) not in live)
-            if blob.type in _OF_COLUMNS
-            else has_dead_rows and not is_newer and blob.type in {DEAD_ROWS_TYPE, DELETES_TYPE}
+            blob.type in _OF_COLUMNS
+            and (
+                (blob.properties.get(DATA_FILE), blob.fields) in copied
+                or (not is_newer and blob.properties.get(DATA_FILE) not in live)
+            )
             for blob in old
         ):
             found.append(path)
@@ -619,33 +617,6 @@ def statistics_entry(writer: PuffinWriter, snapshot: Snapshot, listed: Sequence[
     }
 
 
-class StatisticsReport(Protocol):
-    """What a run that writes statistics reports."""
-
-    @property
-    def path(self) -> str | None:
-        """The file that the run wrote; None if it wrote none."""
-
-
-_Report = TypeVar("_Report", bound=StatisticsReport)
-
-
-def write_statistics(target: StatisticsTarget, attempt: Callable[[list[str]], _Report]) -> _Report:
-    """Run `attempt`, again after each conflict, and remove the files of attempts that were not committed.
-
-    Each attempt adds its file to the list that it is given. A later attempt may copy from the files of earlier ones, so
-    none is removed before the end. After any other error they stay: the commit may have happened.
-    """
-    leftover: list[str] = []
-    try:
-        report = retry_conflicts(lambda: attempt(leftover))
-    except CommitConflictError:
-        target.storage.remove(leftover)
-        raise
-    target.storage.remove(path for path in leftover if path != report.path)
-    return report
-
-
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A column that has no index in one data file, and the reason."""
@@ -692,9 +663,16 @@ def build_indexes(
         CommitConflictError: other writers kept changing the statistics.
     """
     chosen = options or ScanOptions()
-    return write_statistics(
-        target, lambda leftover: _Run(target, columns, snapshot_id, max_values, chosen).run(leftover)
-    )
+    # A later attempt may copy from the files of earlier ones, so none is removed before the end. After any other error they
+    # stay: the commit may have happened.
+    leftover: list[str] = []
+    try:
+        report = retry_conflicts(lambda: _Run(target, columns, snapshot_id, max_values, chosen).run(leftover))
+    except CommitConflictError:
+        target.storage.remove(leftover)
+        raise
+    target.storage.remove(path for path in leftover if path != report.path)
+    return report
 
 
 class _Run:
@@ -749,8 +727,7 @@ class _Run:
                     writer.copy_blob(blob, source, io)
             writer.close({"created-by": "nevermore"})
         leftover.append(path)
-        listed = [blob for _, blob in known.others if blob.type not in {DEAD_ROWS_TYPE, DELETES_TYPE}]
-        entry = statistics_entry(writer, self._snapshot, listed)
+        entry = statistics_entry(writer, self._snapshot, [blob for _, blob in known.others])
         live = {task.data_file.path for task in self._tasks}
         superseded = superseded_files(self._table, self._snapshot, live, writer.blobs, io)
         self._target.set_statistics(self._table, entry, superseded)

@@ -7,8 +7,11 @@ and the next starts from the beginning.
 """
 
 import logging
+import struct
 import time
 import uuid
+import zlib
+from array import array as typed_array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -20,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
-from nevermore.pipelines.iceberg.dead_row_index import dead_rows, framed
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
 from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, physical
@@ -39,32 +42,37 @@ from nevermore.scan_core import (
     DeleteFile,
     FileFormat,
     FileScanTask,
+    MalformedTableError,
     PartitionSpec,
     PrimitiveType,
     ScanContext,
     ScanError,
+    ScanMetrics,
     ScanOptions,
     ScanPlan,
     Schema,
+    Split,
     Table,
     TableMetadata,
     Type,
     normalise_value,
     open_table,
     partition_value,
+    resolve_deletes,
+    run_splits,
 )
-from nevermore.scan_core.bitmaps import PuffinBlob, deletes_of
+from nevermore.scan_core.bitmaps import PuffinBlob
 from nevermore.scan_core.files import field_id_of, open_file
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
-    from pyroaring import BitMap64
 
 _log = logging.getLogger(__name__)
 _ROW_POSITION_ID = 2147483645
 """Reserved id of the position of a row, which Iceberg Java gives as the field of a deletion vector."""
 _EXACT = Context(prec=76)
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 _INHERITED = -1
 """Snapshot and sequence number of a deletion vector's blob, as its file is written before its commit is known."""
 
@@ -83,7 +91,7 @@ class ConversionReport:
         added_positions: dead rows that they name.
         added_bytes: their size.
         data_files: data files of the table.
-        resolved_files: data files whose key columns had to be read, unless an index knew their dead rows.
+        resolved_files: data files whose key columns had to be read.
         has_vectors: the new files are deletion vectors.
         seconds: time taken.
         warning: why a conversion in the background failed.
@@ -310,7 +318,7 @@ class _Conversion:
 
     def _resolve(self, state: _State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
         leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
-        touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in deletes_of(task))]
+        touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in _deletes_of(task))]
         if touched:
             check_listed_once(self._name, state.plan)
         older = {task.data_file.path: _positions_of(task) for task in touched}
@@ -435,6 +443,46 @@ def _superseded(touched: Sequence[FileScanTask], added: Mapping[str, WrittenFile
 _Dead = Iterator[tuple[FileScanTask, "BitMap64"]]
 
 
+def _deletes_of(task: FileScanTask) -> Iterator[DeleteFile]:
+    """The delete files that may touch the data file of a task and are newer than it."""
+    for group in task.equality_deletes:
+        yield from (f for f in group.files if f.data_sequence_number > task.data_file.data_sequence_number)
+    yield from task.position_deletes
+    if task.deletion_vector is not None:
+        yield task.deletion_vector
+
+
+def dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[BitMap64]:
+    """The positions of the dead rows of whole data files, one bitmap for each, found on several threads.
+
+    Raises:
+        MalformedTableError: a data or delete file breaks its specification.
+        MissingFileError: a file is gone.
+    """
+    splits = [Split(context, (task,)) for task in tasks]
+    return run_splits(splits, _resolve, ScanMetrics(), context.options.parallelism)
+
+
+def _resolve(split: Split, metrics: ScanMetrics) -> Iterator[BitMap64]:
+    (task,) = split.tasks
+    dead, first = BitMap64(), 0
+    for flags in resolve_deletes(task, split.context, metrics):
+        dead |= BitMap64(typed_array("Q", (np.flatnonzero(flags) + first).astype(np.uint64).tobytes()))
+        first += len(flags)
+    if first != task.data_file.record_count:
+        raise MalformedTableError(
+            f"{task.data_file.path} has {first} rows, but its manifest states {task.data_file.record_count}"
+        )
+    dead.run_optimize()
+    yield dead
+
+
+def _framed(dead: BitMap64) -> bytes:
+    """A bitmap as the specification frames a `deletion-vector-v1` blob: length, magic, bitmap, CRC-32."""
+    content = _VECTOR_MAGIC + dead.serialize()
+    return struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))
+
+
 def _written(
     touched: Sequence[FileScanTask], context: ScanContext, delta: RowDelta, *, has_vectors: bool
 ) -> Mapping[str, WrittenFile]:
@@ -483,7 +531,7 @@ def _write_vectors(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mappin
         for task, rows in chain([first], dead):
             properties = {"referenced-data-file": task.data_file.path, "cardinality": str(len(rows))}
             blob = PuffinBlob(DELETION_VECTOR, (_ROW_POSITION_ID,), _INHERITED, _INHERITED, 0, 0, None, properties)
-            writer.write_blob(blob, [framed(rows)])
+            writer.write_blob(blob, [_framed(rows)])
             written.append((task.data_file, len(rows)))
         writer.close({"created-by": "nevermore"})
     added = {}
@@ -545,7 +593,7 @@ class ResolvedKeys:
         tasks = list(plan.tasks)
         kept = [task for task in tasks if task.data_file.path in self._vectors and _position_state(task) in known]
         new = {_name(file) for file in uncommitted}
-        touched = [task for task in tasks if any(_name(file) in new for file in deletes_of(task))]
+        touched = [task for task in tasks if any(_name(file) in new for file in _deletes_of(task))]
         if touched:
             check_listed_once(".".join(delta.table.name()), plan)
             unknown = [task for task in touched if not known or _position_state(task) not in known]

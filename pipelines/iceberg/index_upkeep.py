@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from nevermore.pipelines.config.tables import IndexConfig, TableConfig
 from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_filters
@@ -33,7 +32,6 @@ class IndexUpdate:
         chosen: columns that `bitmap: auto` has chosen.
         built: new bitmap indexes, one for each column and data file.
         skipped: columns of data files that cannot have one.
-        resolved: data files whose dead rows were recorded.
         waiting_rows: rows and deletes that wait for the next update.
         every_rows: number of rows and deletes at which it comes.
         seconds: time taken.
@@ -43,7 +41,6 @@ class IndexUpdate:
     chosen: tuple[str, ...] = ()
     built: int = 0
     skipped: int = 0
-    resolved: int = 0
     waiting_rows: int = 0
     every_rows: int = 1
     seconds: float = 0.0
@@ -52,12 +49,11 @@ class IndexUpdate:
     @property
     def lines(self) -> Iterator[str]:
         """What was done, as text; warnings are separate."""
-        if self.built or self.skipped or self.resolved:
+        if self.built or self.skipped:
             chosen = f" of {', '.join(self.chosen)}" if self.chosen else ""
             skipped = f" ({self.skipped:,} impossible)" if self.skipped else ""
             yield (
-                f"indexes updated in {self.seconds:.1f} s: {counted(self.built, 'bitmap index')}"
-                f"{chosen} built{skipped}, dead rows of {counted(self.resolved, 'data file')} recorded"
+                f"indexes updated in {self.seconds:.1f} s: {counted(self.built, 'bitmap index')}{chosen} built{skipped}"
             )
         if self.waiting_rows:
             yield (
@@ -74,7 +70,6 @@ class IndexUpdate:
         """Continue with a later update of the same table."""
         self.chosen = later.chosen or self.chosen
         self.built += later.built
-        self.resolved += later.resolved
         self.seconds += later.seconds
         self.skipped, self.waiting_rows, self.every_rows = later.skipped, later.waiting_rows, later.every_rows
         self.warnings = (*self.warnings, *(w for w in later.warnings if w not in self.warnings))
@@ -93,7 +88,7 @@ def keep_indexes(target: StatisticsTarget, config: IndexConfig, options: ScanOpt
     try:
         table = target.load()
         update.warnings += tuple(_unusable_bloom_columns(table, config))
-        if not config.bitmap and not config.dead_rows:
+        if not config.bitmap:
             return update
         waiting = _rows_since_update(table)
         if waiting is not None and waiting < config.every_rows:
@@ -132,8 +127,6 @@ def _update(
     if columns:
         bitmaps = build_indexes(target, columns, max_values=config.max_values, options=options)
         update.built, update.skipped = bitmaps.built, len(bitmaps.skipped)
-    if config.dead_rows:
-        update.resolved = index_dead_rows(target, options=options).resolved
 
 
 _MAX_CHOSEN = 8

@@ -240,7 +240,7 @@ def erase(
     )
 
 
-_OPTIONS = ScanOptions.of(use_dead_row_bits=False, record_filters=False, disk_cache_bytes=0)
+_OPTIONS = ScanOptions.of(record_filters=False, disk_cache_bytes=0)
 
 
 def _stored_rows(

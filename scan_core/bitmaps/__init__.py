@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.bitmaps.column_index import RECORD_COUNT as RECORD_COUNT
     from nevermore.scan_core.bitmaps.column_index import encode_directory as encode_directory
     from nevermore.scan_core.bitmaps.column_index import is_indexable as is_indexable
-    from nevermore.scan_core.bitmaps.dead_rows import DEAD_ROWS_TYPE as DEAD_ROWS_TYPE
-    from nevermore.scan_core.bitmaps.dead_rows import DELETE_SET as DELETE_SET
-    from nevermore.scan_core.bitmaps.dead_rows import DELETES_TYPE as DELETES_TYPE
-    from nevermore.scan_core.bitmaps.dead_rows import NUM_DEAD as NUM_DEAD
-    from nevermore.scan_core.bitmaps.dead_rows import SEQUENCE_NUMBER as SEQUENCE_NUMBER
-    from nevermore.scan_core.bitmaps.dead_rows import DeleteName as DeleteName
-    from nevermore.scan_core.bitmaps.dead_rows import delete_name as delete_name
-    from nevermore.scan_core.bitmaps.dead_rows import deletes_of as deletes_of
-    from nevermore.scan_core.bitmaps.dead_rows import encode_deletes as encode_deletes
-    from nevermore.scan_core.bitmaps.dead_rows import list_properties as list_properties
-    from nevermore.scan_core.bitmaps.dead_rows import reading_digest as reading_digest
     from nevermore.scan_core.bitmaps.find import FILE_SUFFIX as FILE_SUFFIX
     from nevermore.scan_core.bitmaps.find import cached_footer as cached_footer
     from nevermore.scan_core.bitmaps.find import describes as describes
@@ -40,10 +29,6 @@ else:
             "nevermore.scan_core.bitmaps.column_index": (
                 "BLOB_TYPE COLUMN_TYPE DATA_FILE DIRECTORY_BYTES FILE_BYTES IS_LIST RECORD_COUNT "
                 "encode_directory is_indexable"
-            ),
-            "nevermore.scan_core.bitmaps.dead_rows": (
-                "DEAD_ROWS_TYPE DELETES_TYPE DELETE_SET NUM_DEAD SEQUENCE_NUMBER DeleteName delete_name deletes_of "
-                "encode_deletes list_properties reading_digest"
             ),
             "nevermore.scan_core.bitmaps.find": "FILE_SUFFIX cached_footer describes statistics_paths",
             "nevermore.scan_core.bitmaps.puffin": "MAGIC PuffinBlob footer_bytes read_footer",

@@ -21,7 +21,6 @@ from nevermore.scan_core.keys.columns import BytesColumn
 from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
 from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
 from nevermore.scan_core.keys.summary import SIGN_BIT, KeySummary
-from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, MissingFileError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
@@ -176,17 +175,6 @@ def open_delete_filter(
         MalformedTableError: a delete file that breaks a rule; names file and field.
         MissingFileError: a delete file is gone.
     """
-    if (bits := task.dead_row_bits) is not None:
-        try:
-            positions = _vector(bits.vector, context, metrics)
-        except (MalformedTableError, MissingFileError, MemoryLimitError):  # the deletes themselves still exist
-            metrics.dead_row_bits_refused += 1
-        else:
-            metrics.dead_row_bits_used += 1
-            newer = _listed_positions(task, bits.position_deletes, context, metrics)
-            return DeleteFilter(
-                (positions, *newer), _equality_filters(task, bits.equality_deletes, context, metrics, joined)
-            )
     if (vector := task.deletion_vector) is not None:
         by_position: tuple[RowPositions, ...] = (_vector(vector, context, metrics),)
     else:

@@ -47,8 +47,6 @@ class ScanMetrics:
     bytes_read_in_vain: int = 0
     bytes_from_disk_cache: int = 0
 
-    dead_row_bits_used: int = 0
-    dead_row_bits_refused: int = 0
     bitmap_indexes_used: int = 0
     bitmap_indexes_refused: int = 0
     bitmaps_read: int = 0

@@ -38,8 +38,6 @@ class Switches:
         prune_deletes: use bounds to skip deletes that cannot apply to a file.
         prune_dictionaries: let dictionary pages exclude row groups that do not contain any value of the predicate.
         use_bitmap_indexes: answer what bitmap indexes, where a table has them, can answer of the predicate.
-        use_dead_row_bits: where a table has an index of its dead rows, skip those rows by position and look up the keys of
-            newer deletes only.
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that do not contain any value of the
             predicate, and do not probe row groups that contain none of a few deleted keys.
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; if off, rows are only looked up.
@@ -68,7 +66,6 @@ class Switches:
     prune_deletes: bool = True
     prune_dictionaries: bool = True
     use_bitmap_indexes: bool = True
-    use_dead_row_bits: bool = True
     use_bloom_filters: bool = True
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True

@@ -170,14 +170,6 @@ def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> 
         found = index.relocated_matches
         whose = "delete names its data file" if found == 1 else "deletes name their data files"
         yield f"    {found} {whose} by another spelling of the path"
-    if bits := matched.dead_row_bits:
-        newer = {f.path for found in bits.values() for group in found.equality_deletes for f in group.files}
-        newer |= {f.path for found in bits.values() for f in found.position_deletes}
-        dead = sum(found.vector.record_count for found in bits.values())
-        yield (
-            f"    index of dead rows: {_count(len(bits), 'data file')} with {_count(dead, 'dead row')} known by position, "
-            f"{_count(len(newer), 'delete file')} newer than the index"
-        )
     has_deletes = matched.combination_of != 0
     has_deletes[[*matched.position_files, *matched.vectors]] = True
     free = int((~has_deletes).sum())
@@ -233,7 +225,7 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     if sum(task.data_file.record_count for task in tasks) < _MIN_ROWS:
         return
     largest = max(tasks, key=lambda task: task.data_file.record_count)
-    plain = replace(largest, equality_deletes=(), position_deletes=(), deletion_vector=None, dead_row_bits=None)
+    plain = replace(largest, equality_deletes=(), position_deletes=(), deletion_vector=None)
     reading = replace(context, runtime_filters=(), sample=None)
     try:
         with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:

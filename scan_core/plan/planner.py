@@ -5,15 +5,14 @@ deletes are matched to the remaining files.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from nevermore.scan_core.bitmaps.dead_rows import DeleteName, delete_name, find_dead_row_bits
 from nevermore.scan_core.bitmaps.find import with_bitmap_indexes
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
@@ -25,8 +24,7 @@ from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
 from nevermore.scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from nevermore.scan_core.plan.file_set import FileSet, Part, parts_of
-from nevermore.scan_core.plan.splits import MIN_SMALL_FILES, OPEN_FILE_COST_BYTES, PlannedTasks, make_splits
-from nevermore.scan_core.read.projection import names_delete_files
+from nevermore.scan_core.plan.splits import MIN_SMALL_FILES, OPEN_FILE_COST_BYTES, make_splits
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
@@ -113,9 +111,6 @@ def plan_scan(
         context = filters.decided(data_files)
     with_deletes = [m for m in manifests if m.content != DATA_MANIFEST]
     delete_files = planner.delete_files(with_deletes, data_files)
-    live: Iterable[DeleteFile] = delete_files
-    if len(delete_files) < planner.trace.delete_files_seen:
-        live = planner.all_delete_files(with_deletes)
     if uncommitted:
         delete_files = FileSet.of([*delete_files, *uncommitted])
     if filters is not None:
@@ -136,23 +131,6 @@ def plan_scan(
         bytes_skipped=sum(pruned.num_bytes for pruned in trace.data_files.values()),
         relocated_position_matches=index.relocated_matches,
     )
-    if snapshot is not None and index.num_delete_files and _may_use_dead_row_bits(context):
-
-        def newer_than(known: Container[DeleteName]) -> PlannedTasks:
-            newer = [file for file in delete_files if delete_name(file) not in known]
-            return build_delete_index(data_files, FileSet.of(newer), context).tasks
-
-        bits = find_dead_row_bits(
-            data_files.paths(),
-            index.tasks.__getitem__,
-            live,
-            newer_than,
-            metadata=metadata,
-            snapshot=snapshot,
-            context=context,
-            metrics=metrics,
-        )
-        index = replace(index, tasks=index.tasks.with_dead_row_bits(bits)) if bits else index
     tasks = with_bitmap_indexes(index.tasks, metadata, snapshot, context, metrics)
     return ScanPlan(context, snapshot, tasks, metrics, index, trace)
 
@@ -165,8 +143,7 @@ _UNKNOWN_ENTRIES = 10_000
 _MOST_WORKERS = 4
 """Of each manifest a third of the work is not in compiled code."""
 PRUNED_EARLY_FROM = 50_000
-"""Delete files that are compared with the scan before they become objects; fewer cost little, and then no index of dead
-rows has to be asked again which of its deletes still exist."""
+"""Delete files that are compared with the scan before they become objects; fewer cost little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +189,6 @@ class FileFinder:
             self.trace.delete_files_seen += sum(map(len, parts))
             kept += parts if reach is None else [reach.prune(part, self.trace) for part in parts]
         return FileSet(kept)
-
-    def all_delete_files(self, manifests: Sequence[ManifestFile]) -> Iterator[DeleteFile]:
-        """Every delete file of the manifests, whatever its scope; manifests are read again, and not all files are held at once."""
-        for parts in self._in_pieces(manifests, read_delete_manifests):
-            yield from FileSet(parts)
 
     def _in_pieces(
         self, manifests: Sequence[ManifestFile], read: Callable[..., Iterable[Sequence[F]]]
@@ -280,11 +252,6 @@ def _pieces(manifests: Sequence[ManifestFile]) -> list[list[ManifestFile]]:
         pieces[-1].append(manifest)
         room -= _num_entries(manifest)
     return pieces
-
-
-def _may_use_dead_row_bits(context: ScanContext) -> bool:
-    """Bits do not tell which delete file removed a row."""
-    return context.options.switches.use_dead_row_bits and not names_delete_files(context)
 
 
 def _open_filters(metadata: TableMetadata, context: ScanContext) -> "PlanFilters | None":

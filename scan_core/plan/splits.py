@@ -9,7 +9,7 @@ import numpy as np
 
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
 from nevermore.scan_core.plan.file_set import FileSet, Indices
-from nevermore.scan_core.split.tasks import DeadRowBits, EqualityDeleteGroup, FileScanTask, ScanContext, Split
+from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
 T = TypeVar("T")
 
@@ -63,14 +63,12 @@ class MatchedDeletes:
         combination_of: of each file, the index of its combination.
         position_files: position-delete files by index of the data file.
         vectors: deletion vectors by index of the data file.
-        dead_row_bits: rows that these deletes are known to remove, by index of the data file.
     """
 
     combinations: Sequence[tuple[EqualityDeleteGroup, ...]]
     combination_of: Indices
     position_files: Mapping[int, tuple[DeleteFile, ...]] = field(default_factory=dict)
     vectors: Mapping[int, DeleteFile] = field(default_factory=dict)
-    dead_row_bits: Mapping[int, DeadRowBits] = field(default_factory=dict)
 
     @classmethod
     def none(cls, num_files: int) -> "MatchedDeletes":
@@ -88,10 +86,6 @@ class PlannedTasks(LazySequence[FileScanTask]):
         self.data_files = data_files
         self.deletes = deletes
 
-    def with_dead_row_bits(self, bits: Mapping[int, DeadRowBits]) -> "PlannedTasks":
-        """The same tasks with the dead rows that are known of some data files, by number of the file."""
-        return PlannedTasks(self.data_files, replace(self.deletes, dead_row_bits=bits))
-
     def _task(self, index: int) -> FileScanTask:
         data_file, deletes = self.data_files[index], self.deletes
         return FileScanTask(
@@ -101,7 +95,6 @@ class PlannedTasks(LazySequence[FileScanTask]):
             deletes.combinations[deletes.combination_of.item(index)],
             deletes.position_files.get(index, ()),
             deletes.vectors.get(index),
-            dead_row_bits=deletes.dead_row_bits.get(index),
         )
 
 

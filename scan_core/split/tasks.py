@@ -130,28 +130,12 @@ class BitmapIndexBlob:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRowBits:
-    """Dead rows of one data file that were found before, and the deletes that came later.
-
-    Attributes:
-        vector: where the positions of all rows lie that the older deletes remove.
-        equality_deletes: newer ones, which `vector` does not include.
-        position_deletes: newer ones.
-    """
-
-    vector: DeleteFile
-    equality_deletes: tuple[EqualityDeleteGroup, ...] = ()
-    position_deletes: tuple[DeleteFile, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class FileScanTask:
     """One data file, or the part of it that starts in [start, start + length), with the deletes that may touch it.
 
     `equality_deletes` name only groups in which some file has a higher sequence number than the data file and bounds
     that meet it. `deletion_vector` excludes `position_deletes` (rule 6). `bitmap_indexes` are those of columns that the
-    predicate reads. `dead_row_bits` has the same effect as the deletes of the task, which are applied if the bits cannot
-    be read. `row_share` (k, n) is part k of n of the rows of each of its row groups.
+    predicate reads. `row_share` (k, n) is part k of n of the rows of each of its row groups.
     """
 
     data_file: DataFile
@@ -161,7 +145,6 @@ class FileScanTask:
     position_deletes: tuple[DeleteFile, ...] = ()
     deletion_vector: DeleteFile | None = None
     bitmap_indexes: tuple[BitmapIndexBlob, ...] = ()
-    dead_row_bits: DeadRowBits | None = None
     row_share: tuple[int, int] = (0, 1)
 
     def owns(self, byte_offset: int) -> bool:
@@ -185,9 +168,7 @@ class FileScanTask:
         vector: DeleteFile | None = None,
     ) -> "FileScanTask":
         """The task with these deletes instead of its own."""
-        return replace(
-            self, equality_deletes=equality, position_deletes=positions, deletion_vector=vector, dead_row_bits=None
-        )
+        return replace(self, equality_deletes=equality, position_deletes=positions, deletion_vector=vector)
 
     @property
     def is_whole_file(self) -> bool:
@@ -227,12 +208,12 @@ def pack_splits(splits: Sequence[Split]) -> PackedSplits:
     lean = _Lean()
     uses: Counter[int] = Counter()
     for split in splits:
-        uses.update({id(group) for task in split.tasks for group in _groups_of(task)})
+        uses.update({id(group) for task in split.tasks for group in task.equality_deletes})
     shared: dict[int, Any] = {}
     for split in splits:
         shared.setdefault(id(split.context), split.context)
         for task in split.tasks:
-            for group in _groups_of(task):
+            for group in task.equality_deletes:
                 if uses[id(group)] > 1 and len(group.files) >= SHARED_GROUP_FILES:
                     shared.setdefault(id(group), group)
     numbers = {key: number for number, key in enumerate(shared)}
@@ -260,19 +241,14 @@ class _Lean:
         self._groups: dict[int, tuple[EqualityDeleteGroup, EqualityDeleteGroup]] = {}
 
     def task(self, task: FileScanTask) -> FileScanTask:
-        vector, bits = task.deletion_vector, task.dead_row_bits
+        vector = task.deletion_vector
         return replace(
             task,
             data_file=_without_statistics(task.data_file),
             equality_deletes=tuple(map(self.group, task.equality_deletes)),
             position_deletes=tuple(map(_without_statistics, task.position_deletes)),
             deletion_vector=None if vector is None else _without_statistics(vector),
-            dead_row_bits=None if bits is None else self._bits(bits),
         )
-
-    def _bits(self, bits: DeadRowBits) -> DeadRowBits:
-        newer = tuple(map(_without_statistics, bits.position_deletes))
-        return DeadRowBits(bits.vector, tuple(map(self.group, bits.equality_deletes)), newer)
 
     def group(self, group: EqualityDeleteGroup) -> EqualityDeleteGroup:
         if (known := self._groups.get(id(group))) is not None:
@@ -285,11 +261,6 @@ class _Lean:
     def twins(self, numbers: dict[int, int]) -> dict[int, int]:
         """Numbers by the identity of the lean groups."""
         return {id(lean): numbers[key] for key, (_, lean) in self._groups.items() if key in numbers}
-
-
-def _groups_of(task: FileScanTask) -> tuple[EqualityDeleteGroup, ...]:
-    newer = () if task.dead_row_bits is None else task.dead_row_bits.equality_deletes
-    return task.equality_deletes + newer
 
 
 def _without_statistics(file: F) -> F:

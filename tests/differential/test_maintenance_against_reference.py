@@ -22,11 +22,10 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError, SourceError
 from nevermore.pipelines.iceberg import storage
-from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import make_current
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
@@ -121,7 +120,9 @@ class Lake:
         arrange_manifests(self.table)
 
     def index(self) -> None:
-        index_dead_rows(CatalogTarget(self.table))
+        names = [f.name for f in self.table.schema().fields if f.field_type.is_primitive]
+        if names:
+            build_indexes(CatalogTarget(self.table), [self.draw(st.sampled_from(names))])
 
     def expire(self) -> None:
         number = self.draw(st.integers(1, 3))

@@ -10,7 +10,6 @@ from unittest.mock import patch
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
@@ -124,7 +123,6 @@ def make_mirrors(folder: Path) -> list[Proof]:
             columns = [name for name, kind in feed.types.items() if not kind.startswith("decimal")]
             target = CatalogTarget(find_table(catalog, f"proof.{feed.name}"))
             build_indexes(target, columns)
-            index_dead_rows(target)
     return [
         Proof(feed.name, str(table.metadata_location).removeprefix("file://"), snapshot.snapshot_id)
         for feed in FEEDS

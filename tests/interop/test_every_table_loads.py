@@ -16,7 +16,6 @@ from nevermore import scan_core
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.rendering import rendered
 from tests.support.shop_project import ShopProject, event, order
@@ -59,12 +58,6 @@ def written(folder: Path, *, is_published: bool) -> dict[str, Path]:
         indexed = find_table(catalog, name)
         assert [s.blob_metadata for s in indexed.metadata.statistics] == [[]]  # type: ignore[union-attr]
         found[f"{name} indexed"] = _metadata_of(indexed)
-        if (report := index_dead_rows(CatalogTarget(indexed))).path is not None:
-            assert report.dead_rows > 0
-            indexed = find_table(catalog, name)
-            assert [s.blob_metadata for s in indexed.metadata.statistics] == [[]]  # type: ignore[union-attr]
-            found[f"{name} with its dead rows"] = _metadata_of(indexed)
-    assert "shop.orders with its dead rows" in found
     return found
 
 

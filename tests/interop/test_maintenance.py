@@ -25,7 +25,6 @@ from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
@@ -117,10 +116,8 @@ class Lake:
 
     def index(self) -> None:
         names = self._columns()
-        if names and self.draw.random() < 0.5:
+        if names:
             build_indexes(CatalogTarget(self.table), [self.draw.choice(names)])
-        else:
-            index_dead_rows(CatalogTarget(self.table))
 
     def raise_version(self) -> None:
         if self.table.format_version < 3:

@@ -6,14 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
 from nevermore import scan_core
 from nevermore.assets.metadata import mirror_metadata
-from nevermore.checks.mirror_checks import checks_of, run_checks
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.cli.terminal import describe_publication
 from nevermore.pipelines.config.project import load, parse
@@ -27,7 +25,7 @@ from nevermore.scan_core import ScanOptions, late_filters
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.bitmap_indexes import bitmaps_for_nothing
 
-INDEX = {"bitmap": ["status"], "dead_rows": True, "every_rows": 1}
+INDEX = {"bitmap": ["status"], "every_rows": 1}
 
 
 def order(key: int, status: str = "paid") -> Event:
@@ -54,17 +52,16 @@ def test_each_commit_indexes_its_new_files_alone(tmp_path: Path) -> None:
     land(project, "1.jsonl", range(30))
     report = the(project.run())
     assert report.indexes is not None
-    assert (report.indexes.built, report.indexes.resolved, report.indexes.warnings) == (1, 0, ())
+    assert (report.indexes.built, report.indexes.warnings) == (1, ())
     land(project, "2.jsonl", range(30, 60))
     land(project, "3.jsonl", range(10), "d")
     report = the(project.run())
     assert report.indexes is not None
-    assert (report.indexes.built, report.indexes.resolved) == (1, 1)
+    assert report.indexes.built == 1
     count, metrics = scan(project, "status = 'paid'")
     assert count == len([k for k in range(10, 60) if k % 3 == 0])
-    assert (metrics.bitmap_indexes_used, metrics.rows_removed_by_equality_deletes) == (2, 0)
-    count, metrics = scan(project)
-    assert (count, metrics.dead_row_bits_used, metrics.rows_removed_by_position_deletes) == (50, 1, 10)
+    assert metrics.bitmap_indexes_used == 2
+    assert scan(project)[0] == 50
     metadata = project.table("shop.orders").metadata
     files = {Path(p.statistics_path.removeprefix("file://")) for p in metadata.statistics}
     assert {*next(iter(files)).parent.glob("*.puffin")} == files  # replaced files are gone
@@ -108,7 +105,7 @@ def expire_all_but(project: Project, count: int) -> None:
 
 
 def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = orders_in(tmp_path, {"bitmap": ["statu", "status"], "dead_rows": True, "every_rows": 1})
+    project = orders_in(tmp_path, {"bitmap": ["statu", "status"], "every_rows": 1})
     land(project, "1.jsonl", range(30))
     report = project.run()
     update = the(report).indexes
@@ -119,11 +116,11 @@ def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monk
     assert warning.startswith("index.bitmap: ")
     assert "'statu'" in warning
     land(project, "2.jsonl", range(30, 60))
-    monkeypatch.setattr("nevermore.pipelines.iceberg.index_upkeep.index_dead_rows", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.index_upkeep.build_indexes", lambda *_, **__: 1 / 0)
     report = project.run()
     update = the(report).indexes
     assert update is not None
-    assert (report.exit_code, update.built) == (0, 1)
+    assert (report.exit_code, update.built) == (0, 0)
     assert update.warnings[1] == "ZeroDivisionError: division by zero"
     assert scan(project)[0] == 60
     assert report.as_dict()["tables"][0]["indexes"]["warnings"] == update.warnings
@@ -135,7 +132,6 @@ def test_an_index_that_fails_is_a_warning_and_the_rows_stay(tmp_path: Path, monk
         ("{}", "no index is chosen: add bitmap"),
         ("{bitmaps: [a]}", "did you mean 'bitmap'?"),
         ("{bitmap: [a], max_values: 0}", "max_values"),
-        ("{dead_rows: maybe}", "dead_rows"),
         ("{blooms: [a]}", "unknown key 'blooms'"),
         ("[status]", "index"),
         ("{bitmap: {a: b}}", "bitmap"),
@@ -158,7 +154,7 @@ def test_the_command_updates_what_the_config_asks_for(
         assert not ended.value.code, errors
         return output
 
-    project = orders_in(tmp_path, {"bitmap": ["status"], "dead_rows": True})
+    project = orders_in(tmp_path, {"bitmap": ["status"]})
     monkeypatch.chdir(tmp_path)
     land(project, "1.jsonl", range(30))
     assert "shop.orders: 30 rows and deletes are not in the indexes yet" in run("ingest")
@@ -169,7 +165,7 @@ def test_the_command_updates_what_the_config_asks_for(
     land(project, "3.jsonl", range(30, 40))
     output = run("ingest")
     assert "shop.orders: indexes updated in" in output
-    assert "1 bitmap index built, dead rows of 1 data file recorded" in output
+    assert "1 bitmap index built" in output
     with bitmaps_for_nothing():
         assert "bitmap indexes: 2 of 2 data files" in run("explain", "shop.orders", "--where", "status = 'paid'")
         assert run("scan", "shop.orders", "--where", "status = 'paid'", "--count").strip() == "12"
@@ -205,11 +201,7 @@ def test_publications_and_checks_use_the_indexes_and_keep_their_own(tmp_path: Pa
         report = publish(load(path), "shop.paid", auditor=None)
     assert report.rows == 7
     metrics = report.reads["shop.orders"].metrics
-    assert (metrics.bitmap_indexes_used, metrics.dead_row_bits_used, metrics.rows_removed_by_equality_deletes) == (
-        1,
-        1,
-        0,
-    )
+    assert metrics.bitmap_indexes_used == 1
     assert report.indexes is not None
     assert (report.indexes.built, report.indexes.warnings) == (1, ())
     assert "1 bitmap index built" in describe_publication(report, with_reasons=False)
@@ -255,28 +247,6 @@ def test_auto_indexes_the_columns_whose_filters_removed_many_rows_by_value(
     assert late_filters(opened.location) == []
 
 
-def test_checks_of_a_mirror_use_the_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = orders_in(tmp_path, {"bitmap": ["id"], "dead_rows": True, "every_rows": 1})
-    land(project, "1.jsonl", range(30))
-    project.run()
-    land(project, "2.jsonl", range(9), "d")
-    project.run()
-    seen: list[scan_core.ScanMetrics] = []
-    original = scan_core.Scan.to_table
-
-    def spied(scan: scan_core.Scan) -> pa.Table:
-        rows = original(scan)
-        seen.append(scan.metrics)
-        return rows
-
-    monkeypatch.setattr(scan_core.Scan, "to_table", spied)
-    config = load(tmp_path / "nevermore.yaml")
-    names = [*checks_of(config, "shop.orders")]
-    assert all(result.passed for result in run_checks(config, "shop.orders", names))
-    assert sum(metrics.dead_row_bits_used for metrics in seen) > 0
-    assert sum(metrics.rows_removed_by_equality_deletes for metrics in seen) == 0
-
-
 def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> None:
     project = orders_in(tmp_path, {"bitmap": ["status"], "bloom": ["note"], "every_rows": 1})
     land(project, "1.jsonl", range(0, 200, 2))
@@ -297,7 +267,7 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
     monkeypatch.setattr("nevermore.pipelines.iceberg.bitmap_indexes._ALWAYS_COPIED_BYTES", 0)
     chance = random.Random(seed)
     kept = chance.choice([1, 3, 100])
-    index = {"bitmap": ["status", "note"], "dead_rows": chance.random() < 0.7, "every_rows": chance.choice([1, 60])}
+    index = {"bitmap": ["status", "note"], "every_rows": chance.choice([1, 60])}
     project = orders_in(tmp_path, {**index, "max_values": 40})
     for step in range(9):
         first = chance.randrange(0, 80)
@@ -319,7 +289,7 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
                 assert sorted(found.to_table()["id"].to_pylist()) == sorted(
                     wanted.where(where).to_table()["id"].to_pylist()
                 )
-                assert (found.metrics.bitmap_indexes_refused, found.metrics.dead_row_bits_refused) == (0, 0)
+                assert found.metrics.bitmap_indexes_refused == 0
         named = {Path(s.statistics_path.removeprefix("file://")) for s in table.metadata.statistics}
         assert {*(tmp_path / "warehouse").rglob("*-index.puffin")} == named
         assert len(named) <= 6

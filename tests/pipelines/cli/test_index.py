@@ -42,24 +42,8 @@ def test_sample_of_a_scan_is_repeatable(run: Run, tmp_path: Path) -> None:
     assert run("scan", location, "--sample", "7", "--count")[0] == 2
 
 
-def test_dead_rows_are_indexed_and_told(run: Run, tmp_path: Path) -> None:
-    table = table_in(tmp_path)
-    table.commit(table.equality_delete({"id": [3, 4, 99]}, ids=[1]))
-    code, output, _ = run("index", table.location, "--dead-rows")
-    assert code == 0
-    assert "1 data file with deletes, 2 dead rows" in output
-    assert "deletes of 1 data file resolved, 0 kept" in output
-    code, output, _ = run("index", table.location, "--dead-rows", "--columns", "city", "--json")
-    assert code == 0
-    assert json.loads(output)["dead_rows"]["kept"] == 1
-    assert run("scan", table.location, "--count")[1].strip() == "28"
-
-
 def test_an_index_of_nothing_is_refused(run: Run, tmp_path: Path) -> None:
     location = table_in(tmp_path).location
     code, _, errors = run("index", location)
     assert code == 2
-    assert "--columns A,B, --dead-rows or both" in errors
-    code, _, errors = run("index", location, "--dead-rows", "--snapshot", "1")
-    assert code == 2
-    assert "current snapshot" in errors
+    assert "choose --columns A,B, or add an index section" in errors

@@ -165,7 +165,7 @@ def test_a_table_that_was_only_created_is_no_loss(tmp_path: Path) -> None:
 COMMANDS = (
     ["compact", "shop.p", "--all"],
     ["convert", "shop.p"],
-    ["index", "shop.p", "--columns", "id", "--dead-rows"],
+    ["index", "shop.p", "--columns", "id"],
     ["expire"],
     ["orphans", "--delete"],
     ["erase", "shop.p", "--where", "id = 1", "--delete"],

@@ -644,7 +644,7 @@ def test_ingests_and_compactions_side_by_side(tmp_path: Path) -> None:
 
 
 def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, rows = project_with_updates(tmp_path, index={"dead_rows": True, "every_rows": 1})
+    project, rows = project_with_updates(tmp_path, index={"bitmap": ["id"], "every_rows": 1})
     config = load(tmp_path / "nevermore.yaml")
     monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 1.0)
     report = compact_mirror(config, "shop.products")

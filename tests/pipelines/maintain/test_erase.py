@@ -33,7 +33,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "vectors": {"deletes": "vectors", "format_version": 3},
     "partitioned": {"partition_by": ["bucket(2, id)"]},
     "partitioned by the value": {"partition_by": ["email"]},
-    "indexed": {"index": {"bitmap": ["email"], "dead_rows": True, "every_rows": 1}},
+    "indexed": {"index": {"bitmap": ["email"], "every_rows": 1}},
 }
 
 

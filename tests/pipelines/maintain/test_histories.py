@@ -56,7 +56,7 @@ PARTITIONINGS: list[list[str]] = [[], ["part"], ["bucket(2, id)"], ["bucket(2, i
 LAYOUTS: list[dict[str, Any]] = [
     {},
     {"inserts": "trusted"},
-    {"index": {"bitmap": ["part"], "dead_rows": True, "every_rows": 1}},
+    {"index": {"bitmap": ["part"], "every_rows": 1}},
     {"bloom_filters": True, "sort_by": ["name"]},
 ]
 ORDERS = [Order(), Order(("id",)), Order(("name", "id")), Order(("part", "id"), is_curve=True)]

@@ -29,7 +29,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "equality": {},
     "converted": {"deletes": "converted", "partition_by": ["bucket(2, id)"]},
     "vectors": {"deletes": "vectors", "format_version": 3},
-    "indexed": {"index": {"bitmap": ["name"], "dead_rows": True, "every_rows": 1}},
+    "indexed": {"index": {"bitmap": ["name"], "every_rows": 1}},
 }
 KILLS = 6
 """Of each command for each table, in the long test."""

@@ -14,10 +14,8 @@ from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg import conversion
-from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.conversion import ResolvedKeys, convert
-from nevermore.pipelines.iceberg.dead_row_index import index_dead_rows
 from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
@@ -340,5 +338,3 @@ def test_a_data_file_that_is_listed_twice_is_refused(tmp_path: Path, act: Callab
     assert ids() == [1, 1, 2]
     with pytest.raises(SourceError, match=r"shop\.t lists the data file .*parquet 2 times"):
         act(reloaded(catalog))
-    index_dead_rows(CatalogTarget(reloaded(catalog)))
-    assert ids() == [1, 1, 2]

@@ -12,7 +12,6 @@ from nevermore.scan_core.native.compiled import load
 from nevermore.scan_core.plan import planner
 from nevermore.scan_core.plan.file_set import ColumnPart, FileSet
 from nevermore.scan_core.plan.planner import ScanPlan
-from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
 
@@ -125,18 +124,3 @@ def test_files_that_are_kept_do_not_hold_the_bytes_of_those_that_are_not(tmp_pat
     assert list(FileSet([narrow])) == [whole.file(i) for i in range(3, len(whole), 7)]
     assert len(narrow.columns.block) < len(whole.columns.block) // 4
     assert whole.where(np.ones(len(whole), np.bool_)).columns is whole.columns
-
-
-def test_an_index_of_dead_rows_is_used_although_its_deletes_are_dropped_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its bitmaps include deletes that touch other files of the same group: they still exist."""
-    load()
-    table = build(tmp_path, partitioned=False, version=2)
-    index_built(table)
-    scan = scan_core.open_table(table.metadata_path).scan().where("id >= 40 and id < 60")
-    rows, bits = scan.to_table(), [task.dead_row_bits for task in scan.plan().tasks]
-    monkeypatch.setattr(planner, "PRUNED_EARLY_FROM", 0)
-    assert any(bits)
-    assert [task.dead_row_bits for task in scan.plan().tasks] == bits
-    assert scan.to_table() == rows

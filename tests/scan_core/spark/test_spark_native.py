@@ -17,7 +17,6 @@ from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.spark import frames, native, reader_choice
 from nevermore.scan_core.spark.frames import choice_of, dataframe, expected_choice, reports_of, why_not_native
 from nevermore.scan_core.spark.native import NativeLimits
-from tests.support.dead_row_index import index_built
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
@@ -79,21 +78,6 @@ def test_bits_are_found_once_for_a_file_and_its_deletes(
     builder.commit(builder.equality_delete({"id": [2000]}, ids=[1]))
     with pytest.raises(TypeError):
         dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
-
-
-@_BOTH
-def test_an_index_of_dead_rows_spares_the_keys(
-    spark: SparkSession, builder: TableBuilder, limits: NativeLimits
-) -> None:
-    index_built(builder)
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
-    assert frame.count() == 530
-    found = reports_of(frame).total()
-    assert (found.dead_row_bits_used, found.delete_indexes_built, found.pages_read) == (3, 0, 0)
-    builder.commit(builder.equality_delete({"id": [2000]}, ids=[1]))
-    scan = scan_core.open_table(builder.metadata_path).scan()
-    assert dataframe(spark, scan, reader="native", limits=limits).count() == 529
-    assert dataframe(spark, scan, reader="python").count() == 529
 
 
 def test_field_ids_do_not_leak_into_what_the_user_writes(
