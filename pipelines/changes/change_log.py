@@ -272,25 +272,6 @@ class ChangeLog(LogState):
             self.table = create_table(self._catalog, self.name, fields, partition_by=hours, properties=properties)
             self._read_state()
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Commit properties of the table, at the current position.
-
-        Raises:
-            PositionLostError: nothing is logged yet.
-            CommitConflictError: another ingester appended in the meantime.
-        """
-        position = self.position
-        if position is None:
-            raise PositionLostError(f"{self.name} has no position yet; ingest first")
-
-        def attempt() -> None:
-            delta = RowDelta(self._moved_table(position), self._options)
-            delta.set_properties(properties)
-            delta.commit([], self._properties(position, self.last_ordinal, delta), operation="append")
-
-        retry_conflicts(attempt)
-        refresh(self.stored)
-
     def roll_back(self, snapshot_id: int) -> None:
         """Make an earlier snapshot the current one again.
 

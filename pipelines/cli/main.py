@@ -44,7 +44,6 @@ _PANELS = {
         "run",
         "status",
         "quarantine",
-        "approve",
         "replay",
         "resync",
         "rollback",

@@ -63,24 +63,6 @@ def adopt(
     print_result(done, [line], as_json=as_json)
 
 
-def approve(table: MirrorName, config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """Accept the new columns and types that stopped a table with `schema_changes: approve`."""
-    from nevermore.pipelines.changes.change_log import ChangeLog
-    from nevermore.pipelines.config.project import change_log_name, load
-    from nevermore.pipelines.ingest.table_ingest import approve as let_through
-
-    settings = load(config)
-    settings.table(table)
-    catalog, settings = _open(settings)
-    approved = let_through(ChangeLog(catalog, change_log_name(table)))
-    lines = [f"{table}: approved {column} {kind}" for column, kind in approved.items()]
-    if approved:
-        lines.append(f"Then run: nevermore ingest {table}")
-    print_result(
-        {"table": table, "approved": approved}, lines or [f"{table}: no change waits for approval"], as_json=as_json
-    )
-
-
 def index(
     table: TableName,
     columns: Annotated[

@@ -208,7 +208,7 @@ class TableConfig(AssetConfig):
         identity: `key`, or `full` for tables without a key: a row is identified by the whole old row, as far as the event contains it.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
         schema_changes: what happens when events bring a new column or a wider type. `evolve`: the mirror gets it. `freeze`: the table
-            stops before the batch, and nothing of it is applied. `approve`: the same until `nevermore approve TABLE` lets it through.
+            stops before the batch, and nothing of it is applied.
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
@@ -258,7 +258,7 @@ class TableConfig(AssetConfig):
     global_deletes: Literal["allow", "refuse"] = "allow"
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
-    schema_changes: Literal["evolve", "freeze", "approve"] = "evolve"
+    schema_changes: Literal["evolve", "freeze"] = "evolve"
     sort_by: Names = ()
     bloom_filters: bool = False
     index: IndexConfig | None = None

@@ -1,10 +1,9 @@
 """The part of one table in an ingest run: its change log is written first, then its mirror.
 
-Changes are collected until a commit is due; rejected ones go to quarantine. A change of the table's columns may have to be
-approved first (`schema_changes: freeze | approve`). Feeds are read and decoded in `feed_run.py`.
+Changes are collected until a commit is due; rejected ones go to quarantine. A change of the table's columns may be refused
+(`schema_changes: freeze`). Feeds are read and decoded in `feed_run.py`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -41,11 +40,6 @@ from nevermore.scan_core import ScanOptions, arrow_type
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import LightCatalog
     from nevermore.pipelines.iceberg.interfaces import Catalog
-
-
-PENDING = "nevermore.schema-changes.pending"
-"""Property of a change log: columns with the types that events want them to have, as JSON."""
-APPROVED = "nevermore.schema-changes.approved"
 
 
 class PendingChanges:
@@ -216,7 +210,7 @@ class TableIngest(TableState):
         """
         if batch.num_rows:
             known = self._adopted_types | self._log.row_types
-            check_schema_change(self.name, self.config, self._log, known, batch.row_type)
+            check_schema_change(self.name, self.config, known, batch.row_type)
         self._sent |= batch.sent
         can_add, is_within = self._pending.can_add(batch), end is BatchEnd.WITHIN_TRANSACTION
         if self._is_within_transaction and not can_add:
@@ -367,7 +361,7 @@ class TableIngest(TableState):
         if changes is None:
             self._commit(None, (), {}, rejected, position)
         else:
-            check_schema_change(self.name, self.config, self._log, self.known_types, changes.row_type)
+            check_schema_change(self.name, self.config, self.known_types, changes.row_type)
             self._adopted_types |= {f.name: f.type for f in changes.row_type if not pa.types.is_null(f.type)}
             if self._has_late(changes):
                 self._commit_here(changes, rejected, position)
@@ -454,14 +448,13 @@ class TableIngest(TableState):
 
 
 def check_schema_change(
-    name: str, config: TableConfig, log: ChangeLog, known: Mapping[str, pa.DataType], row_type: pa.StructType
+    name: str, config: TableConfig, known: Mapping[str, pa.DataType], row_type: pa.StructType
 ) -> None:
-    """Refuse rows that would change the columns of a table, unless the config or an approval allows it.
+    """Refuse rows that would change the columns of a table, unless the config allows it.
 
     Args:
         name: the table.
         config: its settings.
-        log: its change log, which records what waits for approval.
         known: columns so far; without any, these are the first rows.
         row_type: columns of the new rows.
 
@@ -470,42 +463,18 @@ def check_schema_change(
     """
     if config.schema_changes == "evolve" or not known:
         return
-    wanted = _changes(known, row_type)
-    approved = _read(log, APPROVED) if config.schema_changes == "approve" else {}
-    refused = {column: kind for column, kind in wanted.items() if approved.get(column) != kind}
+    refused = _changes(known, row_type)
     if not refused:
         return
     seen = ", ".join(
         f"{column} {kind} (so far {_text(known[column])})" if column in known else f"{column} {kind} (new)"
         for column, kind in refused.items()
     )
-    if config.schema_changes == "freeze":
-        do = "leave new columns out with exclude, keep types with types, or allow changes (schema_changes: approve or evolve)"
-    else:
-        do = f"look at it, then let it through: nevermore approve {name}"
-        if _read(log, PENDING) != refused:
-            log.set_properties({PENDING: json.dumps(refused)})
     raise SchemaConflictError(
-        f"{name}: events change its columns: {seen}. schema_changes: {config.schema_changes} stops the table before them, and "
-        f"none of the batch was applied; {do}"
+        f"{name}: events change its columns: {seen}. schema_changes: freeze stops the table before them, and none of the "
+        "batch was applied; leave new columns out with exclude, keep types with types, or allow changes "
+        "(schema_changes: evolve)"
     )
-
-
-def approve(log: ChangeLog) -> dict[str, str]:
-    """Let the changes through for which the table stopped; returns the columns with their types.
-
-    Raises:
-        CommitConflictError: an ingester appended in the meantime.
-    """
-    pending = _read(log, PENDING)
-    if pending:
-        log.set_properties({APPROVED: json.dumps({**_read(log, APPROVED), **pending}), PENDING: "{}"})
-    return pending
-
-
-def _read(log: ChangeLog, name: str) -> dict[str, str]:
-    found: dict[str, str] = json.loads(log.property(name) or "{}")
-    return found
 
 
 def _changes(known: Mapping[str, pa.DataType], row_type: pa.StructType) -> dict[str, str]:

@@ -337,8 +337,8 @@ def _quarantine(project: Project) -> None:
     assert project.run().exit_code == 3
 
 
-def _wait_for_approval(project: Project) -> None:
-    _products(project, schema_changes="approve")
+def _refuse_columns(project: Project) -> None:
+    _products(project, schema_changes="freeze")
     project.land("2.jsonl", [event("c", {"id": 3, "name": "c", "price": 1})])
     assert project.run().exit_code == 1
 
@@ -386,7 +386,7 @@ NEWS: dict[str, Any] = {
     "dropped mirror": _drop_mirror,
     "deletes to convert": _convert_deletes,
     "too much for the quarantine": _exceed_quarantine,
-    "waiting for approval": _wait_for_approval,
+    "frozen columns": _refuse_columns,
     "new table in the config": _empty_sources,
     "other key": _configure(key=["name"]),
     "other partitions": _configure(partition_by=["bucket(2, id)"]),

@@ -159,7 +159,6 @@ def test_a_resync_from_the_source_takes_any_type(shop: Shop, change: str) -> Non
     ("options", "column", "reason"),
     [
         ({"schema_changes": "freeze"}, "n", "column n changes from int to string"),
-        ({"schema_changes": "approve"}, "n", "column n changes from int to string"),
         ({"soft_delete": True}, "n", "n"),
         ({}, "id", "id"),
     ],
