@@ -51,10 +51,6 @@ class QuarantineLimitError(PipelineError):
     """More events of a batch were rejected than `max_quarantine_ratio` allows; nothing of the batch was applied."""
 
 
-class GlobalDeleteError(PipelineError):
-    """A delete that must reach every partition, in a table with `global_deletes: refuse`."""
-
-
 class CommitConflictError(PipelineError):
     """Another writer changed the table first; `may_retry` is False where trying again would be wrong."""
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
 
 ORDINAL = "ordinal"
+_OPTIONS = WriterOptions(encode_numbers=True)
+"""A log is written once for each change and read in full: DELTA_BINARY_PACKED and BYTE_STREAM_SPLIT are smaller and faster."""
 _ANOTHER_KEY = (
     "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore ingest builds "
     "both again"
@@ -245,14 +247,12 @@ class ChangeLog(LogState):
         self,
         catalog: "Catalog | LightCatalog",
         name: str,
-        options: WriterOptions | None = None,
         *,
         replaces_types: bool = False,
     ) -> None:
         """With `replaces_types`, columns of rows whose type clashes with what is logged become new ones: older rows were removed."""
         super().__init__(catalog, name)
         self._replaces_types = replaces_types
-        self._options = options
 
     @property
     def stored(self) -> "CatalogTable":
@@ -329,7 +329,7 @@ class ChangeLog(LogState):
         reload: Reload | None,
     ) -> Appended:
         table = self._moved_table(before)
-        delta = RowDelta(table, self._options)
+        delta = RowDelta(table, _OPTIONS)
         files: list[WrittenFile] = []
         first = last = self.last_ordinal
         order = self.order_reached
@@ -381,7 +381,7 @@ class ChangeLog(LogState):
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
         table = self._moved_table(self.position)
-        delta = RowDelta(table, self._options)
+        delta = RowDelta(table, _OPTIONS)
         delta.set_properties({LOADED: "true"})
         files: list[WrittenFile] = []
         last = self.last_ordinal

@@ -55,7 +55,6 @@ tables:
     # cast: {quantity: long}
     # inserts: checked                   # trusted: inserts never have an existing key, so they need no delete row
     # soft_delete: false                 # true: keep deleted rows, with _deleted set
-    # global_deletes: allow              # refuse: fail instead of writing a delete that applies to all partitions
     # commit_rows: 1000000
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB

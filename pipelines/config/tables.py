@@ -204,7 +204,6 @@ class TableConfig(AssetConfig):
         inserts: `checked` also writes a delete row for an insert whose key may already exist; `trusted` does not, for tables
             whose rows all come from the feed.
         soft_delete: keep deleted rows and set `_deleted` to true, instead of removing them.
-        global_deletes: whether a delete may be written so that it applies to every partition of a partitioned table.
         identity: `key`, or `full` for tables without a key: a row is identified by the whole old row, as far as the event contains it.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
         schema_changes: what happens when events bring a new column or a wider type. `evolve`: the mirror gets it. `freeze`: the table
@@ -219,8 +218,6 @@ class TableConfig(AssetConfig):
             commit on; requires format version 3.
         convert_after: with `deletes: converted`, a continuous run converts once a delete is older than this; other runs convert
             at their end.
-        compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
-            and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
         ingest: where events are read and decoded: in this process, or [by the tasks of Spark](ingesting.md#on-spark).
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
@@ -255,7 +252,6 @@ class TableConfig(AssetConfig):
     encodings: dict[str, str] = Field(default_factory=dict)
     inserts: Literal["checked", "trusted"] = "checked"
     soft_delete: bool = False
-    global_deletes: Literal["allow", "refuse"] = "allow"
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
@@ -266,7 +262,6 @@ class TableConfig(AssetConfig):
     format_version: Literal[2, 3] = 2
     deletes: Literal["equality", "converted", "vectors"] = "equality"
     convert_after: Seconds = DEFAULT_CONVERT_AFTER_SECONDS
-    compact_log: bool = True
     ingest: IngestConfig = IngestConfig()
     commit_rows: Count = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS

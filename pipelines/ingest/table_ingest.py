@@ -27,7 +27,6 @@ from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.conversion import keep_converted
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema
-from nevermore.pipelines.iceberg.parquet_output import WriterOptions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_type
 from nevermore.pipelines.ingest.report import TableReport, unmet_columns
 from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
@@ -133,8 +132,7 @@ class TableIngest(TableState):
 
         With `replaces_types`, all rows were removed from the log, and the source decides the types of columns again.
         """
-        options = WriterOptions(encode_numbers=config.compact_log)
-        self._log = ChangeLog(catalog, change_log_name(name), options, replaces_types=replaces_types)
+        self._log = ChangeLog(catalog, change_log_name(name), replaces_types=replaces_types)
         super().__init__(catalog, name, config, report, self._log)
         self._progress = progress
         self._log_only = log_only

@@ -6,14 +6,13 @@ A delete must reach every copy of its key. It is omitted only if manifests prove
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nevermore.pipelines.errors import GlobalDeleteError
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.interfaces import ReadableTable
@@ -163,23 +162,19 @@ class Scoped:
     is_there: Mask | None = None
 
 
-def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]) -> Scoped:
+def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys) -> Scoped:
     """Choose the spec of each delete of a commit.
 
     Args:
         delta: the commit.
         keys: key columns of the rows to delete.
         live: facts about the table's live files.
-        policy: whether deletes may be global.
-
-    Raises:
-        GlobalDeleteError: a delete must be global and `policy` refuses it.
     """
     if keys.num_rows == 0:
         return Scoped([])
     if _is_of_key(delta, keys.column_names, live):
         return Scoped([ScopedDeletes(delta.default_spec, keys)])
-    return _looked_up(delta, keys, policy)
+    return _looked_up(delta, keys)
 
 
 def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> PartitionSpec | None:
@@ -193,7 +188,6 @@ def scope_again(
     delta: RowDelta,
     files: Sequence[WrittenFile],
     since: int | None,
-    policy: Literal["allow", "refuse"],
     limit_bytes: int,
 ) -> list[WrittenFile]:
     """The files of a commit that is to follow commits which replaced files of the table, but changed no row.
@@ -205,11 +199,7 @@ def scope_again(
         delta: the commit, with the table as it is now.
         files: what the commit was to add.
         since: the snapshot that `files` were written for.
-        policy: whether deletes may be global.
         limit_bytes: Arrow bytes of the keys that are looked up at a time.
-
-    Raises:
-        GlobalDeleteError: a delete must be global and `policy` refuses it.
     """
     limited = [
         file
@@ -225,7 +215,7 @@ def scope_again(
     live = live_keys(delta.table, delta.schema, key_schema.names)
     try:
         for keys in _stored_keys(limited, delta, key_schema, limit_bytes):
-            for scoped in scope_deletes(delta, keys, live, policy).deletes:
+            for scoped in scope_deletes(delta, keys, live).deletes:
                 found += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
     except BaseException:
         delta.discard([*found, *limited])
@@ -284,9 +274,9 @@ def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:
     )
 
 
-def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse"]) -> Scoped:
+def _looked_up(delta: RowDelta, keys: pa.Table) -> Scoped:
     names = keys.column_names
-    if policy == "allow" and not _is_affordable(delta.table, keys.num_rows):
+    if not _is_affordable(delta.table, keys.num_rows):
         return Scoped([ScopedDeletes(delta.unpartitioned_spec(), keys)])
     specs = [s for s in delta.specs.values() if _is_computable(delta, s)]
     sources = {name for s in specs for name in _source_columns(delta, s)} & set(delta.base_columns)
@@ -297,7 +287,6 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
         rows = found.rows.filter(pa.array(spec_of == spec_id)).drop_columns([SPEC_ID])
         spec = delta.specs[spec_id]
         if spec.is_unpartitioned or spec not in specs:
-            _refuse(delta, rows.num_rows, policy)
             spec = delta.unpartitioned_spec()
         kept = rows.select(list(names)) if spec.is_unpartitioned else rows
         parts.append(ScopedDeletes(spec, distinct_rows(kept)))
@@ -316,12 +305,3 @@ def _is_affordable(table: ReadableTable, keys: int) -> bool:
     snapshot = current_snapshot(table)
     total = summary_properties(snapshot).get("total-records")
     return total is not None and int(total) <= max(AFFORDABLE_ROWS, AFFORDABLE_RATIO * keys)
-
-
-def _refuse(delta: RowDelta, count: int, policy: Literal["allow", "refuse"]) -> None:
-    if policy == "refuse":
-        raise GlobalDeleteError(
-            f"{'.'.join(delta.table.name())}: {count} rows to delete are in files whose partition cannot be "
-            "determined, so their deletes would reach every partition, which global_deletes: refuse forbids; compact the "
-            "table under its current spec, or allow global deletes"
-        )

@@ -105,7 +105,6 @@ def prepare(
 
     Raises:
         SchemaConflictError: the table cannot hold a column or key.
-        GlobalDeleteError: the config refuses a delete.
     """
     writing = _Writing(delta, config, trusts_inserts=trusts_inserts)
     try:
@@ -147,8 +146,7 @@ def _why_local(table: "Table | None", changes: RemoteChanges, key: Sequence[str]
     spec = scope_without_look(delta, key, live) if live.num_files else delta.default_spec
     if spec is None:
         return "the partition of a row does not follow from its key, so rows to delete are looked up"
-    is_global = spec.is_unpartitioned and not delta.default_spec.is_unpartitioned
-    return "global_deletes: refuse" if is_global and config.global_deletes == "refuse" else None
+    return None
 
 
 class _Writing:
@@ -192,7 +190,7 @@ class _Writing:
             return
         keys, removes = pa.concat_tables(self._deletes), np.concatenate(self._removes)
         self._deletes, self._removes = [], []
-        found = scope_deletes(self.delta, keys, self.live, self.config.global_deletes)
+        found = scope_deletes(self.delta, keys, self.live)
         if found.is_there is not None:
             self.num_missed += int((removes & ~found.is_there).sum())
         for scoped in found.deletes:
@@ -543,8 +541,8 @@ class _Content:
             self.files = (*rows, *vectors)
             return self.files, replaced
         if self._since != self._delta.base_snapshot_id:
-            config, limit = self._config, self._config.memory_limit_bytes // BATCH_SHARE
-            self.files = tuple(scope_again(self._delta, self.files, self._since, config.global_deletes, limit))
+            limit = self._config.memory_limit_bytes // BATCH_SHARE
+            self.files = tuple(scope_again(self._delta, self.files, self._since, limit))
             self._since = self._delta.base_snapshot_id
         return self.files, everything if self._work.replaces_all else None
 

@@ -477,7 +477,7 @@ class Publication:
             wanted = live.may_hold(keys)
             if done is not None:
                 wanted &= ~done.live.may_hold(keys)
-            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow").deletes:
+            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live).deletes:
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 

@@ -29,7 +29,7 @@ def test_least_config_has_an_embedded_catalog_beside_it(tmp_path: Path) -> None:
     assert table.source.path == (f"{tmp_path}/landing/*.jsonl",)
     assert table.source.format is None
     assert table.key == ("id",)
-    assert (table.inserts, table.global_deletes, table.identity) == ("checked", "allow", "key")
+    assert (table.inserts, table.identity) == ("checked", "key")
 
 
 def test_template_is_a_valid_config(tmp_path: Path) -> None:
@@ -53,7 +53,6 @@ tables:
     cast: {quantity: long}
     inserts: checked
     soft_delete: true
-    global_deletes: refuse
     commit_rows: 1000
     commit_interval: 5m
     memory_limit_bytes: 512MiB

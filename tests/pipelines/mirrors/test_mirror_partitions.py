@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nevermore.pipelines.errors import GlobalDeleteError
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 
@@ -26,7 +25,7 @@ def specs_of_deletes(pipeline: Pipeline) -> list[int]:
 
 
 def test_rule_27_partition_that_is_a_function_of_the_key_scopes_its_deletes(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS, options={"partition_by": ["bucket(4, id)"], "global_deletes": "refuse"})
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"partition_by": ["bucket(4, id)"]})
     pipeline.run(*(change("c", row(i)) for i in range(20)))
     pipeline.run(*(change("u", row(i, "B")) for i in range(0, 20, 2)), change("d", row(3)))
     assert pipeline.rows == [row(i, "a" if i % 2 else "B") for i in range(20) if i != 3]
@@ -42,7 +41,7 @@ def test_rule_27_row_that_moves_between_partitions_leaves_no_copy(tmp_path: Path
 
 
 def test_rule_27_old_partition_is_looked_up_where_nothing_tells_it(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"], "global_deletes": "refuse"})
+    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
     pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=None)), change("c", row(3, day=day(3))))
     (applied,) = pipeline.run(
         change("u", row(1, "moved", day=day(3))), change("u", row(2, "B", day=day(1))), change("d", key={"id": 3})
@@ -81,10 +80,6 @@ def test_rule_27_rows_in_unpartitioned_files_need_global_deletes(tmp_path: Path)
     pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
     with pipeline.table.update_spec() as update:
         update.add_field("day", "day", "day_day")
-    pipeline.options["global_deletes"] = "refuse"
-    with pytest.raises(GlobalDeleteError, match="global_deletes: refuse"):
-        pipeline.run(change("d", row(1, day=day(1))))
-    pipeline.options["global_deletes"] = "allow"
-    pipeline.catch_up()
+    pipeline.run(change("d", row(1, day=day(1))))
     assert pipeline.rows == [row(2, day=day(2))]
     assert specs_of_deletes(pipeline) == [0]
