@@ -297,15 +297,15 @@ def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
 
 def test_all_tables_of_a_feed_are_indexed_side_by_side_and_dagster_tells(tmp_path: Path) -> None:
     project = Project(tmp_path, {"shop.*": {"key": ["id"], "index": INDEX}})
-    for number, op in enumerate("cd"):
-        rows = (event(op, order(k), table=f"t{k % 4}") for k in range(100 - 60 * number))
+    for number in range(2):
+        rows = (event("c", order(k), table=f"t{k % 4}") for k in range(100 * number, 100 * number + 100))
         project.land(f"{number}.jsonl", rows)
         report = project.run()
     updates = [table.indexes for table in report.tables]
-    assert [(u.built, u.resolved, u.warnings) for u in updates if u is not None] == [(0, 1, ())] * 4
+    assert [(u.built, u.warnings) for u in updates if u is not None] == [(1, ())] * 4
     config = load(tmp_path / "nevermore.yaml")
     for table in report.tables:
-        assert scan_core.open_table(project.table(table.table)).scan().count() == 15
+        assert scan_core.open_table(project.table(table.table)).scan().count() == 50
         values = mirror_metadata(config, table)
         assert values["index warnings"] == 0
-        assert "dead rows of 1 data file recorded" in values["indexes"]
+        assert "1 bitmap index built" in values["indexes"]
