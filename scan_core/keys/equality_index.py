@@ -31,7 +31,7 @@ from nevermore.scan_core.keys.summary import SIGN_BIT, DeleteKeys, KeySummary, m
 from nevermore.scan_core.keys.table import may_contain
 from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.rows.buffers import Mask, numbers
 
 MAX_PARTITION_BITS = 8
@@ -60,24 +60,23 @@ class PartitionedIndex:
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = kernels_if_worthwhile(use_numba=use_numba)
-        with measured(kernels):
-            columns = [key_column(array) for array in keys]
-            hashes = hash_rows(columns, self.seed, kernels)
-            partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
-            hashes = rotate(hashes, 64 - self.shift)
-            dead = np.zeros(len(hashes), np.bool_)
-            for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
-                index = _hashed(part)
-                own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
-                among = np.flatnonzero(partition == number)
-                among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
-                if len(among):
-                    dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
-                    part.release()
-            if self.has_bijective_hash and (nulls := null_flags(columns[0])) is not None:
-                dead[nulls] = self.null_rank > threshold
-            return dead
+        kernels = stored_kernels(use_numba=use_numba)
+        columns = [key_column(array) for array in keys]
+        hashes = hash_rows(columns, self.seed, kernels)
+        partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
+        hashes = rotate(hashes, 64 - self.shift)
+        dead = np.zeros(len(hashes), np.bool_)
+        for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
+            index = _hashed(part)
+            own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
+            among = np.flatnonzero(partition == number)
+            among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
+            if len(among):
+                dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
+                part.release()
+        if self.has_bijective_hash and (nulls := null_flags(columns[0])) is not None:
+            dead[nulls] = self.null_rank > threshold
+        return dead
 
 
 def build_partitioned(
@@ -179,7 +178,7 @@ class _Spill:
         if not part.num_rows:
             return
         plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in part.columns]
-        hashes = hash_rows([key_column(a) for a in plain], self._seed, kernels_if_worthwhile(use_numba=use_numba))
+        hashes = hash_rows([key_column(a) for a in plain], self._seed, stored_kernels(use_numba=use_numba))
         partition = (hashes >> np.uint64(self._shift)).astype(np.uint16)
         order = pa.array(np.argsort(partition, kind="stable"))
         batch = pa.RecordBatch.from_arrays([a.take(order) for a in plain], schema=self._schema)

@@ -38,7 +38,7 @@ from nevermore.scan_core.keys.summary import (
 )
 from nevermore.scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
 from nevermore.scan_core.model.errors import ScanError
-from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.native.machine_code import Kernels
 from nevermore.scan_core.rows.buffers import Mask, Rows, validity
 
@@ -72,9 +72,8 @@ class DenseIndex:
         """Rows whose key has a rank above the threshold."""
         (array,) = keys
         values = signed_values(array)
-        kernels = kernels_if_worthwhile(use_numba=use_numba)
-        with measured(kernels):
-            dead = self._dead(values, threshold, kernels)
+        kernels = stored_kernels(use_numba=use_numba)
+        dead = self._dead(values, threshold, kernels)
         if (valid := validity(array)) is not None:
             dead[~valid] = self.null_rank > threshold
         return dead
@@ -281,18 +280,17 @@ class HashedIndex:
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = kernels_if_worthwhile(use_numba=use_numba)
-        with measured(kernels):
-            columns = [key_column(array) for array in keys]
-            if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
-                return self._deleted_words(columns[0], threshold, kernels)
-            if (rows := self._passing(columns, kernels)) is not None:
-                dead = np.zeros(len(keys[0]), np.bool_)
-                taken = [key_column(array.take(pa.array(rows))) for array in keys]
-                dead[rows] = self.deleted_hashes(hash_rows(taken, self.seed, kernels), taken, threshold, kernels)
-                return dead
-            hashes = hash_rows(columns, self.seed, kernels)
-            return self.deleted_hashes(hashes, columns, threshold, kernels)
+        kernels = stored_kernels(use_numba=use_numba)
+        columns = [key_column(array) for array in keys]
+        if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
+            return self._deleted_words(columns[0], threshold, kernels)
+        if (rows := self._passing(columns, kernels)) is not None:
+            dead = np.zeros(len(keys[0]), np.bool_)
+            taken = [key_column(array.take(pa.array(rows))) for array in keys]
+            dead[rows] = self.deleted_hashes(hash_rows(taken, self.seed, kernels), taken, threshold, kernels)
+            return dead
+        hashes = hash_rows(columns, self.seed, kernels)
+        return self.deleted_hashes(hashes, columns, threshold, kernels)
 
     def _passing(self, columns: Sequence[KeyColumn], kernels: Kernels | None) -> Rows | None:
         """The rows that the filter lets pass; None if there is no filter for these columns, or it does not help."""
@@ -353,30 +351,29 @@ def build_hashed(
     Raises:
         ScanError: different keys have one hash under the given seed.
     """
-    kernels = kernels_if_worthwhile(use_numba=use_numba)
-    with measured(kernels):
-        columns = tuple(
-            concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
-            for i, kind in enumerate(key_types)
+    kernels = stored_kernels(use_numba=use_numba)
+    columns = tuple(
+        concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
+        for i, kind in enumerate(key_types)
+    )
+    ranks = ranks_of(parts, sequence_numbers)
+    has_null = [null_flags(c) is not None for c in columns]
+    is_bijective = len(columns) == 1 and is_one_word(key_types[0])
+    null_rank = 0
+    if is_bijective:
+        null_rank = max(
+            (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
         )
-        ranks = ranks_of(parts, sequence_numbers)
-        has_null = [null_flags(c) is not None for c in columns]
-        is_bijective = len(columns) == 1 and is_one_word(key_types[0])
-        null_rank = 0
-        if is_bijective:
-            null_rank = max(
-                (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
-            )
-            columns, ranks = _without_nulls(columns[0], ranks)
-        seed, built = _build_table(columns, seed, rotation, kernels)
-        ranks = ranks[built.rows]
-        summaries = tuple(
-            summarise([c], has_null=n, kind=kind, kernels=kernels)
-            for c, n, kind in zip(columns, has_null, key_types, strict=True)
-        )
-        found = None if is_bijective else _filter_of(columns, seed.first)
-        columns, rows = ((), _NO_ROWS) if is_bijective else (columns, built.rows)
-        return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries, found)
+        columns, ranks = _without_nulls(columns[0], ranks)
+    seed, built = _build_table(columns, seed, rotation, kernels)
+    ranks = ranks[built.rows]
+    summaries = tuple(
+        summarise([c], has_null=n, kind=kind, kernels=kernels)
+        for c, n, kind in zip(columns, has_null, key_types, strict=True)
+    )
+    found = None if is_bijective else _filter_of(columns, seed.first)
+    columns, rows = ((), _NO_ROWS) if is_bijective else (columns, built.rows)
+    return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries, found)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

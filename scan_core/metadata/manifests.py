@@ -42,7 +42,7 @@ from nevermore.scan_core.metadata.manifest_list import ManifestFile
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec
 from nevermore.scan_core.model.table_metadata import TableMetadata
-from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.compiled import stored_kernels
 
 F = TypeVar("F", DataFile, DeleteFile)
 _BYTES_PER_ENTRY = 600
@@ -178,7 +178,7 @@ class _Reader:
         decoders = reads[0].decoders
         if decoders.columns is None or sum(r.num_entries for r in reads) < MIN_RECORDS:
             return None
-        kernels = kernels_if_worthwhile(use_numba=self._use_numba)
+        kernels = stored_kernels(use_numba=self._use_numba)
         if kernels is None:
             return None
         blocks = [block for read in reads for block in read.blocks]
@@ -198,8 +198,7 @@ class _Reader:
         read = indexed[1]
         inheritance = Inheritance(read.manifest, read.spec)
         try:
-            with measured(None):
-                return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
+            return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
         except DAMAGE as error:
             raise malformed_avro(read.manifest.path, error) from error
 

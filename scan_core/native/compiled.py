@@ -1,34 +1,23 @@
-"""When to use the compiled kernels: loading them costs time that a short query never earns back.
+"""Which work the compiled kernels do: all of it where their machine code exists, else NumPy does the same work.
 
-NumPy does the work until it has spent as much time as loading would cost; from then on, and in every later query of
-the process, the kernels do. Results do not depend on the choice. `load` is for workers that live long.
+A scan never compiles: that takes seconds, and saves a first query less. The code comes with the package, or an ingest
+or `python -m nevermore.pipelines.cli.compile_kernels` leaves it for the processes after it. Results do not depend on it.
 """
 
 import os
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
 
-LOAD_SECONDS = 0.05
-"""What loading machine code costs that an earlier process has left."""
-COMPILE_SECONDS = 0.5
-"""What may be spent before kernels are compiled, which takes eight times as long, once per machine."""
-
-
 _LIMIT_BYTES = 256 * 1024**2
-"""LLVM's loader takes about 50 MB, compiling 100 MB more: below this memory limit NumPy does the work."""
+"""LLVM's loader takes about 50 MB: below this memory limit NumPy does the work."""
 
 
 class _State:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.kernels: Kernels | None = None
-        self.is_compiled: bool | None = None
-        self.numpy_seconds = 0.0
 
 
 _STATE = _State()
@@ -48,40 +37,20 @@ def may_use_numba(options: ScanOptions) -> bool:
 
 
 def is_missed(options: ScanOptions) -> bool:
-    """Whether NumPy does all the work because this environment cannot load compiled kernels: a fallback to be counted."""
-    return options.switches.use_numba and not is_available()
+    """Whether NumPy does all the work because there are no compiled kernels: a fallback to be counted."""
+    return options.switches.use_numba and not (is_available() and is_compiled())
 
 
 def load() -> Kernels:
-    """The kernels, loaded now if they are not yet."""
+    """The kernels, loaded now if they are not yet, and compiled if their machine code does not exist."""
     with _STATE.lock:
         if _STATE.kernels is None:
             _STATE.kernels = load_kernels()
         return _STATE.kernels
 
 
-def kernels_if_worthwhile(*, use_numba: bool) -> Kernels | None:
-    """The kernels if they are allowed and loaded, or if NumPy has spent the time that loading costs; else None."""
+def stored_kernels(*, use_numba: bool) -> Kernels | None:
+    """The kernels if they are allowed and have been compiled before; else None."""
     if not use_numba:
         return None
-    if _STATE.kernels is None:
-        if _STATE.numpy_seconds < LOAD_SECONDS:
-            return None
-        if _STATE.is_compiled is None:
-            _STATE.is_compiled = is_compiled()
-        if not _STATE.is_compiled and _STATE.numpy_seconds < COMPILE_SECONDS:
-            return None
-    return load()
-
-
-@contextmanager
-def measured(kernels: Kernels | None) -> Iterator[None]:
-    """Count the time of the body as spent by NumPy, unless kernels do the work."""
-    if kernels is not None:
-        yield
-        return
-    begin = time.thread_time()
-    try:
-        yield
-    finally:
-        _STATE.numpy_seconds += time.thread_time() - begin
+    return load() if _STATE.kernels is not None or is_compiled() else None

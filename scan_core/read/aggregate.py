@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.native.machine_code import Kernels
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.restriction import ValueSource, file_columns_of, values_of
@@ -74,14 +74,13 @@ def aggregate_group(
         mask, selection = to_mask(selection), All(columns.row_group.num_rows)
     columns.load(indices, selection)  # all at once: one call of the decoder
     results: list[Partial] = []
-    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    kernels = stored_kernels(use_numba=use_numba)
     for call in calls:
         if call.column is None:
             results.append(count)
             continue
         array = values_of(sources[call.column], columns, selection)
-        with measured(kernels):
-            results.append(_one(call.function, array, mask, kernels))
+        results.append(_one(call.function, array, mask, kernels))
     return tuple(results)
 
 

@@ -28,7 +28,7 @@ from nevermore.scan_core.files.parquet.thrift import (
 )
 from nevermore.scan_core.io.remote import ByteSource
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
-from nevermore.scan_core.native.compiled import kernels_if_worthwhile, measured
+from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.native.machine_code import Kernels
 
 _REPEATING_FIELDS = (2, 3, 13, 16)
@@ -371,7 +371,7 @@ def read_footer(
 def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = False) -> Footer:
     """The facts of a footer's bytes, in a file of so many bytes; raises whatever error malformed bytes cause."""
     parts = verified_parts(data, size)
-    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    kernels = stored_kernels(use_numba=use_numba)
     schemas: list[FooterSchema] = []
 
     def read_known_schema(data: bytes, position: int, kind: int, depth: int) -> tuple[FooterSchema, int]:
@@ -389,9 +389,8 @@ def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = Fa
         facts = [_row_group(group, schema.leaves, size, index) for index, group in enumerate(groups)]
         return tuple(facts), end
 
-    with measured(kernels):
-        readers = {2: read_known_schema, 4: read_groups, 5: read_encoded, 7: _read_column_orders}
-        document, _ = read_struct(data, readers=readers)
+    readers = {2: read_known_schema, 4: read_groups, 5: read_encoded, 7: _read_column_orders}
+    document, _ = read_struct(data, readers=readers)
     if 8 in document:
         raise UnsupportedError("encrypted Parquet files are not supported")
     schema: FooterSchema = document[2]

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from nevermore.scan_core.keys.columns import concat, key_column
 from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
 from nevermore.scan_core.keys.table import build_hash_table
+from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native import compiled
-from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.native.machine_code import Kernels, load_kernels
 from tests.scan_core.keys.key_values import arrays, cases
 
 
@@ -80,21 +81,14 @@ def test_null_strings_with_bytes_of_their_own_equal_plain_nulls() -> None:
     assert concat(columns).num_rows == 6
 
 
-def test_kernels_are_loaded_only_when_numpy_has_spent_their_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = compiled._State()
-    monkeypatch.setattr(compiled, "_STATE", state)
-    assert compiled.kernels_if_worthwhile(use_numba=True) is None
-    state.numpy_seconds = 10.0
-    assert compiled.kernels_if_worthwhile(use_numba=False) is None
-    assert compiled.kernels_if_worthwhile(use_numba=True) is not None
-
-
-def test_time_of_numpy_is_counted_and_that_of_kernels_is_not(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = compiled._State()
-    monkeypatch.setattr(compiled, "_STATE", state)
-    with compiled.measured(kernels):
-        np.arange(100_000).sum()
-    assert state.numpy_seconds == 0.0
-    with compiled.measured(None):
-        np.sort(np.arange(500_000)[::-1])
-    assert state.numpy_seconds > 0.0
+def test_scans_use_kernels_that_are_compiled_and_never_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_STATE", compiled._State())
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "is_compiled", lambda: False)
+        patch.setattr(compiled, "load_kernels", lambda: pytest.fail("compiles"))
+        assert compiled.stored_kernels(use_numba=True) is None
+        assert compiled.is_missed(ScanOptions())
+    load_kernels()
+    assert compiled.stored_kernels(use_numba=False) is None
+    assert compiled.stored_kernels(use_numba=True) is not None
+    assert not compiled.is_missed(ScanOptions())
