@@ -1,23 +1,20 @@
 """Avro schemas and messages of feeds.
 
 Contains the value types of Avro fields and decoding of many messages in one call: a kernel finds where the values of all
-messages are, and these become columns. fastavro reads the schemas, and with `NEVERMORE_AVRO_KERNELS=0` the messages, too.
+messages are, and these become columns. fastavro validates the schemas.
 Avro container files are read in `sources/file_reader.py`.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BytesIO
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro import parse_schema, schemaless_reader
+from fastavro import parse_schema
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode import avro_kernels as kernels
@@ -31,7 +28,7 @@ from nevermore.pipelines.jsonscan.spans import from_binary
 from nevermore.pipelines.jsonscan.text_kernels import gather_text
 from nevermore.pipelines.jsonscan.value_kernels import STRING
 from nevermore.scan_core import Mask
-from nevermore.scan_core.files import AvroField, encode_long, parse_record, union_members
+from nevermore.scan_core.files import AvroField, parse_record, union_members
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -199,78 +196,21 @@ class AvroMessages:
         return None if is_key and not is_record(document) else reader_of(document)
 
 
-KERNELS = "NEVERMORE_AVRO_KERNELS"
-"""With this environment variable set to 0, fastavro reads values instead of kernels."""
-
-
-class AvroReader(Protocol):
-    """Reads the values of one record schema."""
-
-    @property
-    def fields(self) -> tuple[AvroField, ...]:
-        """Fields of the record, with their physical Arrow types."""
-        ...
-
-    @property
-    def types(self) -> Mapping[str, ValueType]:
-        """The value type of each field."""
-        ...
-
-    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
-        """Read values as rows of physical columns, and the mask of invalid ones, whose columns mean nothing.
-
-        Raises:
-            WideBatchError: the columns would take far more memory than the values.
-        """
-        ...
-
-    def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
-        """Read blocks with their number of values, which follow each other; None if any does not hold exactly these."""
-        ...
-
-
-def reader_of(document: str) -> AvroReader:
+@lru_cache(maxsize=1024)
+def reader_of(document: str) -> "AvroReader":
     """Create the reader of an Avro schema in JSON.
 
     Raises:
         SourceError: not the schema of a record, or one that cannot be read.
     """
-    return _reader(document, with_kernels=os.environ.get(KERNELS) != "0")
-
-
-@lru_cache(maxsize=1024)
-def _reader(document: str, *, with_kernels: bool) -> AvroReader:
     try:
         schema = load_schema(document)
         fields, plain, _ = parse_record(physical(schema), unions_as_structs=True)
         types = field_types(schema)
-        marked = {
-            "type": "record",
-            "name": "marked",
-            "fields": [
-                {"name": "value", "type": plain},
-                {"name": _MARK, "type": {"type": "fixed", "name": "mark", "size": _MARK_BYTES}},
-            ],
-        }
-        parsed = parse_schema({"type": "array", "items": marked})
-        array = parse_schema({"type": "array", "items": plain})
+        parse_schema(plain)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
-    if with_kernels:
-        return _KernelReader(fields, types, _Compiler().program(plain, pa.struct([f.arrow() for f in fields])))
-    for one in fields:
-        if _holds_union(one.type.plain):
-            raise SourceError(
-                f"Avro field {one.name} is a union of several types, which is only read with kernels: unset {KERNELS}"
-            )
-    return _FastavroReader(fields, types, parsed, array)
-
-
-def _holds_union(plain: Any) -> bool:
-    if isinstance(plain, list):
-        return len(plain) - plain.count("null") > 1 or any(map(_holds_union, plain))
-    parts = [plain.get("items"), *(f["type"] for f in plain.get("fields", ()))] if isinstance(plain, dict) else []
-    return any(map(_holds_union, parts))
+    return AvroReader(fields, types, _Compiler().program(plain, pa.struct([f.arrow() for f in fields])))
 
 
 Words = NDArray[np.int64]
@@ -351,15 +291,25 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class _KernelReader:
-    """Reads values by compiled functions; see `AvroReader`."""
+class AvroReader:
+    """Reads the values of one record schema.
+
+    Attributes:
+        fields: of the record, with their physical Arrow types.
+        types: the value type of each field.
+        program: how to read a value.
+    """
 
     fields: tuple[AvroField, ...]
     types: Mapping[str, ValueType]
     program: _Program
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
-        """See `AvroReader`."""
+        """Read values as rows of physical columns, and the mask of invalid ones, whose columns mean nothing.
+
+        Raises:
+            WideBatchError: the columns would take far more memory than the values.
+        """
         documents = from_binary(values)
         nothing = documents.start < 0
         start, end = (np.where(nothing, np.int32(0), places) for places in (documents.start, documents.end))
@@ -380,7 +330,7 @@ class _KernelReader:
         return pa.Table.from_batches(parts, self._schema), bad
 
     def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
-        """See `AvroReader`."""
+        """Read blocks with their number of values, which follow each other; None if any does not hold exactly these."""
         if any(count > len(data) for data, count in blocks):
             return None  # records without bytes carry no information, and nothing limits their number
         content = np.frombuffer(b"".join(data for data, _ in blocks), np.uint8)
@@ -604,109 +554,6 @@ def _fixed(found: _Found, slot: int, present: Present, arrow: pa.FixedSizeBinary
     out = np.zeros((len(found), arrow.byte_width), np.uint8)
     out[rows] = _gathered(found, slot)[1].reshape(len(rows), arrow.byte_width)
     return pa.Array.from_buffers(arrow, len(found), [_validity(present), pa.py_buffer(out)])
-
-
-_MARK = "mark"
-_MARK_BYTES = 8
-_CHUNK_ROWS = 2_048
-"""Records are Python dicts for a moment: this many at a time stay in the caches and are garbage collected only once."""
-
-_BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
-"""What fastavro and Arrow raise on bytes that are not a value of the schema."""
-
-
-@dataclass(frozen=True)
-class _FastavroReader:
-    """Reads values by fastavro, as dictionaries; see `AvroReader`.
-
-    It takes what only a broken writer writes: numbers of more than 64 bits, negative numbers of branches and symbols, truth
-    values other than 0 and 1, blocks that are not as long as they say.
-
-    Attributes:
-        schema: an array of records, each followed by a marker, in fastavro's form.
-        plain: an array of records.
-    """
-
-    fields: tuple[AvroField, ...]
-    types: Mapping[str, ValueType]
-    schema: Any
-    plain: Any
-
-    def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
-        """See `AvroReader`; invalid values are NULL in every column."""
-        bad = np.asarray(values.is_null()).copy()
-        parts: list[tuple[int, pa.Table]] = []
-        pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
-        while pending:
-            first, last = pending.pop()
-            piece = values.slice(first, last - first)
-            table = None if piece.null_count else _read(piece, self)
-            if table is not None:
-                parts.append((first, table))
-            elif last - first > 1:
-                middle = (first + last) // 2
-                pending += [(middle, last), (first, middle)]
-            else:
-                bad[first] = True
-                parts.append((first, _nothing(self)))
-        schema = pa.schema([pa.field(f.name, f.type.meant) for f in self.fields])
-        tables = [table for _, table in parts]
-        return (pa.concat_tables(tables) if tables else pa.Table.from_batches([], schema=schema)), bad
-
-    def read_blocks(self, blocks: Sequence[tuple[bytes, int]]) -> pa.Table | None:
-        """See `AvroReader`."""
-        tables = [_of_block(data, count, self) for data, count in blocks]
-        found = [table for table in tables if table is not None]
-        return pa.concat_tables([_table([], self), *found]) if len(found) == len(tables) else None
-
-
-def _read(values: pa.BinaryArray, reader: _FastavroReader) -> pa.Table | None:
-    """Read all values; None if any of them is broken."""
-    count = len(values)
-    marks = np.arange(1, count + 1, dtype=np.int64) * np.int64(0x5851F42D4C957F2D)
-    offsets = np.arange(count + 1, dtype=np.int32) * _MARK_BYTES
-    ends = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(marks)])
-    joined = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
-    _, places, data = joined.buffers()
-    begin, end = np.frombuffer(places, np.int32)[[0, count]].tolist()
-    stream = BytesIO(encode_long(count) + data.slice(begin, end - begin).to_pybytes() + b"\0")
-    try:
-        records: list[dict[str, Any]] = schemaless_reader(stream, reader.schema, None)
-        if len(records) != count or stream.read(1):
-            return None
-        if b"".join(map(itemgetter(_MARK), records)) != marks.tobytes():
-            return None
-        return _table(list(map(itemgetter("value"), records)), reader)
-    except _BROKEN:
-        return None  # one of them is broken: the caller bisects until it is found
-
-
-def _of_block(data: bytes, count: int, reader: _FastavroReader) -> pa.Table | None:
-    if count == 0:
-        return _table([], reader) if not data else None
-    if count > len(data):
-        return None  # as in `_KernelReader`
-    stream = BytesIO(encode_long(count) + data + b"\0")
-    try:
-        records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
-        return None if len(records) != count or stream.read(1) else _table(records, reader)
-    except _BROKEN:
-        return None
-
-
-def _table(rows: list[dict[str, Any]], reader: _FastavroReader) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
-    return pa.Table.from_arrays([_column(rows, field) for field in reader.fields], schema=schema)
-
-
-def _column(rows: list[dict[str, Any]], field: AvroField) -> pa.Array:
-    array = pa.array(list(map(itemgetter(field.key), rows)), type=field.type.stored)
-    return array if field.type.finish is None else field.type.finish(array)
-
-
-def _nothing(reader: _FastavroReader) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
-    return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
 
 
 @lru_cache(maxsize=1024)

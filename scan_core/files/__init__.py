@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.columns.file_reader import FileReader as FileReader
     from nevermore.scan_core.columns.file_reader import field_id_of as field_id_of
     from nevermore.scan_core.files.avro import AvroField as AvroField
-    from nevermore.scan_core.files.avro import encode_long as encode_long
     from nevermore.scan_core.files.avro import parse_record as parse_record
     from nevermore.scan_core.files.avro import record_bytes as record_bytes
     from nevermore.scan_core.files.avro import union_members as union_members
@@ -35,7 +34,7 @@ else:
         __name__,
         {
             "nevermore.scan_core.columns.file_reader": "DecodingLimits FileReader field_id_of",
-            "nevermore.scan_core.files.avro": "AvroField encode_long parse_record record_bytes union_members",
+            "nevermore.scan_core.files.avro": "AvroField parse_record record_bytes union_members",
             "nevermore.scan_core.files.formats": "decode_column open_file",
             "nevermore.scan_core.files.parquet.checksums": (
                 "BLOOM_FILTER COLUMN_INDEX HEADER_BYTES NUM_PARTS OFFSET_INDEX PAGE_HEADERS blank_entries sealed"

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -11,18 +10,10 @@ import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.decode import avro
-from nevermore.pipelines.decode.avro import KERNELS, AvroReader, reader_of
-from nevermore.pipelines.errors import SourceError, WideBatchError
-from nevermore.scan_core.files import encode_long
+from nevermore.pipelines.decode.avro import reader_of
+from nevermore.pipelines.errors import WideBatchError
+from nevermore.scan_core.files.avro import encode_long
 from tests.pipelines.decode.avro_schemas import Schemas
-
-
-def readers(schema: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[AvroReader]:
-    """By kernels, and by fastavro."""
-    yield reader_of(json.dumps(schema))
-    monkeypatch.setenv(KERNELS, "0")
-    yield reader_of(json.dumps(schema))
-    monkeypatch.delenv(KERNELS)
 
 
 class BrokenError(Exception):
@@ -137,7 +128,7 @@ def expected(schema: Any, messages: list[bytes]) -> list[Any]:
     return found
 
 
-def check(seed: int, monkeypatch: pytest.MonkeyPatch, *, unions: bool, count: int) -> int:
+def check(seed: int, *, unions: bool, count: int) -> int:
     """Compare kernels, fastavro and the plain decoder; returns how many messages are broken."""
     made = Schemas(seed, unions=unions)
     schema = made.record()
@@ -155,29 +146,19 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch, *, unions: bool, count: in
     block = reader_of(document).read_blocks(blocks)
     assert block is not None
     assert repr(block.to_pylist()) == repr(expected(schema, good))
-    if not unions:
-        monkeypatch.setenv(KERNELS, "0")
-        plain, of_plain = reader_of(document).read(pa.array(messages, pa.binary()))
-        assert not (of_plain & ~bad).any()
-        assert plain.schema == table.schema
-        assert repr(plain.filter(pa.array(~bad)).to_pylist()) == repr(chosen.to_pylist())
-        in_block = reader_of(document).read_blocks(blocks)
-        assert in_block is not None
-        assert repr(in_block.to_pylist()) == repr(block.to_pylist())
-        monkeypatch.delenv(KERNELS)
     return int(bad.sum())
 
 
 @pytest.mark.parametrize("unions", [False, True])
-def test_random_schemas_whole_and_damaged(*, unions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = sum(check(seed, monkeypatch, unions=unions, count=20) for seed in range(25))
+def test_random_schemas_whole_and_damaged(*, unions: bool) -> None:
+    broken = sum(check(seed, unions=unions, count=20) for seed in range(25))
     assert broken > 100
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unions", [False, True])
-def test_many_random_schemas_whole_and_damaged(*, unions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = sum(check(seed, monkeypatch, unions=unions, count=50) for seed in range(100, 400))
+def test_many_random_schemas_whole_and_damaged(*, unions: bool) -> None:
+    broken = sum(check(seed, unions=unions, count=50) for seed in range(100, 400))
     assert broken > 5_000
 
 
@@ -192,12 +173,10 @@ def test_calls_of_a_few_values_each_read_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(avro, "_FOUND_BYTES", 1)
     monkeypatch.setattr(avro, "_MIN_FOUND", 3)
     for seed in range(5):
-        check(seed, monkeypatch, unions=False, count=20)
+        check(seed, unions=False, count=20)
 
 
-@pytest.mark.parametrize("switch", ["1", "0"])
-def test_no_values_missing_values_and_parts_of_arrays(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KERNELS, switch)
+def test_no_values_missing_values_and_parts_of_arrays() -> None:
     reader = reader_of(json.dumps(WHOLE))
     table, bad = reader.read(pa.array([], pa.binary()))
     assert (table.num_rows, table.column_names, len(bad)) == (0, ["a", "b"], 0)
@@ -209,9 +188,7 @@ def test_no_values_missing_values_and_parts_of_arrays(switch: str, monkeypatch: 
     assert table.slice(1, 1).to_pylist() == [{"a": 2, "b": []}]
 
 
-@pytest.mark.parametrize("switch", ["1", "0"])
-def test_a_block_holds_exactly_the_values_that_it_claims(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KERNELS, switch)
+def test_a_block_holds_exactly_the_values_that_it_claims() -> None:
     reader = reader_of(json.dumps(WHOLE))
     data = b"\2\4\0" * 5
     whole = reader.read_blocks([(data, 5)])
@@ -240,7 +217,7 @@ def test_what_only_a_broken_writer_writes_is_refused() -> None:
         assert reader.read(pa.array([data], pa.binary()))[1].tolist() == [True], kind
 
 
-def test_arrays_nest_as_deeply_as_schemas_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_nest_as_deeply_as_schemas_may() -> None:
     kind: Any = "int"
     for _ in range(60):
         kind = {"type": "array", "items": kind}
@@ -250,10 +227,9 @@ def test_arrays_nest_as_deeply_as_schemas_may(monkeypatch: pytest.MonkeyPatch) -
         value = [value]
     data = BytesIO()
     fastavro.schemaless_writer(data, fastavro.parse_schema(schema), {"a": value})
-    for reader in readers(schema, monkeypatch):
-        table, bad = reader.read(pa.array([data.getvalue(), data.getvalue()[:-1]], pa.binary()))
-        assert bad.tolist() == [False, True]
-        assert table.slice(0, 1).to_pylist() == [{"a": value}]
+    table, bad = reader_of(json.dumps(schema)).read(pa.array([data.getvalue(), data.getvalue()[:-1]], pa.binary()))
+    assert bad.tolist() == [False, True]
+    assert table.slice(0, 1).to_pylist() == [{"a": value}]
 
 
 ITEM = {"type": "record", "name": "i", "fields": [{"name": f"f{n}", "type": "long"} for n in range(100)]}
@@ -295,11 +271,3 @@ def test_types_of_a_union_with_the_same_name_have_their_full_names() -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "u", "type": branches}]}
     table, _ = reader_of(json.dumps(schema)).read(pa.array([b"\2x"], pa.binary()))
     assert table.to_pylist() == [{"u": {"a.f": None, "b.f": b"x"}}]
-
-
-def test_without_kernels_a_union_of_several_types_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KERNELS, "0")
-    kind = {"type": "map", "values": ["int", "string"]}
-    schema = {"type": "record", "name": "r", "fields": [{"name": "odd", "type": kind}]}
-    with pytest.raises(SourceError, match=f"odd is a union.*{KERNELS}"):
-        reader_of(json.dumps(schema))

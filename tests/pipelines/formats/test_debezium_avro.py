@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nevermore.pipelines.decode.avro import KERNELS, reader_of
+from nevermore.pipelines.decode.avro import reader_of
 from nevermore.pipelines.decode.batches import RawEvents, from_documents
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
@@ -309,10 +309,7 @@ def test_damaged_avro_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         list(discover([str(tmp_path / "1.avro")]))
 
 
-@pytest.mark.parametrize("switch", ["1", "0"])
-def test_logical_types_are_those_of_columns(switch: str, schemas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KERNELS, switch)
-
+def test_logical_types_are_those_of_columns(schemas: Path) -> None:
     def of(kind: str, logical: str, **more: Any) -> dict[str, Any]:
         return {"type": kind, "logicalType": logical, **more}
 
