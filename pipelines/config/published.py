@@ -18,8 +18,6 @@ from nevermore.pipelines.config.checks import PublishedChecksConfig
 from nevermore.pipelines.config.tables import DEFAULT_TARGET_FILE_BYTES, AssetConfig, IndexConfig, RetentionConfig
 from nevermore.pipelines.config.values import (
     Bytes,
-    BytesOrZero,
-    Count,
     Cron,
     Day,
     Names,
@@ -29,9 +27,6 @@ from nevermore.pipelines.config.values import (
 )
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import PrimitiveType, Type, arrow_type, parse_transform
-
-DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
-"""Determines the memory of a task while it writes."""
 
 _LIKE_NULL = re.compile("'*null'*")
 """Text that must be quoted in a key, because `null` is the key of NULL."""
@@ -47,29 +42,17 @@ class PublishedOptions(Section):
 
     Attributes:
         target_file_bytes: a task starts a new file when the current one reaches this size.
-        row_group_bytes: size of the rows in memory at which they are written as a row group.
-        row_group_rows: maximum number of rows in a row group.
-        page_rows: maximum number of rows in a page; every column has a page index.
         compression: Parquet codec.
         bloom_filters: columns that get Bloom filters.
         distribution: `none`: the tasks that computed the rows write them; `rebalance`: rows are shuffled into files of even size; `range`: rows are also shuffled so that files do not overlap in `sort_by`.
-        direct_copy: let the tasks that read a mirror write the files, if the SQL only selects columns of one mirror and no row is sorted or shuffled.
-        push_down: pass conditions and join keys that the SQL puts on the rows of a mirror to its scan.
         reader: `auto` chooses for each mirror, by expected cost, between Spark's own Parquet reader and tasks in Python; `python` always reads in Python.
-        driver_bytes: rows of a mirror that take at most this much memory are read, and small results written, by the process that publishes, where that costs less than starting tasks for them; 0 leaves everything to tasks.
     """
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES
-    row_group_bytes: Bytes = DEFAULT_ROW_GROUP_BYTES
-    row_group_rows: Count = 1_000_000
-    page_rows: Count = 10_000
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
     bloom_filters: Names = ()
     distribution: Literal["none", "rebalance", "range"] = "none"
-    direct_copy: bool = True
-    push_down: bool = True
     reader: Literal["auto", "python"] = "auto"
-    driver_bytes: BytesOrZero = 16 * 1024**2
 
 
 def key_of_text(text: str) -> str:

@@ -211,7 +211,6 @@ MAX_SECONDS = 3_155_760_000.0
 MAX_BYTES = 2**60
 """Sums of a few sizes are still numbers of 64 bits."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=MAX_SECONDS)]
-BytesOrZero = Annotated[int, BeforeValidator(_bytes), Field(ge=0, le=MAX_BYTES)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2, le=MAX_BYTES)]
 SecondsOrOff = Annotated[
     Literal["off"] | Annotated[float, Field(gt=0, le=MAX_SECONDS)], BeforeValidator(_seconds_or_off)

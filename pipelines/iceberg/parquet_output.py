@@ -99,6 +99,8 @@ def _repeats(sample: pa.Array, share: float) -> bool:
 
 DEFAULT_FILE_BYTES = 256 * 1024**2
 """Arrow bytes per file: about a quarter of that on disk, near Iceberg's split size."""
+DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
+"""Determines the memory of a task while it writes."""
 DEFAULT_ROW_GROUP_ROWS = 1_000_000
 DEFAULT_PAGE_ROWS = 10_000
 """Small pages let readers skip rows that no filter and no delete selects."""

@@ -22,6 +22,9 @@ import pyarrow.parquet as pq
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
 from nevermore.pipelines.iceberg.parquet_output import (
+    DEFAULT_PAGE_ROWS,
+    DEFAULT_ROW_GROUP_BYTES,
+    DEFAULT_ROW_GROUP_ROWS,
     ParquetOutput,
     WriterOptions,
     bloom_filter_capacity,
@@ -322,10 +325,10 @@ class FileLayout:
     """
 
     target_file_bytes: int
-    row_group_bytes: int
-    row_group_rows: int
-    page_rows: int
-    compression: str
+    row_group_bytes: int = DEFAULT_ROW_GROUP_BYTES
+    row_group_rows: int = DEFAULT_ROW_GROUP_ROWS
+    page_rows: int = DEFAULT_PAGE_ROWS
+    compression: str = "zstd"
     bloom_filters: tuple[str, ...] = ()
     sample_dictionaries: bool = False
 

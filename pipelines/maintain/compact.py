@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from nevermore.pipelines.changes.row_order import AS_THEY_ARE, Order
 from nevermore.pipelines.config.project import Config, SparkConfig
-from nevermore.pipelines.config.published import DEFAULT_ROW_GROUP_BYTES
 from nevermore.pipelines.config.tables import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_SPARK_ABOVE_BYTES,
@@ -34,7 +33,7 @@ from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles
-from nevermore.pipelines.iceberg.parquet_output import DEFAULT_PAGE_ROWS, DEFAULT_ROW_GROUP_ROWS
+from nevermore.pipelines.iceberg.parquet_output import DEFAULT_ROW_GROUP_BYTES
 from nevermore.pipelines.iceberg.positions import ancestors, carried_positions
 from nevermore.pipelines.iceberg.row_shape import check_order, parquet_schema
 from nevermore.pipelines.iceberg.table_writer import FileLayout
@@ -907,8 +906,6 @@ class _Run:
             row_group_bytes=min(
                 DEFAULT_ROW_GROUP_BYTES, settings.memory_limit_bytes // SORT_SHARE, settings.target_file_bytes
             ),
-            row_group_rows=DEFAULT_ROW_GROUP_ROWS,
-            page_rows=DEFAULT_PAGE_ROWS,
             compression=settings.compression,
             bloom_filters=tuple(name for name in settings.bloom_columns if name in schema.names),
             sample_dictionaries=True,

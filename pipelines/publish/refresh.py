@@ -126,6 +126,9 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.interfaces import Catalog, Table
 
 DIRECT_COPY = "direct copy: the tasks that read the rows write them"
+DRIVER_BYTES = 16 * 1024**2
+"""Rows of a mirror that take at most this much memory are read, and small results written, by this process where that costs less
+than starting tasks for them; 0 leaves everything to tasks, as tests want it."""
 MAX_COPIES = 64
 """Maximum of partitions in a run that are copied one by one; beyond it, a single query is faster."""
 
@@ -291,7 +294,7 @@ class WorkWriter:
                         self.entry.options.reader,
                         runs_python=True,
                         is_filtered_again=True,
-                        driver_bytes=self.entry.options.driver_bytes,
+                        driver_bytes=DRIVER_BYTES,
                         is_sieved=table in way.sieves,
                     )
                     reader = str(chosen)
@@ -299,7 +302,7 @@ class WorkWriter:
 
     def _narrowed(self, way: _RunQuery | _CopyColumns, given: Mapping[str, Any]) -> PushedScans:
         """The scans of a query, with what its SQL and the values of its parameters say of their rows."""
-        if isinstance(way, _CopyColumns) or not self.entry.options.push_down or not means_what_scans_mean(self.spark):
+        if isinstance(way, _CopyColumns) or not means_what_scans_mean(self.spark):
             return PushedScans(way.scans, {})
         return push_down(self.query, way.scans, given)
 
@@ -311,17 +314,16 @@ class WorkWriter:
         scans = narrowed.scans
         # of a copy, the view only gives the columns: nobody reads it
         reader = self.entry.options.reader if isinstance(way, _RunQuery) else "python"
-        driver_bytes = self.entry.options.driver_bytes
         sieves = way.sieves if isinstance(way, _RunQuery) else {}
-        with views_of(self.spark, scans, self.config.spark.reports, reader, driver_bytes, sieves=sieves) as views:
+        with views_of(self.spark, scans, self.config.spark.reports, reader, DRIVER_BYTES, sieves=sieves) as views:
             result = query_result(self.spark, self.query, names_of(views), given)
             match way:
                 case _RunQuery():
                     chosen = self._chosen(result, part.values)
                     few = None
-                    if driver_bytes and is_result_few(chosen, self._expected_rows(views)):
+                    if DRIVER_BYTES and is_result_few(chosen, self._expected_rows(views)):
                         is_over_few = all(view.is_read for view in views.values())
-                        few = write_few(name, chosen, self.entry, task, driver_bytes, is_over_few=is_over_few)
+                        few = write_few(name, chosen, self.entry, task, DRIVER_BYTES, is_over_few=is_over_few)
                     written = few or write_result(name, self._spread(chosen, part.values), self.entry, task)
                     self.count(reads_of(scans, views, narrowed.pushed))
                 case _CopyColumns(_, columns, day):
@@ -356,7 +358,7 @@ class WorkWriter:
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
         # a task that copies does not distinguish partitions: either all of its rows are in one, or the table has none
         is_mixed = partition is not None and (values is None or len(values) != 1)
-        if not entry.options.direct_copy or is_arranged or is_mixed or len(scans) != 1 or not exact:
+        if is_arranged or is_mixed or len(scans) != 1 or not exact:
             return _RunQuery(scans)
         (scan,) = scans.values()
         day = self._day_of(values)
@@ -515,10 +517,9 @@ class _Run:
 
             def view_of(table: str) -> str:
                 if table not in asked:
-                    scans, options = {table: self.scans[table]}, self.entry.options
-                    folder = self.config.spark.reports
+                    scans, reader = {table: self.scans[table]}, self.entry.options.reader
                     asked.update(
-                        stack.enter_context(views_of(spark, scans, folder, options.reader, options.driver_bytes))
+                        stack.enter_context(views_of(spark, scans, self.config.spark.reports, reader, DRIVER_BYTES))
                     )
                 return asked[table].name
 

@@ -206,9 +206,6 @@ def file_layout(options: PublishedOptions) -> FileLayout:
     """The file layout of the config."""
     return FileLayout(
         target_file_bytes=options.target_file_bytes,
-        row_group_bytes=options.row_group_bytes,
-        row_group_rows=options.row_group_rows,
-        page_rows=options.page_rows,
         compression=options.compression,
         bloom_filters=options.bloom_filters,
     )

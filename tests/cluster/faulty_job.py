@@ -6,13 +6,14 @@ python -m tests.cluster.faulty_job CONFIG FAULT FOLDER, where FOLDER remembers t
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import LongType
 
 from nevermore.pipelines.config.project import load
-from nevermore.pipelines.publish import writer
+from nevermore.pipelines.publish import refresh, writer
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.pipelines.spark.session import project_session
 from tests.cluster.sales_project import DAYS
@@ -30,6 +31,8 @@ def main() -> None:
     session = project_session(config.spark)
     fault, folder = arguments.fault, arguments.folder
     session.udf.register("through", killing(fault, folder), LongType())
+    refresh.DRIVER_BYTES, asked = 0, refresh.file_layout  # all is left to tasks, which write several row groups
+    refresh.file_layout = lambda options: replace(asked(options), row_group_rows=1_000)
     before = writer._run
     writer._run = lambda name, frame, task: before(name, frame, after_writing(task, fault, folder))
     reports = [publish(config, "shop.sold", partitions=[day]).as_dict() for day in (*DAYS, DAYS[0])]

@@ -20,7 +20,7 @@ _SOLD = """
     mode: {mode}
     key: [id]
     sql: select day, through(id) as id, amount from shop.sales
-    options: {{target_file_bytes: 1MiB, row_group_rows: 1000, driver_bytes: 0}}
+    options: {{target_file_bytes: 1MiB}}
 spark:
   master: {master}
   conf:

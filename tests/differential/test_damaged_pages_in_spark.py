@@ -36,8 +36,8 @@ CONFIG = """
 tables:
   shop.flips: {source: {type: files, path: none}, key: [id]}
 published:
-  shop.copy: {sql: select * from shop.flips, options: {direct_copy: true}}
-  shop.query: {sql: select * from shop.flips, options: {direct_copy: false}}
+  shop.copy: {sql: select * from shop.flips}
+  shop.query: {sql: "select id + 0 as id, word, amount, tags from shop.flips"}
 """
 Kind = Literal["data", "delete"]
 Read = Callable[[SparkSession, Config], Any]

@@ -17,6 +17,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta, everything
 from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.publish import refresh
 from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import NAME, apply, customers, make_config, orders, published
 from tests.support.spark_session import SPARK_TEST
@@ -79,10 +80,13 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_incremental_runs_make_what_duckdb_makes_of_all_rows(seed: int, tmp_path: Path, spark: SparkSession) -> None:
+def test_incremental_runs_make_what_duckdb_makes_of_all_rows(
+    seed: int, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partition, sql = QUERIES[seed % len(QUERIES)]
-    options = {"driver_bytes": 2**24 if seed < len(QUERIES) else 0}  # each query in this process, and in tasks
-    config = make_config(tmp_path, sql, partition=partition, options=options)
+    if seed >= len(QUERIES):  # each query in this process, and in tasks
+        monkeypatch.setattr(refresh, "DRIVER_BYTES", 0)
+    config = make_config(tmp_path, sql, partition=partition)
     history = History(config, seed)
     apply(config, "shop.customers", customers((1, "Oslo"), (2, "Moss")))
     apply(config, "shop.orders", orders(*(history._order(i) for i in range(1, 9))))

@@ -14,6 +14,7 @@ from sqlglot import exp
 from nevermore import scan_core
 from nevermore.pipelines.config.project import Config, parse
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.publish import refresh
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.spark import dataframe, parse_sql, planning, reader_choice, sql
@@ -97,7 +98,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
     for number, text in enumerate(QUERIES.values()):
         for reader in READERS:
             lines += [f"  shop.{reader}_{number}:", "    sql: |", f"      {text}"]
-            lines += [f"    options: {{reader: {reader}, driver_bytes: 0}}"]
+            lines += [f"    options: {{reader: {reader}}}"]
     config = parse("\n".join(lines), folder / "nevermore.yaml")
     catalog = open_catalog(config)
     catalog.create_namespace_if_not_exists("shop")
@@ -116,6 +117,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 @pytest.fixture(autouse=True)
 def _natively(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files as small as these are otherwise never read natively by publications."""
+    monkeypatch.setattr(refresh, "DRIVER_BYTES", 0)
     monkeypatch.setattr(reader_choice, "NATIVE_FILE_COST", 0)
     monkeypatch.setattr(reader_choice, "_MIN_SAMPLED_FROM", 0)
 

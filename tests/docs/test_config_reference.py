@@ -26,8 +26,6 @@ UNITS = {
     "memory_limit_bytes": "1GiB",
     "target_file_bytes": "256MiB",
     "target_file_size": "256MiB",
-    "row_group_bytes": "128MiB",
-    "driver_bytes": "16MiB",
     "keep_for": "5d",
     "orphan_age": "3d",
 }

@@ -112,7 +112,7 @@ def test_a_task_copies_the_live_rows_of_its_splits(tmp_path: Path) -> None:
         publish=PublishTask(
             target=published.target,
             spec=published.default_spec,
-            layout=file_layout(PublishedOptions(row_group_rows=700)),
+            layout=replace(file_layout(PublishedOptions()), row_group_rows=700),
             run="run",
         ),
         shared=packed.shared,

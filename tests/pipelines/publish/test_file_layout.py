@@ -1,6 +1,7 @@
 """What footers and manifests say of published files, whether Spark computed the rows or the readers copied them."""
 
 import datetime as dt
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_c
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.pipelines.publish import refresh
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.scan_core import open_table
 from tests.support.spark_session import SPARK_TEST
@@ -23,10 +25,9 @@ pytestmark = [*SPARK_TEST, pytest.mark.slow]
 
 NUM_ROWS = 300_000
 DAY = dt.date(2026, 1, 1)
+ROW_GROUP_ROWS = 25_000
 OPTIONS: dict[str, Any] = {
     "target_file_bytes": "1MiB",
-    "row_group_rows": 25_000,
-    "page_rows": 5_000,
     "bloom_filters": ["id"],
 }
 
@@ -44,8 +45,11 @@ OPTIONS: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_files_have_the_size_pages_filters_and_statistics_that_were_asked_for(
-    entry: dict[str, Any], copied: str, tmp_path: Path, spark: SparkSession
+    entry: dict[str, Any], copied: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked = refresh.file_layout
+    small = {"row_group_rows": ROW_GROUP_ROWS, "page_rows": 5_000}
+    monkeypatch.setattr(refresh, "file_layout", lambda options: replace(asked(options), **small))
     published = {"options": OPTIONS} | entry
     text = f"tables: {{shop.orders: {{source: {{path: none}}, key: [id]}}}}\npublished: {{shop.out: {published}}}"
     config = parse(text, tmp_path / "nevermore.yaml")
@@ -76,7 +80,7 @@ def test_files_have_the_size_pages_filters_and_statistics_that_were_asked_for(
         totals["nulls"] += file.null_value_counts[ids["amount"]]
         totals["nans"] += file.nan_value_counts[ids["amount"]]
         for group in (footer.row_group(i) for i in range(footer.num_row_groups)):
-            assert group.num_rows <= OPTIONS["row_group_rows"]
+            assert group.num_rows <= ROW_GROUP_ROWS
             for column in (group.column(i) for i in range(group.num_columns)):
                 assert column.has_offset_index
                 assert column.has_column_index

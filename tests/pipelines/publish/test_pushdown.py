@@ -12,7 +12,7 @@ import pytest
 from nevermore.pipelines.config.project import Config, parse
 from nevermore.pipelines.errors import PublishError
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.publish import writer
+from nevermore.pipelines.publish import refresh, writer
 from nevermore.pipelines.publish.mirror_reads import mirror_scans
 from nevermore.pipelines.publish.query import arguments, published_entry, published_query
 from nevermore.pipelines.publish.refresh import publish
@@ -171,10 +171,13 @@ def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path, monkeypatch: pytes
     for push_down_, reader, driver_bytes in ways:
         folder = tmp_path / f"{push_down_}-{reader}-{driver_bytes}"
         folder.mkdir()
-        options = {"push_down": push_down_, "reader": reader, "driver_bytes": driver_bytes}
-        config = config_of(folder, JOINED, options=options)
+        config = config_of(folder, JOINED, options={"reader": reader})
         fill(config)
-        report = publish(config, NAME, is_full=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(refresh, "DRIVER_BYTES", driver_bytes)
+            if not push_down_:
+                patched.setattr(refresh, "push_down", lambda _, scans, __: PushedScans(scans, {}))
+            report = publish(config, NAME, is_full=True)
         reads = {table: read.metrics.rows_out for table, read in report.reads.items()}
         rows = sorted(map(str, open_table_of(config, NAME).to_pylist()))
         found[push_down_, reader, driver_bytes] = rows, reads, report.as_dict()["reads"]
@@ -225,7 +228,9 @@ def test_keys_of_columns_with_capitals_and_of_columns_compared_twice_reach_the_s
 @pytest.mark.spark
 @pytest.mark.usefixtures("ansi_spark")
 @pytest.mark.parametrize("entry", [{}, {"mode": "upsert", "key": ["id"]}, {"sort_by": ["amount", "id"]}])
-def test_few_rows_are_read_and_written_by_this_process_and_are_the_same(tmp_path: Path, entry: dict[str, Any]) -> None:
+def test_few_rows_are_read_and_written_by_this_process_and_are_the_same(
+    tmp_path: Path, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every type, NULLs and a delete; a limit of memory that the rows exceed leaves all of it to tasks."""
     rows = pa.table({
         "id": pa.array(range(50), pa.int64()), "amount": pa.array([None, *(float(i % 7) for i in range(48)), float("nan")]),
@@ -240,12 +245,9 @@ def test_few_rows_are_read_and_written_by_this_process_and_are_the_same(tmp_path
     for driver_bytes in (0, 1024, 2**24):
         folder = tmp_path / str(driver_bytes)
         folder.mkdir()
-        config = config_of(
-            folder,
-            "select * from shop.orders where id <> 7",
-            options={"driver_bytes": driver_bytes, "direct_copy": False},
-            **entry,
-        )
+        config = config_of(folder, "select * from shop.orders where id <> 7", **entry)
+        monkeypatch.setattr(refresh, "DRIVER_BYTES", driver_bytes)
+        monkeypatch.setattr(refresh, "copied_columns", lambda *_: None)
         apply(config, "shop.orders", rows)
         apply(config, "shop.orders", rows.slice(0, 0), deleted=[3, 4])
         reader = publish(config, NAME, is_full=True).reads["shop.orders"].reader
