@@ -281,11 +281,14 @@ def replay(
         f"{counted(done.commits, 'commit')}, snapshot {done.snapshot_id}"
     )
     print_result(done, [line], as_json=as_json)
-    _exit_with_quarantined(table, done.quarantined, as_json=as_json)
+    raise typer.Exit(_code_with_quarantined(table, done.quarantined, as_json=as_json))
 
 
 def resync(
-    table: MirrorName,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Mirrors of the config.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Rebuild all mirrors of the config.")] = False,
     snapshot_source: Annotated[
         list[str] | None,
         typer.Option(
@@ -311,38 +314,54 @@ def resync(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild a mirror from its change log in one commit: readers see either the old rows or the new ones.
+    """Rebuild mirrors from their change logs, each in one commit: readers see either the old rows or the new ones.
 
     With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys missing from
     the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
 
     With `--from-source`, the table of a database is loaded again, for example after its replication slot was lost. Topics of Kafka
     are read again from their oldest messages, which must contain every row, as those of a compacted topic do.
+    Exit code 1: a table failed, others were rebuilt.
+
+    Example: `nevermore resync shop.orders shop.items --from-source`
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.errors import ConfigError
+    from nevermore.pipelines.errors import PipelineError
     from nevermore.pipelines.maintain.replay import resync as rebuild
     from nevermore.pipelines.maintain.replay import resync_from, resync_from_source
 
     settings = load(config)
-    settings.table(table)
+    for name in tables or ():
+        settings.table(name)
+    if everything == bool(tables):
+        raise ConfigError("name the tables to rebuild, or give --all for all of them, not both")
     if from_source and (snapshot_source or snapshot_format):
         raise ConfigError("--from-source and --snapshot-source are mutually exclusive; give one of them")
+    if snapshot_source and (tables is None or len(tables) > 1):
+        raise ConfigError("--snapshot-source has the rows of a single table; specify which")
     catalog, settings = _open(settings)
-    if snapshot_source:
-        paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
-        done = resync_from(catalog, settings, table, paths, snapshot_format)
-    elif from_source:
-        done = resync_from_source(catalog, settings, table)
-    else:
-        done = rebuild(catalog, settings, table)
-    counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
-    snapshot = "no snapshot" if done.snapshot_id is None else f"snapshot {done.snapshot_id}"
-    lines = [f"{table}: {counts}, {snapshot}"]
-    if done.indexes is not None:
-        lines += [f"{table}: {line}" for line in (*done.indexes.lines, *done.indexes.warnings)]
-    print_result(done, lines, as_json=as_json)
-    _exit_with_quarantined(table, done.quarantined, as_json=as_json)
+    chosen, codes = tables or list(settings.tables), {0}
+    for table in chosen:
+        try:
+            if snapshot_source:
+                paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
+                done = resync_from(catalog, settings, table, paths, snapshot_format)
+            else:
+                done = (resync_from_source if from_source else rebuild)(catalog, settings, table)
+        except PipelineError as error:
+            if len(chosen) == 1:
+                raise
+            typer.echo(f"error: {table}: {str(error).removeprefix(f'{table}: ')}", err=True)
+            codes.add(1)
+            continue
+        counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
+        snapshot = "no snapshot" if done.snapshot_id is None else f"snapshot {done.snapshot_id}"
+        lines = [f"{table}: {counts}, {snapshot}"]
+        if done.indexes is not None:
+            lines += [f"{table}: {line}" for line in (*done.indexes.lines, *done.indexes.warnings)]
+        print_result(done, lines, as_json=as_json)
+        codes.add(_code_with_quarantined(table, done.quarantined, as_json=as_json))
+    raise typer.Exit(1 if 1 in codes else max(codes))
 
 
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
@@ -354,7 +373,7 @@ def _open(settings: "Config") -> "tuple[Catalog, Config]":
     return catalog, expanded(settings, catalog)
 
 
-def _exit_with_quarantined(table: str, quarantined: int, *, as_json: bool) -> None:
+def _code_with_quarantined(table: str, quarantined: int, *, as_json: bool) -> int:
     if quarantined and not as_json:
         typer.echo(f"{table}: {counted(quarantined, 'event')} went to quarantine", err=True)
-    raise typer.Exit(3 if quarantined else 0)
+    return 3 if quarantined else 0

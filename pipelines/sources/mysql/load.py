@@ -259,8 +259,21 @@ class _Selection:
         return [text_value(value, text) for value, text in zip(self._values, end, strict=True)]
 
     def _snapshot(self) -> int:
-        """Begin a transaction; return its place, which MariaDB tells."""
-        rows_of(self._connection, BEGIN)
+        """Begin a transaction; return its place, which MariaDB tells.
+
+        Rows of transactions that are prepared (XA) are in the log before it, and invisible to it.
+        """
+        for remaining in reversed(range(LOCK_TRIES)):
+            rows_of(self._connection, BEGIN)
+            if not self._server.query("XA RECOVER"):
+                break
+            if not remaining:
+                raise SourceError(
+                    f"{self._name} could not be loaded, as a transaction in two phases has been prepared for long: end what XA RECOVER "
+                    "shows with XA COMMIT or XA ROLLBACK"
+                )
+            rows_of(self._connection, "ROLLBACK")
+            time.sleep(LOCK_SECONDS)
         status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
         if not status.get("binlog_snapshot_file"):
             raise SourceError(

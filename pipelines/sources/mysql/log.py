@@ -16,10 +16,10 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
-from nevermore.pipelines.sources.mysql.server import Server, bits, connect, integer, reported, rows_of
+from nevermore.pipelines.sources.mysql.server import NAME, Server, bits, connect, integer, reported, rows_of, unquoted
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT, XA_PREPARE = 2, 3, 4, 15, 16, 19, 26, 27, 38
-MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_PREVIOUS = 33, 34, 35
+MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_PREVIOUS, MYSQL_COMPRESSED, MYSQL_TAGGED = 33, 34, 35, 40, 42
 ANNOTATE, CHECKPOINT, GTID, GTID_LIST, ENCRYPTION, QUERY_COMPRESSED = 160, 161, 162, 163, 164, 165
 ROWS = {
     number + at: what
@@ -29,24 +29,29 @@ ROWS = {
 """What events with rows do, by their type."""
 WITHOUT_ROWS = {
     INCIDENT: "an incident: the server lost changes",
-    17: "a statement (LOAD DATA) instead of the rows that it changed (binlog_format)",
-    18: "a statement (LOAD DATA) instead of the rows that it changed (binlog_format)",
-    39: "parts of JSON values in place of rows (binlog_row_value_options)",
-    40: "a compressed transaction (binlog_transaction_compression)",
-    42: "a transaction with a tag in its identifier (GTID_NEXT)",
+    MYSQL_COMPRESSED: "a compressed transaction (binlog_transaction_compression)",
+    MYSQL_TAGGED: "a transaction with a tag in its identifier (GTID_NEXT)",
     MYSQL_ANONYMOUS: "a transaction without an identifier (gtid_mode)",
 }
-"""Events in place of the rows that changed, and what they are: the settings for them are refused, but a session may have its own."""
+"""Events that may stand for rows of any table, and what they are: the settings for them are refused, but a session may have its own."""
+PARTIAL_ROWS = 39
+LOAD_QUERY = 18
+"""A statement (LOAD DATA) whose data precedes it."""
 _IGNORABLE = 0x80
-_BESIDE_ROWS = frozenset({5, 13, 14, 29, 36, 37, 41, ANNOTATE})
-"""Variables of statements, texts of statements beside their rows, and what groups of servers say to each other."""
+_BESIDE_ROWS = frozenset({5, 13, 14, 17, 29, 36, 37, 41, ANNOTATE})
+"""Variables and data of statements, texts of statements beside their rows, and what groups of servers say to each other."""
 _SECOND_VERSION = frozenset({30, 31, 32, 169, 170, 171})
 _COMPRESSED = frozenset({*range(165, 172)})
 _OF_FILES = frozenset({FORMAT, ROTATE, STOP, CHECKPOINT, GTID_LIST, MYSQL_PREVIOUS, ENCRYPTION, HEARTBEAT})
 """Events about the log itself, some of which a server keeps to itself."""
 _KNOWN = frozenset(
-    {QUERY, XID, TABLE_MAP, XA_PREPARE, GTID, MYSQL_GTID, *_OF_FILES, *_BESIDE_ROWS, *ROWS, *WITHOUT_ROWS}
+    {
+        *(QUERY, LOAD_QUERY, XID, TABLE_MAP, XA_PREPARE, GTID, MYSQL_GTID, PARTIAL_ROWS),
+        *(*_OF_FILES, *_BESIDE_ROWS, *ROWS, *WITHOUT_ROWS),
+    }
 )
+_LOAD_BYTES = 13
+"""What precedes a statement with data: number of the data, and where its name is."""
 _HEADER = struct.Struct("<IBIIIH")
 _HEADER_BYTES = _HEADER.size
 _ARTIFICIAL = 0x20
@@ -61,6 +66,10 @@ STANDALONE = 1
 """Flag of a GTID: the event after it is all of its transaction."""
 PREPARED = 64 | 128
 """Flags of a GTID: a part of a transaction in two phases (XA)."""
+
+
+class UndescribedError(SourceError):
+    """The log does not describe the rows of a table; the text says what it has instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +372,7 @@ def statement_in(event: LogEvent) -> tuple[str, str]:
     """(database, statement) of an event with a statement."""
     body = event.body
     size, status = body[8], int.from_bytes(body[11:13], "little")
-    at = 13 + status
+    at = 13 + (_LOAD_BYTES if event.kind == LOAD_QUERY else 0) + status
     return bytes(body[at : at + size]).decode("utf-8", "replace"), bytes(body[at + size + 1 :]).decode(
         "utf-8", "replace"
     )
@@ -418,7 +427,7 @@ def described_in(body: memoryview, server: Server) -> MysqlTable:
     """The table of a description.
 
     Raises:
-        SourceError: the log does not have the names of columns.
+        UndescribedError: the log does not have the names of columns, or one is stored in a way that cannot be read.
     """
     _, name = table_name(body)
     at = 9 + body[8] + 1
@@ -442,10 +451,7 @@ def described_in(body: memoryview, server: Server) -> MysqlTable:
         more[what] = body[at : at + size]
         at += size
     if 4 not in more:
-        raise SourceError(
-            f"the binary log has changes of {name} without names of columns: SET GLOBAL binlog_row_metadata = 'FULL', then "
-            f"load the table again: nevermore resync TABLE --from-source"
-        )
+        raise UndescribedError(f"changes of {name} without names of columns (SET GLOBAL binlog_row_metadata = 'FULL')")
     names = [text.decode() for text in _texts(more[4], 0, count)[0]]
     signed = _NUMERIC if server.is_mariadb else _NUMERIC_OF_MYSQL
     numeric = [at for at, kind in enumerate(types) if kind in signed]
@@ -534,7 +540,7 @@ def _plain(where: str, column: str, kind: int, meta: bytes, *, is_unsigned: bool
     """A column of neither text nor bytes.
 
     Raises:
-        SourceError: it is stored in a way that cannot be read.
+        UndescribedError: it is stored in a way that cannot be read.
     """
     if kind in _TYPES:
         return integer(column, _TYPES[kind], is_unsigned=is_unsigned)
@@ -554,22 +560,26 @@ def _plain(where: str, column: str, kind: int, meta: bytes, *, is_unsigned: bool
         size = meta[0] if kind == _COMPRESSED_BLOB else 1 if int.from_bytes(meta, "little") < 256 else 2
         return MysqlColumn(column, "compressed", stored.REFUSED, size)
     what = {7: "a timestamp of MySQL 5.5", 11: "a time of MySQL 5.5", 12: "a datetime of MySQL 5.5"}
-    raise SourceError(
-        f"column {where} is {what.get(kind, f'of type {kind}')}, which cannot be read from the binary log: rebuild the table "
-        "(ALTER TABLE ... FORCE), or give the column another type"
+    raise UndescribedError(
+        f"column {where} as {what.get(kind, f'type {kind}')}, which cannot be read (rebuild the table by ALTER TABLE ... FORCE, or "
+        "give the column another type)"
     )
 
 
 # ---- statements ----
 
-_NAME = r"(?:`(?:[^`]|``)+`|[\w$\u0080-\uffff]+)"
-_TABLE = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
+_TABLE = rf"{NAME}(?:\s*\.\s*{NAME})?"
 _COMMENT = re.compile(r"/\*M?!\d*(.*?)\*/|/\*.*?\*/|^\s*(?:--[^\n]*|#[^\n]*)\n", re.DOTALL)
-_CHANGES = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|DO|WITH|IMPORT)\b", re.IGNORECASE)
+_CHANGES = re.compile(
+    r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|DO|WITH|IMPORT|SELECT)\b|CREATE\b.*\bTABLE\b.*\bSELECT\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_CALLS = re.compile(r"(?:CALL|DO|SELECT)\b", re.IGNORECASE)
+_UNLINKS = re.compile(r"DROP\s+(?:FOREIGN|CONSTRAINT)\b", re.IGNORECASE)
 _TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?({_TABLE})", re.IGNORECASE)
 _DROP = re.compile(rf"DROP\s+TABLES?\s+(?:IF\s+EXISTS\s+)?({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
 _REPLACE = re.compile(rf"CREATE\s+OR\s+REPLACE\s+TABLE\s+({_TABLE})", re.IGNORECASE)
-_DROP_DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
+_DROP_DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({NAME})", re.IGNORECASE)
 _RENAME = re.compile(r"RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?(.*)", re.IGNORECASE | re.DOTALL)
 _ALTER = re.compile(
     rf"ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})\s*(.*)", re.IGNORECASE | re.DOTALL
@@ -581,14 +591,14 @@ _MOVED = re.compile(
 _HARMLESS = re.compile(
     rf"""(?:
     (?:ADD|DROP)\s+(?:COLUMN\s+)?(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(?:UNIQUE|INDEX|KEY|FULLTEXT|CONSTRAINT|FOREIGN|CHECK)\b.*
-    | ADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+
+    | ADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?{NAME}\s+
       (?:(?:TINY|SMALL|MEDIUM|BIG)?INT(?:EGER)?|DECIMAL|NUMERIC|FLOAT|DOUBLE|(?:VAR)?CHAR|(?:TINY|MEDIUM|LONG)?(?:TEXT|BLOB)|DATE|DATETIME|TIME
         |(?:VAR)?BINARY|BIT|JSON|YEAR)(?:\s*\([\d,\s]+\))?(?:\s+UNSIGNED)?(?:\s+(?:DEFAULT\s+)?NULL)?(?:\s+COMMENT\s+'[^']*')?
-      (?:\s+(?:FIRST|AFTER\s+{_NAME}))?
-    | DROP\s+COLUMN\s+(?:IF\s+EXISTS\s+)?{_NAME}
+      (?:\s+(?:FIRST|AFTER\s+{NAME}))?
+    | DROP\s+COLUMN\s+(?:IF\s+EXISTS\s+)?{NAME}
     | (?:ALGORITHM|LOCK|ENGINE|COMMENT|AUTO_INCREMENT|ROW_FORMAT|STATS_\w+)\s*=?\s*(?:'[^']*'|\w+)
     | RENAME\s+(?:INDEX|KEY)\s.* | ALTER\s+(?:INDEX|KEY)\s.*
-    | ALTER\s+(?:COLUMN\s+)?{_NAME}\s+(?:SET\s+DEFAULT\b.*|DROP\s+DEFAULT)
+    | ALTER\s+(?:COLUMN\s+)?{NAME}\s+(?:SET\s+DEFAULT\b.*|DROP\s+DEFAULT)
     | FORCE | (?:ENABLE|DISABLE)\s+KEYS
     )""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
@@ -604,18 +614,27 @@ class Effect:
         emptied: tables without rows, or that no longer exist, afterwards.
         unknown: tables whose rows are other ones afterwards, which the log does not have.
         databases: databases that no longer exist.
-        is_change: whether it changes rows by itself.
+        unlinked: tables that may have lost a foreign key, so that the catalog no longer tells which changes changed them.
+        changes: how it begins, if it changes rows by itself; empty otherwise.
+        named: names in it, in lower case.
+        is_call: whether it calls functions, which may change any table.
     """
 
     emptied: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     databases: tuple[str, ...] = ()
-    is_change: bool = False
+    unlinked: tuple[str, ...] = ()
+    changes: str = ""
+    named: frozenset[str] = frozenset()
+    is_call: bool = False
 
 
 def effect_of(database: str, statement: str) -> Effect:
     """What a statement does to tables; names are `database.table`."""
     text = _COMMENT.sub(lambda found: f" {found[1]} " if found[1] is not None else " ", statement).strip()
+    if _CHANGES.match(text) is not None:
+        named = frozenset(unquoted(name).lower() for name in re.findall(NAME, text))
+        return Effect(changes=text.split(None, 1)[0].upper(), named=named, is_call=_CALLS.match(text) is not None)
     if (found := _TRUNCATE.match(text)) is not None:
         return Effect(emptied=(_full(found[1], database),))
     if (found := _DROP.match(text)) is not None:
@@ -623,16 +642,16 @@ def effect_of(database: str, statement: str) -> Effect:
     if (found := _REPLACE.match(text)) is not None:
         return Effect(emptied=(_full(found[1], database),))
     if (found := _DROP_DATABASE.match(text)) is not None:
-        return Effect(databases=(_plain_name(found[1]),))
+        return Effect(databases=(unquoted(found[1]),))
     if (found := _RENAME.match(text)) is not None:
         pairs = re.findall(rf"({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})", found[1], re.IGNORECASE)
         return Effect(unknown=tuple(_full(name, database) for pair in pairs for name in pair))
     if (found := _ALTER.match(text)) is not None:
         if all(_HARMLESS.fullmatch(part.strip()) for part in _clauses(found[2])):
-            return Effect()
+            return Effect(unlinked=(_full(found[1], database),) if _UNLINKS.search(found[2]) else ())
         others = _MOVED.findall(found[2])
         return Effect(unknown=tuple(_full(name, database) for name in (found[1], *others)))
-    return Effect(is_change=_CHANGES.match(text) is not None)
+    return Effect()
 
 
 def _clauses(text: str) -> list[str]:
@@ -651,10 +670,6 @@ def _clauses(text: str) -> list[str]:
     return [*parts, text[begin:]]
 
 
-def _plain_name(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
-
-
 def _full(name: str, database: str) -> str:
-    parts = [_plain_name(part) for part in re.findall(_NAME, name)]
+    parts = [unquoted(part) for part in re.findall(NAME, name)]
     return ".".join(parts if len(parts) > 1 else (database, *parts))

@@ -3,6 +3,7 @@
 Also examines a server before it is read, for `nevermore doctor`: its settings, rights, binary log and tables.
 """
 
+import logging
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from nevermore.pipelines.sources.mysql.position import (
 from nevermore.pipelines.sources.mysql.server import Server, lost
 from nevermore.pipelines.wording import counted
 
+_logger = logging.getLogger(__name__)
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since, and in every new file: servers remove old ones."""
 MAX_EVENTS = 200_000
@@ -57,7 +59,8 @@ class MysqlBatch:
         gtid: position of global transaction identifiers there.
         names: names of the transactions of the changes; None for rows of a load.
         begins: places where they begin.
-        unknown: transactions and numbers of the events after which a table has rows that the log does not have.
+        unknown: transactions and numbers of the events after which a table has rows that the log does not have, and what stops the
+            table there; with an empty text, it is loaded again.
         load: state of the load after the batch, for rows of a load.
         server: UUID of a MySQL server.
         asks: is asked about keys while a load is recent; None for rows of a load.
@@ -73,7 +76,7 @@ class MysqlBatch:
     gtid: str
     names: pa.StringArray | None = None
     begins: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
-    unknown: frozenset[tuple[str, int]] = frozenset()
+    unknown: Mapping[tuple[str, int], str] = field(default_factory=dict)
     load: Load | None = None
     server: str = ""
     asks: Server | None = None
@@ -115,7 +118,10 @@ class MysqlBatch:
         if self.unknown and pc.any(pc.equal(changes.table.column("op"), "t")).as_py():
             emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
             places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
-            if not self.unknown.isdisjoint(places):
+            reasons = [self.unknown[at] for at in places if at in self.unknown]
+            if why := next(filter(None, reasons), None):
+                raise SourceError(why)
+            if reasons:
                 why = "a statement or a foreign key changed rows in a way that the binary log does not show, so the table is loaded again"
                 raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
         return changes
@@ -152,7 +158,7 @@ class _Pending:
     number: list[int] = field(default_factory=list)
     tables: dict[MysqlTable, int] = field(default_factory=dict)
     begins: list[int] = field(default_factory=list)
-    unknown: set[tuple[int, int]] = field(default_factory=set)
+    unknown: dict[tuple[int, int], str] = field(default_factory=dict)
     keys: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     size: int = 0
 
@@ -408,6 +414,8 @@ class _Reading:
         self._cascades = server.cascades(self._wanted)
         self._cascaded: set[str] = set()
         """Tables that the transaction changed by foreign keys so far."""
+        self._changed: set[str] = set()
+        """Wanted tables that it changed."""
         self._limit_bytes = limit_bytes
         self._base = start.base
         self._gtids = (MariaGtids if server.is_mariadb else MysqlGtids)(start.gtid)
@@ -420,7 +428,8 @@ class _Reading:
         self._next_gtid: Gtid | None = None
         self._changes = 0
         """Events of the transaction so far."""
-        self._tables: dict[int, MysqlTable | None] = {}
+        self._tables: dict[int, tuple[str, MysqlTable | str] | None] = {}
+        """By number, name and description of a table, or why there is none; None for tables that do not matter."""
 
     @property
     def gtid(self) -> str:
@@ -471,25 +480,38 @@ class _Reading:
         if kind in {log.GTID, log.MYSQL_GTID}:
             # MySQL does not say whether a transaction is a single statement: others begin with BEGIN.
             self._is_single = kind == log.MYSQL_GTID or bool(found.body[12] & log.STANDALONE)
-            self._open, self._changes, self._tables, self._cascaded = found.begin, 0, {}, set()
+            self._begin(found)
             self._next_gtid = log.gtid_in(found)
         elif kind == log.FORMAT and self._open is not None:
             # A file begins within a transaction: the server stopped, and rolled it back when it started again.
-            raise self._unusable(found, "a transaction without an end, as the server stopped within it")
+            self._stop(self._changed, found, "a transaction without an end, as the server stopped within it")
+            self._open = None
         elif kind == log.TABLE_MAP:
             self._describe(found)
-        elif kind in log.ROWS:
+        elif kind in log.ROWS or kind == log.PARTIAL_ROWS:
             self._rows(found)
         elif kind == log.XID:
             self._end()
-        elif kind == log.QUERY:
+        elif kind in {log.QUERY, log.LOAD_QUERY}:
             self._statement(found)
         elif kind == log.XA_PREPARE:
-            if self._changes and not found.body[0]:
-                raise self._unusable(found, "a transaction in two phases (XA), which may still be rolled back")
+            if not found.body[0]:
+                self._stop(self._changed, found, "a transaction in two phases (XA), which may still be rolled back")
             self._end()
         elif kind in log.WITHOUT_ROWS:
-            raise self._unusable(found, log.WITHOUT_ROWS[kind])
+            self._hidden(found)
+
+    def _hidden(self, found: LogEvent) -> None:
+        """Changes of any table, which are not visible: all stop."""
+        if found.kind in {log.MYSQL_ANONYMOUS, log.MYSQL_TAGGED}:
+            self._is_single = True
+            self._begin(found)
+        self._stop(self._wanted, found, log.WITHOUT_ROWS[found.kind])
+        if found.kind == log.MYSQL_COMPRESSED:
+            self._end()
+
+    def _begin(self, found: LogEvent) -> None:
+        self._open, self._changes, self._tables, self._cascaded, self._changed = found.begin, 0, {}, set(), set()
 
     def _end(self) -> None:
         if self._next_gtid is not None:
@@ -497,21 +519,29 @@ class _Reading:
             self._next_gtid = None
         self._open = None
 
-    def _unusable(self, found: LogEvent, what: str) -> SourceError:
-        return SourceError(
-            f"the binary log has {what} at {self._where(found.begin)}. Load the tables again, which begins after it: "
-            "nevermore resync TABLE --from-source"
-        )
+    def _stop(self, names: Collection[str], found: LogEvent, what: str) -> None:
+        """Stop tables whose changes are in the log in a form that cannot be applied; all others go on past it."""
+        for name in sorted(self._wanted.intersection(names)):
+            self._lose(
+                name,
+                found,
+                f"{name}: the binary log has {what} at {self._where(found.begin)}. Load the table again, which begins after it: "
+                "nevermore resync TABLE --from-source",
+            )
 
     def _describe(self, found: LogEvent) -> None:
         number, name = log.table_name(found.body)
+        self._tables[number] = None
         if name not in self._wanted and name not in self._cascades:
-            self._tables[number] = None
             return
         content = bytes(found.body[6:])
         if content not in self._known:
-            self._known[content] = self._server.without_unreadable(log.described_in(found.body, self._server))
-        self._tables[number] = self._known[content]
+            try:
+                self._known[content] = self._server.without_unreadable(log.described_in(found.body, self._server))
+            except log.UndescribedError as error:
+                self._tables[number] = name, str(error)
+                return
+        self._tables[number] = name, self._known[content]
 
     def _rows(self, found: LogEvent) -> None:
         number, body = log.rows_in(found)
@@ -519,23 +549,32 @@ class _Reading:
             raise SourceError(
                 f"rows in the binary log at {self._where(found.begin)} have no description of their table"
             )
-        table, what = self._tables[number], log.ROWS[found.kind]
-        if table is None:
+        known, what = self._tables[number], log.ROWS.get(found.kind, b"u")
+        if known is None:
             return
-        if table.name in self._wanted:
-            if not log.has_all_columns(found):
-                raise self._unusable(found, f"rows of {table.name} without some of their columns (binlog_row_image)")
+        name, table = known
+        if found.kind == log.PARTIAL_ROWS:
+            table = "parts of JSON values in place of rows (binlog_row_value_options)"
+        elif isinstance(table, MysqlTable) and not log.has_all_columns(found):
+            table = f"rows of {name} without some of their columns (binlog_row_image)"
+        if isinstance(table, str):
+            self._stop([name], found, table)
+        elif name in self._wanted:
+            self._changed.add(name)
             self._add(table, found, what, body)
-        for cascade in self._cascades.get(table.name, ()) if what != b"c" else ():
-            is_changed = cascade.on_delete if what == b"d" else values_change(table, body, cascade.columns)
-            for name in sorted(cascade.tables - self._cascaded) if is_changed else ():
-                self._cascaded.add(name)
-                self._lose(name, found)
+        for cascade in self._cascades.get(name, ()) if what != b"c" else ():
+            is_changed = cascade.on_delete if what == b"d" else bool(cascade.columns)
+            if what == b"u" and is_changed and isinstance(table, MysqlTable):
+                is_changed = values_change(table, body, cascade.columns)
+            for child in sorted(cascade.tables - self._cascaded) if is_changed else ():
+                self._cascaded.add(child)
+                self._changed.add(child)
+                self._lose(child, found)
 
-    def _lose(self, name: str, found: LogEvent) -> None:
-        """From here on, a table has rows that the log does not have."""
+    def _lose(self, name: str, found: LogEvent, why: str = "") -> None:
+        """From here on, a table has rows that the log does not have: it stops, if `why` says so, or is loaded again."""
         self._empty(name, found)
-        self._pending.unknown.add((len(self._pending.begins) - 1, self._changes))
+        self._pending.unknown[len(self._pending.begins) - 1, self._changes] = why
 
     def _empty(self, name: str, found: LogEvent) -> None:
         """From here on, a table has no rows. Without columns, the rows before it have other ones: a truncate has no row."""
@@ -560,20 +599,23 @@ class _Reading:
                 self._end()
                 return
             if _UNDONE.match(text):
-                if self._changes:
-                    raise self._unusable(found, "changes that were rolled back afterwards")
+                self._stop(self._changed, found, "changes that were rolled back afterwards")
                 if " TO " not in text.upper():
                     self._end()
                 return
             if _WITHIN.match(text):
                 return
         effect = log.effect_of(database, text)
-        if effect.is_change:
-            word = text.split(None, 1)[0].upper()
-            raise self._unusable(
-                found,
-                f"a statement ({word} in database {database}) instead of the rows that it changed (binlog_format)",
-            )
+        if effect.changes:
+            what = f"a statement ({effect.changes} in database {database}) instead of the rows that it changed (binlog_format)"
+            if touched := self._touched(effect, database):
+                self._stop(touched, found, what)
+            else:
+                _logger.warning(
+                    "the binary log has %s at %s. It names no table that is read; if a trigger changed one, load that again: "
+                    "nevermore resync TABLE --from-source",
+                    *(what, self._where(found.begin)),
+                )
         self._apply(effect, found)
         if self._is_single or self._open is None:
             self._end()
@@ -583,9 +625,21 @@ class _Reading:
         for name in (*effect.emptied, *gone):
             if name in self._wanted:
                 self._empty(name, found)
-        for name in effect.unknown:
-            if name in self._wanted:
-                self._lose(name, found)
+        linked = {name for table in effect.unlinked for c in self._cascades.get(table, ()) for name in c.tables}
+        for name in {*effect.unknown, *effect.unlinked} & self._wanted | linked:
+            self._lose(name, found)
+
+    def _touched(self, effect: Effect, database: str) -> Collection[str]:
+        """Wanted tables that a statement may have changed: those that it names, and all if it names a view or calls functions."""
+
+        def is_named(name: str) -> bool:
+            schema, table = name.lower().split(".", 1)
+            return table in effect.named and (schema in effect.named or schema == database.lower())
+
+        if effect.is_call or any(map(is_named, self._server.views())):
+            return self._wanted
+        children = (c.tables for name, cascades in self._cascades.items() if is_named(name) for c in cascades)
+        return frozenset(filter(is_named, self._wanted)).union(*children)
 
     def _batch(self, end: BatchEnd, *, continues: bool) -> MysqlBatch:
         """All pending events as a batch."""
@@ -601,7 +655,7 @@ class _Reading:
             documents=pa.array([described(list(pending.tables)), *pending.documents], pa.binary()),
             ingested_at=datetime.now(UTC),
         )
-        unknown = frozenset((names[at].as_py(), number) for at, number in pending.unknown)
+        unknown = {(names[at].as_py(), number): why for (at, number), why in pending.unknown.items()}
         begins = np.array(pending.begins, np.int64)
         return MysqlBatch(
             raw,

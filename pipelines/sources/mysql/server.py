@@ -27,7 +27,7 @@ CONNECT_SECONDS = 15
 QUIET_TRIES = 20
 READ_SECONDS = 600
 SESSION = (
-    "SET time_zone = '+00:00', sql_mode = ''",
+    "SET time_zone = '+00:00', sql_mode = '', sql_quote_show_create = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "SET net_write_timeout = 31536000, net_read_timeout = 31536000, wait_timeout = 31536000",
 )
@@ -62,8 +62,18 @@ _OF_MYSQL = {
 """Settings that the log needs: their values, and how to set them."""
 _SINCE = {"binlog_transaction_compression": (8, 0, 20)}
 
+NAME = r"(?:`(?:[^`]|``)+`|[\w$\u0080-\uffff]+)"
+"""A name in a statement."""
 _ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 """What foreign keys do to rows that refer to a row."""
+_ACTION = rf"({'|'.join(_ACTIONS)}|RESTRICT|NO ACTION)"
+_NAMES = rf"{NAME}(?:, {NAME})*"
+_FOREIGN_KEY = re.compile(
+    rf"^ *CONSTRAINT {NAME} FOREIGN KEY \({_NAMES}\) REFERENCES (?:({NAME})\.)?({NAME}) \(({_NAMES})\)"
+    rf"(?: ON DELETE {_ACTION})?(?: ON UPDATE {_ACTION})?",
+    re.MULTILINE,
+)
+"""A foreign key in the statement of a table, as servers write it."""
 
 _require_driver = partial(require_package, "pymysql", "a source of type mysql", "nevermore-iceberg[mysql]")
 
@@ -297,6 +307,11 @@ class Server:
         )
         return tuple(f"{schema}.{name}" for schema, name in rows)
 
+    def views(self) -> list[str]:
+        """Names of all views, as `database.view`."""
+        rows = self.query("SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'")
+        return [f"{schema}.{name}" for schema, name in rows]
+
     def row_counts(self) -> dict[str, int]:
         """The number of rows of each table, as the server estimates it."""
         rows = self.query(
@@ -459,21 +474,36 @@ class Server:
         found = self.query(f"WITH v ({', '.join(names)}) AS ({selects}) SELECT p, {condition} FROM v")
         return [bool(is_behind) for _, is_behind in sorted(found)]
 
+    def foreign_keys(self, name: str) -> list[tuple[str, Cascade]]:
+        """(parent, what its changes do to rows of this table without an event in the log) of the foreign keys with an action.
+
+        Its statement shows them to everyone who may read the table; `REFERENTIAL_CONSTRAINTS` is empty without another right.
+        """
+        found = []
+        statement = str(self.query(f"SHOW CREATE TABLE {'.'.join(map(quoted, name.split('.', 1)))}")[0][1])
+        for schema, parent, columns, on_delete, on_update in _FOREIGN_KEY.findall(statement):
+            if {on_delete, on_update} & {*_ACTIONS}:
+                parent_name = f"{unquoted(schema or name.split('.', 1)[0])}.{unquoted(parent)}"
+                changed = map(unquoted, re.findall(NAME, columns)) if on_update in _ACTIONS else ()
+                found.append((parent_name, Cascade(on_delete in _ACTIONS, frozenset(changed), frozenset({name}))))
+        return found
+
     def cascades(self, wanted: Collection[str]) -> dict[str, tuple[Cascade, ...]]:
         """By table, what its deletes and changed keys do to rows of wanted tables without an event in the log."""
+        children = {
+            f"{schema}.{name}"
+            for schema, name in self.query(
+                "SELECT DISTINCT table_schema, table_name FROM information_schema.key_column_usage "
+                "WHERE referenced_table_name IS NOT NULL"
+            )
+        }
         edges: dict[str, list[Cascade]] = {}
-        for child, parent, on_delete, on_update, columns in self.query(
-            "SELECT CONCAT(r.constraint_schema, '.', r.table_name), "
-            "CONCAT(r.unique_constraint_schema, '.', r.referenced_table_name), r.delete_rule, r.update_rule, "
-            "GROUP_CONCAT(k.referenced_column_name SEPARATOR '\n') FROM information_schema.referential_constraints r "
-            "JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema AND "
-            "k.constraint_name = r.constraint_name AND k.table_name = r.table_name "
-            "WHERE r.delete_rule IN %s OR r.update_rule IN %s GROUP BY 1, 2, 3, 4, r.constraint_name",
-            _ACTIONS,
-            _ACTIONS,
-        ):
-            names = frozenset(columns.split("\n")) if on_update in _ACTIONS else frozenset()
-            edges.setdefault(parent, []).append(Cascade(on_delete in _ACTIONS, names, frozenset({child})))
+        waiting = list(children & set(wanted))
+        for child in waiting:  # grows
+            for parent, cascade in self.foreign_keys(child):
+                edges.setdefault(parent, []).append(cascade)
+                if parent in children and parent not in waiting:
+                    waiting.append(parent)
         found = {}
         for parent, cascades in edges.items():
             reached = (replace(c, tables=_descendants(c.tables, edges) & set(wanted)) for c in cascades)
@@ -481,12 +511,32 @@ class Server:
                 found[parent] = kept
         return found
 
+    def _check_parents(self, name: str) -> None:
+        """Refuse a table whose rows foreign keys may change from tables that the user may not see.
+
+        Raises:
+            SourceError: names the table to grant rights on.
+        """
+        waiting = [name]
+        for child in waiting:  # grows
+            for parent, _ in self.foreign_keys(child):
+                if not self.query(
+                    "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+                    *parent.split(".", 1),
+                ):
+                    raise SourceError(
+                        f"foreign keys change rows of {name} when {parent} changes, and the user may not see what changes that: "
+                        f"GRANT SELECT ON {parent} TO the user"
+                    )
+                if parent not in waiting:
+                    waiting.append(parent)
+
     def check_engine(self, name: str) -> None:
         """Refuse a table whose rows of a moment cannot be selected.
 
         Raises:
-            SourceError: its engine has no transactions, the log has rows of its history among its own, or the user may not read some of
-                its columns, although the log contains their values.
+            SourceError: its engine has no transactions, the log has rows of its history among its own, or the user may not see some of
+                its columns, although the log contains their values, or tables whose changes change its rows.
         """
         rows = self.query(
             "SELECT engine, table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
@@ -505,6 +555,7 @@ class Server:
             )
         if engine is not None:
             self.query(f"SELECT * FROM {'.'.join(map(quoted, name.split('.', 1)))} LIMIT 0")
+            self._check_parents(name)
 
     def without_unreadable(self, table: MysqlTable) -> MysqlTable:
         """A description from the log, with columns marked whose type only the catalog knows to be unreadable (UUID, INET6)."""
@@ -586,6 +637,11 @@ def rows_of(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple
 def quoted(name: str) -> str:
     """A name in SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def unquoted(name: str) -> str:
+    """A name as SQL has it, without its quotes."""
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def lost(why: str, position: MysqlPosition) -> SourceError:

@@ -168,7 +168,7 @@ class PublishedTable:
     Attributes:
         name: `schema.table`.
         sql_name: the same in SQL, in quotes where it needs them.
-        columns: the only columns that are sent; None for all.
+        columns: the columns that are sent.
         condition: of the only rows that are sent; None for all.
         member: identifiers of the table, the publication, and the entry by which it is in it. They change if the table is
             created again, or if it was out of the publication, when its changes were not sent.
@@ -177,7 +177,7 @@ class PublishedTable:
 
     name: str
     sql_name: str
-    columns: tuple[str, ...] | None
+    columns: frozenset[str]
     condition: str | None
     member: str
     shape: str
@@ -410,8 +410,11 @@ class Server:
             return None
         names = ("insert", "update", "delete", "truncate")
         operations = frozenset(name for name, is_sent in zip(names, found[0], strict=True) if is_sent)
-        restrictions = "attnames::text[], rowfilter" if self.version >= 15 else "NULL, NULL"
-        sent = "a.attname = ANY (t.attnames)" if self.version >= 15 else "a.attgenerated = ''"
+        condition = "rowfilter" if self.version >= 15 else "NULL"
+        # 15 lists generated columns among the published ones, and only 18 can send them.
+        sent = "a.attgenerated = ''" if self.version < 18 else "true"
+        sent += " AND a.attname = ANY (t.attnames)" if self.version >= 15 else ""
+        columns = f"SELECT array_agg(a.attname::text) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {sent}"
         of_schema = (
             "SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"
         )
@@ -419,7 +422,7 @@ class Server:
         entry = f"coalesce(({of_table}), ({of_schema if self.version >= 15 else 'NULL::oid'}), 0)"
         shape = _SHAPE.format(sent=sent)
         rows = self.query(
-            f"SELECT concat(t.schemaname, '.', t.tablename), format('%%I.%%I', t.schemaname, t.tablename), {restrictions}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
+            f"SELECT concat(t.schemaname, '.', t.tablename), format('%%I.%%I', t.schemaname, t.tablename), ({columns}), {condition}, concat_ws('/', c.oid, p.oid, {entry}), {shape} "
             "FROM pg_publication_tables t JOIN pg_publication p USING (pubname) "
             "JOIN pg_namespace n ON n.nspname = t.schemaname "
             "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "
@@ -427,7 +430,7 @@ class Server:
             self.source.publication,
         )
         tables = (
-            PublishedTable(name, sql_name, None if columns is None else tuple(columns), where, member, shape)
+            PublishedTable(name, sql_name, frozenset(columns or ()), where, member, shape)
             for name, sql_name, columns, where, member, shape in rows
         )
         return Publication(operations, tuple(tables))
@@ -454,12 +457,10 @@ class Server:
         """
         rows = self.query(
             "SELECT a.attname, a.atttypid::int8, a.atttypmod FROM pg_attribute a "
-            "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped "
-            "AND (a.attgenerated = '' OR a.attname = ANY (%s)) ORDER BY a.attnum",
+            "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (%s) ORDER BY a.attnum",
             table.oid,
-            [] if table.columns is None else list(table.columns),
+            list(table.columns),
         )
-        rows = [row for row in rows if table.columns is None or row[0] in table.columns]
         if not self.query("SELECT FROM pg_class WHERE oid = %s", table.oid):
             raise SourceError(f"{table.name} no longer exists in the database")
         if not rows:

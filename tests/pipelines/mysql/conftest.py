@@ -17,6 +17,7 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
 from tests.support.mysql_servers import MysqlServer, mysql_server
 
+ROOT = Path(__file__).parents[3]
 _NUMBERS = itertools.count()
 _SEQUENCE = re.compile(r"\bseq_1_to_(\d+)")
 """Tables of numbers that MariaDB has."""
@@ -49,6 +50,10 @@ def server(request: pytest.FixtureRequest, running: Callable[[str], MysqlServer]
     return running(request.param)
 
 
+RIGHTS = re.findall(r"^(?:CREATE USER|GRANT) .*;$", (ROOT / "docs" / "mysql.md").read_text(), re.MULTILINE)
+"""The user that the page recommends, with whom all tests read."""
+
+
 class Shop:
     """A database, and a project that reads it."""
 
@@ -57,6 +62,8 @@ class Shop:
         self.folder = folder
         self.database = f"shop{next(_NUMBERS)}"
         self.connection = server.connect()
+        self.sql(*(right.replace("CREATE USER", "CREATE USER IF NOT EXISTS") for right in RIGHTS))
+        self.dsn = server.dsn(self.database).replace("root@", "reader:secret@")
         self.sql(f"CREATE DATABASE {self.database}", f"USE {self.database}", "SET time_zone = '+00:00'")
         self.source: dict[str, Any] = {}
         if not self.is_mariadb:
@@ -79,7 +86,7 @@ class Shop:
 
     def config(self, *tables: str, **settings: Any) -> Config:
         """A config with these tables, `shop.NAME` for the table NAME."""
-        source = {"type": "mysql", "dsn": self.server.dsn(self.database), **self.source}
+        source = {"type": "mysql", "dsn": self.dsn, **self.source}
         entries = {f"shop.{name}": {"source": source, **settings} for name in tables}
         path = self.folder / "nevermore.yaml"
         path.write_text(yaml.safe_dump({"tables": entries}))

@@ -1,7 +1,8 @@
 """A PostgreSQL server for all tests of a process, and a database with a project for each of them."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,40 @@ from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
-from tests.support.postgres_server import PostgresServer, postgres, programs_or_skip
+from tests.support.postgres_server import PostgresServer, installed, postgres, programs_or_skip
 
 _NUMBERS = itertools.count()
+_PAGE = Path(__file__).parents[3] / "docs" / "postgresql.md"
+ROLE = next(line for line in _PAGE.read_text().splitlines() if line.startswith("CREATE ROLE"))
+"""The user that the page recommends, with whom all tests read."""
+
+
+VERSIONS = pytest.mark.parametrize("server", ["newest", "oldest"], indirect=True)
+"""For the tests of what versions do differently: on the newest server that is installed, and on the oldest one."""
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[PostgresServer]:
-    with postgres(programs_or_skip()) as running:
-        yield running
+def running() -> Iterator[Callable[[Path], PostgresServer]]:
+    """The server of these programs, which runs from when it is first asked for until the process ends."""
+    with ExitStack() as stack:
+        known: dict[Path, PostgresServer] = {}
+
+        def of(programs: Path) -> PostgresServer:
+            if programs not in known:
+                known[programs] = stack.enter_context(postgres(programs))
+            return known[programs]
+
+        yield of
+
+
+@pytest.fixture(scope="session", params=["newest", pytest.param("oldest", marks=pytest.mark.slow)])
+def server(request: pytest.FixtureRequest, running: Callable[[Path], PostgresServer]) -> PostgresServer:
+    programs = programs_or_skip()
+    if request.param == "oldest":
+        if len(installed()) == 1:
+            pytest.skip("there is only one version of PostgreSQL")
+        programs = list(installed().values())[-1]
+    return running(programs)
 
 
 class Shop:
@@ -34,10 +60,13 @@ class Shop:
         self.database = f"shop{next(_NUMBERS)}"
         admin = server.connect("postgres")
         admin.cursor().execute(f"CREATE DATABASE {self.database}")
+        admin.cursor().execute(f"DO $$ BEGIN {ROLE} EXCEPTION WHEN duplicate_object THEN NULL; END $$")
         admin.close()
-        self.dsn = server.dsn(self.database)
+        self.dsn = server.dsn(self.database).replace("postgres@", "ingester@")
         self.slot = self.database
         self.connection = server.connect(self.database)
+        for what in ("SELECT ON TABLES", "USAGE ON SCHEMAS"):
+            self.sql(f"ALTER DEFAULT PRIVILEGES GRANT {what} TO ingester")
         self.settings: dict[str, Any] = {}
         self.source: dict[str, Any] = {}
         self.top: dict[str, Any] = {}

@@ -23,7 +23,7 @@ def asked(shop: Any) -> Iterator[Server]:
         f"CREATE ROLE {name} LOGIN REPLICATION",
         f"GRANT SELECT ON items TO {name}",
     )
-    shop.dsn = shop.dsn.replace("postgres@", f"{name}@")
+    shop.dsn = shop.dsn.replace("ingester@", f"{name}@")
     server = Server(PostgresSource(type="postgres", dsn=shop.dsn, slot=shop.slot, publication="pub"))
     yield server
     server.close()

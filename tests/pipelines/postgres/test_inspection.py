@@ -37,7 +37,7 @@ def findings(shop: Shop, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[
 
 def test_the_config_of_a_database_runs_as_written(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.sql(*TABLES)
-    address = shop.dsn.replace("postgres@", "postgres:top-secret@")
+    address = shop.dsn.replace("ingester@", "ingester:top-secret@")
     assert run(shop.folder, "init", "--from", address, "--dir", str(shop.folder), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     text = (shop.folder / "nevermore.yaml").read_text()
@@ -74,7 +74,7 @@ def test_what_would_stop_a_run_is_seen_before(shop: Shop, capsys: pytest.Capture
         "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
         "REVOKE ALL ON t FROM reader",
     )
-    shop.source = {"dsn": shop.dsn.replace("postgres@", "reader@")}
+    shop.source = {"dsn": shop.dsn.replace("ingester@", "reader@")}
     shop.config("t", "plain", "absent")
     code, found = findings(shop, capsys)
     assert code == 1
@@ -157,7 +157,7 @@ def test_rights_to_a_part_of_a_table_are_not_enough(shop: Shop, capsys: pytest.C
         f'GRANT SELECT ON "in".a TO "{reader}"',
     )
     try:
-        shop.source = {"dsn": shop.dsn.replace("postgres@", f"Part%20{shop.slot}@"), "publication": "my pub"}
+        shop.source = {"dsn": shop.dsn.replace("ingester@", f"Part%20{shop.slot}@"), "publication": "my pub"}
         shop.config("a", "b", "c")
         code, found = findings(shop, capsys)
         assert code == 1

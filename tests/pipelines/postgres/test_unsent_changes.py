@@ -267,7 +267,7 @@ def test_rows_that_a_policy_hides_are_an_error(shop: Shop) -> None:
         f"CREATE POLICY seen ON items TO {reader} USING (id > 1)",
     )
     try:
-        shop.dsn = shop.dsn.replace("postgres@", f"{reader}@")
+        shop.dsn = shop.dsn.replace("ingester@", f"{reader}@")
         config = shop.config("items")
         (table,) = run_once(config).tables
         assert 'row-level security policy for table "items"' in str(table.error)
