@@ -19,7 +19,6 @@ from nevermore.assets.project import Project, change_log_key, mirror_key
 from nevermore.pipelines.config.project import AlertsConfig, Config
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.catalog import open_to_look
-from nevermore.pipelines.ingest.at_rest import found_nothing_new
 from nevermore.pipelines.ingest.feeds import Feed, feeds_of
 from nevermore.pipelines.maintain.status import status
 from nevermore.pipelines.sources.file_changes import Listing
@@ -145,9 +144,10 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         for problem in unknown:
             context.log.warning(problem)
         cursor = json.dumps(seen)
+        changed = [feed for feed in changed if not _is_read(config, feed)]
         tables = [name for feed in changed for name in feed.wanted if name in config.tables]
         is_open = any(feed.patterns for feed in changed)
-        if not changed or (not is_open and found_nothing_new(config, tables) is not None):
+        if not changed:
             return dg.SensorResult(skip_reason="; ".join(unknown) or "no new events", cursor=cursor)
         request = dg.RunRequest(
             asset_selection=None if is_open else [key for t in tables for key in (change_log_key(t), mirror_key(t))],
@@ -194,6 +194,20 @@ def _news(config: Config, feed: Feed) -> str | None:
         return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
     if not isinstance(feed.reader, TellsNews):
         return None
+    return feed.reader.news(_positions(config, feed) or {None})
+
+
+def _positions(config: Config, feed: Feed) -> set[str | None]:
+    """The positions up to which the tables of a source have read it; None for a table that has read nothing."""
     tables = [name for name in feed.wanted if name in config.tables]
-    known = {entry.position for entry in status(open_to_look(config), config, tables)} if tables else set()
-    return feed.reader.news(known or {None})
+    return {entry.position for entry in status(open_to_look(config), config, tables)} if tables else set()
+
+
+def _is_read(config: Config, feed: Feed) -> bool:
+    """Whether all tables of a source of files have read it: other files than at the last look may only be fewer, or touched."""
+    if feed.patterns or not isinstance(feed.reader, Listing):
+        return False
+    try:
+        return not any(known is None or feed.may_have_news(known) for known in _positions(config, feed))
+    except (PipelineError, ScanError):
+        return False  # a run reports it

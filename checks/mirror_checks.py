@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import configured, mirror_results, severity_of
@@ -34,12 +34,14 @@ from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from nevermore.pipelines.mirrors.table_shape import KEY
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import KeyReport, ScanError, TableMetadata, key_report
+
+if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 NAME = "nothing_was_rolled_back"
 
@@ -218,7 +220,7 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
     )
 
 
-def store_properties(config: Config, table: ReadableTable) -> dict[str, str]:
+def store_properties(config: Config, table: "CatalogTable") -> dict[str, str]:
     """How the object store that has a table is opened; a catalog may lend rights with each table."""
     return {n: v for n, v in {**config.catalog.properties, **table.io.properties}.items() if "." in n}
 

@@ -43,7 +43,8 @@ from nevermore.scan_core import (
 )
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, ReadableTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 MAX_TIMED_BYTES = 256 << 20
 """Stored bytes of data files that a measured scan reads at most."""
@@ -146,7 +147,7 @@ def _lineage(config: Config, name: str, state: TableStatus) -> Html:
     return chain([[feed], [change_log_name(name), *held], [Html(f"<b>{escaped(name)}</b>")], readers])
 
 
-def _state(state: TableStatus, mirror: "ReadableTable") -> Iterator[Html]:
+def _state(state: TableStatus, mirror: "CatalogTable") -> Iterator[Html]:
     lag = "unknown" if state.lag_seconds is None else f"{state.lag_seconds:,.0f} s"
     yield facts(
         [
@@ -163,7 +164,7 @@ def _state(state: TableStatus, mirror: "ReadableTable") -> Iterator[Html]:
     )
 
 
-def _history(table: "ReadableTable") -> Html:
+def _history(table: "CatalogTable") -> Html:
     found = [(snapshot, summary_properties(snapshot)) for snapshot in ancestors(table)]
     rows = [
         (
@@ -195,7 +196,7 @@ def _line(points: Sequence[tuple[float, float]], what: str, shape: str) -> Html:
     return line_chart(points, start=start, end=end, top=f"{what}: up to {shape.format(max(y for _, y in points))}")
 
 
-def _events(log: "ReadableTable") -> Iterator[Html]:
+def _events(log: "CatalogTable") -> Iterator[Html]:
     counts: Counter[str] = Counter()
     for batch in open_current(log).scan().select("op").to_batches():
         counts.update({str(c["values"]): c["counts"] for c in batch.column(0).value_counts().to_pylist()})

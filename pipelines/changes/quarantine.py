@@ -20,8 +20,8 @@ from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_rows
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.config.tables import IndexConfig
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.scan_core import Scan, Table
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
@@ -225,9 +224,7 @@ def is_identifier(name: str) -> bool:
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
-def _catalog_table(
-    name: str, settings: "Config", open_with: "Callable[[Config], Catalog | LightCatalog | None]"
-) -> Any:
+def _catalog_table(name: str, settings: "Config", open_with: "Callable[[Config], Catalog | None]") -> Any:
     from nevermore.pipelines.iceberg.catalog import all_table_names, find_table
     from nevermore.scan_core import TableNotFoundError
 

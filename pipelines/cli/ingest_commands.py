@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.ingest.feed_run import OnReport
     from nevermore.pipelines.ingest.report import IngestReport, TableReport
-    from nevermore.pipelines.ingest.table_ingest import Progress
     from nevermore.pipelines.maintain.compact import CompactReport
     from nevermore.pipelines.maintain.retention import Expiry
 
@@ -84,8 +83,8 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
     Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.ingest.at_rest import check_tables
     from nevermore.pipelines.ingest.doctor import examine
+    from nevermore.pipelines.ingest.table_patterns import check_tables
 
     settings = load(config)
     check_tables(settings)
@@ -170,7 +169,7 @@ def ingest(
     """
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import ConfigError
-    from nevermore.pipelines.ingest.at_rest import check_tables
+    from nevermore.pipelines.ingest.table_patterns import check_tables
 
     if once:
         raise ConfigError(
@@ -181,32 +180,16 @@ def ingest(
     check_tables(settings)
     for name in tables or ():
         settings.table(name)
+    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
+
+    freeze_imports()
     with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
-        report = ingest_once(settings, lambda table: show(_progress_text(table)), tables or None)
+        report = run_once(settings, lambda table: show(_progress_text(table)), tables or None)
     if as_json:
         print_json(report.as_dict())
     else:
         _print(report, settings)
     raise typer.Exit(report.exit_code)
-
-
-def ingest_once(
-    config: "Config", progress: "Progress | None" = None, tables: Collection[str] | None = None
-) -> "IngestReport":
-    """Run once in a new process: decoders, writers and PyIceberg, which are slow to import, are not loaded if nothing is new."""
-    from nevermore.pipelines.ingest.at_rest import found_nothing_new
-    from nevermore.pipelines.ingest.feeds import Readers
-
-    readers = Readers()
-    try:
-        if (report := found_nothing_new(config, tables, readers)) is not None:
-            return report
-        from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
-
-        freeze_imports()
-        return run_once(config, progress, tables, readers=readers)
-    finally:
-        readers.close()
 
 
 def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, tables: list[str] | None) -> "Config":
@@ -353,8 +336,8 @@ def run(
     """
     from nevermore.pipelines.cli.watch import RegularChecks, watching
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.ingest.at_rest import check_tables
     from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
+    from nevermore.pipelines.ingest.table_patterns import check_tables
     from nevermore.pipelines.maintain.compact import Upkeep
     from nevermore.pipelines.maintain.retention import RegularExpiry
     from nevermore.pipelines.watch import span

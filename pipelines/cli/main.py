@@ -68,19 +68,6 @@ _ENDED_BY = {
 _OBJECTS_PER_COLLECTION = 10_000
 """A plan or a footer is many objects that stay: looking through them as often as by default takes a tenth of the time of a scan."""
 
-_WITHOUT_PANDAS = ("scan", "changes", "why")
-"""Commands that read with the engine alone. pyarrow imports pandas where it is installed, to see whether an argument is of it."""
-
-
-class _WithoutPandas:
-    """Imports of pandas fail as if it were not installed."""
-
-    @staticmethod
-    def find_spec(fullname: str, _path: object, _target: object = None) -> None:
-        """Refuse pandas, and leave all else to other finders."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError("this command does not load pandas", name=fullname)
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
@@ -95,8 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         gc.set_threshold(_OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
         command = _named(words) or ""
-        if command in _WITHOUT_PANDAS:
-            sys.meta_path.insert(0, _WithoutPandas)
         # until such a command handles its signals itself, it has begun nothing that must be finished
         for number in _ENDED_BY.get(command, ()):
             signal.signal(number, lambda *_: os._exit(0))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nevermore.pipelines.config.project import Config
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
     from nevermore.pipelines.maintain.orphans import Orphans
     from nevermore.pipelines.maintain.retention import Expiry
 

@@ -24,7 +24,7 @@ from nevermore.pipelines.wording import counted
 if TYPE_CHECKING:
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.iceberg.bitmap_indexes import IndexReport
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
 
 _MAX_LISTED = 20
 

@@ -26,8 +26,7 @@ from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from nevermore.pipelines.config.project import Config
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
     from nevermore.scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 
@@ -68,7 +67,7 @@ def _cells(table: dict[str, Any]) -> tuple[object, ...]:
     return (*counts, table["last_commit"] or "never", table["location"])
 
 
-def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Iterator[dict[str, Any]]:
+def _tables(settings: "Config", catalog: "Catalog | None") -> Iterator[dict[str, Any]]:
     """The tables in the order of the config, each mirror with its log and quarantine; then the others of the catalog."""
     from nevermore.pipelines.config.project import change_log_name, quarantine_name
     from nevermore.pipelines.iceberg.catalog import all_table_names
@@ -85,7 +84,7 @@ def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Ite
         yield _facts(name, role, catalog if name in there else None)
 
 
-def _facts(name: str, role: str, catalog: "Catalog | LightCatalog | None") -> dict[str, Any]:
+def _facts(name: str, role: str, catalog: "Catalog | None") -> dict[str, Any]:
     from nevermore.pipelines.iceberg.catalog import find_table
     from nevermore.pipelines.iceberg.positions import current_snapshot
 

@@ -1,13 +1,11 @@
 """Opens the Iceberg catalog of a config, finds tables in it and creates them.
 
-SQLite catalogs are read without PyIceberg where that is possible, as importing it costs more than most commands. Loaded
-tables are described in `loaded_table.py`; commits are in `commit.py`.
+Loaded tables are described in `loaded_table.py`; commits are in `commit.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,19 +18,18 @@ from nevermore.pipelines.errors import (
     in_plain_words,
     in_short,
 )
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
-from nevermore.pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
 from nevermore.pipelines.iceberg.warehouse import local_path, refuse_without_catalog
 from nevermore.scan_core import NestedField, Schema
-from nevermore.scan_core.io import cached_property, load_catalog
+from nevermore.scan_core.io import load_catalog
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    # names for other packages, too, which do not import PyIceberg
+    from pyiceberg.catalog import Catalog as Catalog  # noqa: PLC0414 - exported
+    from pyiceberg.table import Table as Table  # noqa: PLC0414 - exported
+    from pyiceberg.table.snapshots import Snapshot as Snapshot  # noqa: PLC0414 - exported
 
-Found = TypeVar("Found")
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -72,10 +69,8 @@ def open_catalog(config: Config) -> "Catalog":
     return found
 
 
-def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
-    """Open the catalog of a config for reading, an SQLite one without PyIceberg; None if it does not exist yet.
-
-    `find_table`, `table_names`, `all_table_names` and `expanded` accept it; its tables are read-only.
+def open_to_look(config: Config) -> "Catalog | None":
+    """Open the catalog of a config for reading; None if it does not exist yet.
 
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
@@ -84,57 +79,15 @@ def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
     if not has_catalog(config):
         refuse_without_catalog(config)
         return None
-    return open_light(config) or open_catalog(config)
+    return open_catalog(config)
 
 
-def open_light(config: Config) -> "LightCatalog | None":
-    """Open the catalog of a config for reading without PyIceberg; None if only PyIceberg can open it."""
-    file = sqlite_file(config)
-    plain = None if file is None else sqlite_catalog(config.catalog.name, file, config.catalog.properties)
-    if plain is None:
-        return None
-    try:
-        plain.table_names()
-    except UnusualError:
-        return None  # PyIceberg reports the error, or accepts the catalog
-    return LightCatalog(plain, config)
-
-
-@dataclass(frozen=True)
-class LightCatalog:
-    """An SQLite catalog read without PyIceberg; `whole` is the same catalog for unusual cases."""
-
-    plain: SqliteCatalog
-    config: Config
-
-    @cached_property
-    def whole(self) -> "Catalog":
-        """The same catalog opened by PyIceberg."""
-        return open_catalog(self.config)
-
-
-def _ask(
-    catalog: "Catalog | LightCatalog", read: Callable[[SqliteCatalog], Found], load: Callable[["Catalog"], Found]
-) -> Found:
-    """Ask a catalog, without PyIceberg if possible, otherwise by `load`."""
-    if isinstance(catalog, LightCatalog):
-        try:
-            return read(catalog.plain)
-        except UnusualError:
-            return load(catalog.whole)
-    return load(catalog)
-
-
-def metadata_location(catalog: "Catalog | LightCatalog", name: str) -> str | None:
+def metadata_location(catalog: "Catalog", name: str) -> str | None:
     """The metadata file that a catalog names for a table; None if it has no such table."""
-
-    def load(whole: "Catalog") -> str | None:
-        if (location := current_location(whole, identifier(name))) is not None:
-            return location
-        table = find_table(whole, name)
-        return None if table is None else table.metadata_location
-
-    return _ask(catalog, lambda plain: plain.metadata_location(identifier(name)), load)
+    if (location := current_location(catalog, identifier(name))) is not None:
+        return location
+    table = find_table(catalog, name)
+    return None if table is None else table.metadata_location
 
 
 def _others_create_it(error: BaseException) -> bool:
@@ -168,31 +121,17 @@ def sqlite_file(config: Config) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:////") else None
 
 
-@overload
-def find_table(catalog: "Catalog", name: str) -> "Table | None": ...
-@overload
-def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None: ...
-def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None:
-    """Find the table `namespace.table`; None if it does not exist. Tables of a `LightCatalog` are read-only.
+def find_table(catalog: "Catalog", name: str) -> "Table | None":
+    """Find the table `namespace.table`; None if it does not exist.
 
     Raises:
         CatalogMismatchError: the metadata file that the catalog names is missing or invalid.
     """
-    if not _can_exist(name):
-        return None
-    return _ask(catalog, lambda plain: plain.table(identifier(name)), lambda whole: _load_table(whole, name))
-
-
-def _can_exist(name: str) -> bool:
-    """Whether a table can have this name: catalogs fail on names without a namespace and on empty parts."""
-    parts = identifier(name)
-    return len(parts) > 1 and all(part.strip() for part in parts)
-
-
-def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.exceptions import ValidationError as MalformedError
 
+    if not _can_exist(name):
+        return None
     location = current_location(catalog, identifier(name))
     place = None if location is None else local_path(location)
     if place is not None and place.exists() and not place.is_file():  # PyIceberg would wait for a FIFO for ever
@@ -212,23 +151,25 @@ def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
         ) from error
 
 
-def table_names(catalog: "Catalog | LightCatalog", namespace: str) -> list[str]:
+def _can_exist(name: str) -> bool:
+    """Whether a table can have this name: catalogs fail on names without a namespace and on empty parts."""
+    parts = identifier(name)
+    return len(parts) > 1 and all(part.strip() for part in parts)
+
+
+def table_names(catalog: "Catalog", namespace: str) -> list[str]:
     """Names of the tables in a namespace, without the namespace; empty if the namespace does not exist."""
+    from pyiceberg.exceptions import NoSuchNamespaceError
 
-    def load(whole: "Catalog") -> list[str]:
-        from pyiceberg.exceptions import NoSuchNamespaceError
-
-        try:
-            return sorted(name[-1] for name in whole.list_tables(identifier(namespace)))
-        except NoSuchNamespaceError:
-            return []
-
-    return _ask(catalog, lambda plain: [identifier(name)[-1] for name in plain.table_names(namespace)], load)
+    try:
+        return sorted(name[-1] for name in catalog.list_tables(identifier(namespace)))
+    except NoSuchNamespaceError:
+        return []
 
 
-def all_table_names(catalog: "Catalog | LightCatalog") -> list[str]:
+def all_table_names(catalog: "Catalog") -> list[str]:
     """`namespace.table` of every table."""
-    return _ask(catalog, SqliteCatalog.table_names, lambda whole: sorted(_names_below(whole, ())))
+    return sorted(_names_below(catalog, ()))
 
 
 def _names_below(catalog: "Catalog", above: tuple[str, ...]) -> Iterator[str]:

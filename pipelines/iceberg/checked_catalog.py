@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.errors import CatalogMismatchError, SourceError
 from nevermore.pipelines.iceberg.catalog import (
-    LightCatalog,
     check_catalog,
     metadata_location,
     open_catalog,
-    open_light,
     sqlite_file,
 )
 from nevermore.pipelines.iceberg.warehouse import (
@@ -57,20 +55,6 @@ def open_for_writing(config: Config) -> "Catalog":
     return catalog
 
 
-def open_for_comparing(config: Config) -> LightCatalog | None:
-    """Open the catalog after the same checks to read it without PyIceberg; None where only PyIceberg can open it.
-
-    Raises:
-        CatalogMismatchError: as `open_for_writing`.
-        SourceError: as `open_for_writing`.
-    """
-    _check_writable(config)
-    catalog = open_light(config)
-    if catalog is not None:
-        check_warehouse(config, catalog)
-    return catalog
-
-
 def _check_writable(config: Config) -> None:
     """Refuse, before anything is read, a catalog or warehouse for which the first write would fail."""
     warehouse, file = local_warehouse(config), sqlite_file(config)
@@ -84,7 +68,7 @@ def _check_writable(config: Config) -> None:
             )
 
 
-def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
+def check_warehouse(config: Config, catalog: "Catalog") -> None:
     """Refuse to write where catalog and warehouse do not agree.
 
     Raises:

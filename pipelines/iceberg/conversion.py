@@ -29,7 +29,6 @@ from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError, 
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, physical
 from nevermore.pipelines.iceberg.positions import carried_positions, waiting_since
 from nevermore.pipelines.iceberg.row_shape import partition_types
@@ -395,7 +394,7 @@ def _dropped_at(field_id: int, metadata: TableMetadata) -> float:
     return inf
 
 
-def check_keys_stored(table: ReadableTable, schema: Schema, tasks: Iterable[FileScanTask]) -> None:
+def check_keys_stored(table: "CatalogTable", schema: Schema, tasks: Iterable[FileScanTask]) -> None:
     """Refuse deletes that cannot be applied, which a rewrite or a conversion would make permanent or forget.
 
     Args:

@@ -18,7 +18,7 @@ from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_
 from nevermore.scan_core.bitmaps import FILE_SUFFIX, is_indexable
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from pyiceberg.table import Table as CatalogTable
 
 _log = logging.getLogger(__name__)
 _COUNTED = ("added-records", "added-equality-deletes", "added-position-deletes")

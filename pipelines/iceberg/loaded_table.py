@@ -5,12 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from nevermore.pipelines.errors import CommitConflictError, SourceError
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.metadata_swap import current_location, metadata_json, supports, swap_format_version
 from nevermore.pipelines.iceberg.positions import current_snapshot
-from nevermore.pipelines.iceberg.sqlite_catalog import StoredTable
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import PartitionField, PartitionSpec, Schema, TableMetadata, Type, parse_schema
+from nevermore.scan_core import PartitionField, PartitionSpec, Schema, Table, Type, parse_schema, places_of
 from nevermore.scan_core.io import FileIOConfig, table_facts
 from nevermore.scan_core.metadata import parse_metadata
 
@@ -19,28 +17,19 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
     from pyiceberg.typedef import TableVersion
 
-    from nevermore.scan_core import Table
 
-
-def open_current(table: ReadableTable) -> "Table":
+def open_current(table: "CatalogTable") -> "Table":
     """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots."""
     facts = table_facts(table)
     if facts is None:
         raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
     location, properties = facts
-    if isinstance(table, StoredTable):
-        return _opened(table.facts, location, table.io)
     metadata: Any = table.metadata
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
     text = metadata_json(metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}))
-    return _opened(parse_metadata(text, location), location, FileIOConfig(properties=properties))
-
-
-def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> "Table":
-    from nevermore.scan_core import Table, places_of  # the planner, which a run that finds nothing new does not need
-
-    return Table(facts, location, replace(io, places=places_of(facts, location, io, is_registered=True)))
+    known, io = parse_metadata(text, location), FileIOConfig(properties=properties)
+    return Table(known, location, replace(io, places=places_of(known, location, io, is_registered=True)))
 
 
 def refresh(table: "CatalogTable") -> None:
@@ -49,17 +38,14 @@ def refresh(table: "CatalogTable") -> None:
         table.refresh()
 
 
-def storage_of(table: ReadableTable) -> Storage:
+def storage_of(table: "CatalogTable") -> Storage:
     """Access to the files of a table."""
     return Storage(FileIOConfig(properties={str(k): str(v) for k, v in table.io.properties.items()}))
 
 
-def current_schema(table: "ReadableTable | CatalogTable") -> Schema:
+def current_schema(table: "CatalogTable") -> Schema:
     """The table's current schema."""
-    if isinstance(table, StoredTable):
-        return table.facts.schema
-    loaded: Any = table
-    return parse_schema(json.loads(loaded.schema().model_dump_json()))
+    return parse_schema(json.loads(table.schema().model_dump_json()))
 
 
 def specs_of(table: "CatalogTable") -> dict[int, PartitionSpec]:
@@ -93,7 +79,7 @@ def metadata_location(table: "CatalogTable") -> str:
     return str(table.properties.get("write.metadata.path") or f"{table.location().rstrip('/')}/metadata").rstrip("/")
 
 
-def check_writable(table: ReadableTable) -> None:
+def check_writable(table: "CatalogTable") -> None:
     """Refuse tables whose format version the writer does not support.
 
     Raises:

@@ -21,12 +21,11 @@ from nevermore.pipelines.errors import PositionLostError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import request_commit
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import storage_of
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as CatalogTable
 
 MOMENTS = "nevermore.moments"
 """Table property of a change log: moments of its source as JSON, oldest first."""
@@ -53,7 +52,7 @@ class Moment:
     reached: Mapping[str, int]
 
 
-def moments_of(catalog: "Catalog | LightCatalog", logs: Sequence[str]) -> list[Moment]:
+def moments_of(catalog: "Catalog", logs: Sequence[str]) -> list[Moment]:
     """The moments of a source, oldest first; `logs` are the change logs of its tables.
 
     Raises:
@@ -92,7 +91,7 @@ def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> No
 
 
 def common_snapshots(
-    catalog: "Catalog | LightCatalog", logs: Sequence[str], mirrors: Mapping[str, tuple[str, ReadableTable]]
+    catalog: "Catalog", logs: Sequence[str], mirrors: "Mapping[str, tuple[str, CatalogTable]]"
 ) -> dict[str, int] | None:
     """The newest snapshots of mirrors that show one commit position; None if there are none.
 
@@ -112,14 +111,14 @@ def common_snapshots(
     return None
 
 
-def _logged(catalog: "Catalog | LightCatalog", logs: Mapping[str, str]) -> list[Moment]:
+def _logged(catalog: "Catalog", logs: Mapping[str, str]) -> list[Moment]:
     """Positions among the last ones of all these change logs."""
     reached = {name: _commits(find_table(catalog, log)) for name, log in logs.items()}
     shared = set[str].intersection(*map(set, reached.values()))
     return [Moment(at, {name: commits[at] for name, commits in reached.items()}) for at in shared]
 
 
-def _commits(log: ReadableTable | None) -> dict[str, int]:
+def _commits(log: "CatalogTable | None") -> dict[str, int]:
     """The last positions of a change log, each with its last change up to there; without those within a load."""
     found: dict[str, int] = {}
     if log is None:
@@ -135,7 +134,7 @@ def _commits(log: ReadableTable | None) -> dict[str, int]:
     return found
 
 
-def snapshots_at(moment: Moment, mirrors: Mapping[str, ReadableTable]) -> dict[str, int] | None:
+def snapshots_at(moment: Moment, mirrors: "Mapping[str, CatalogTable]") -> dict[str, int] | None:
     """The newest snapshot of each mirror that has exactly the changes up to a moment; None if one of them has none."""
     found = {}
     for name, mirror in mirrors.items():

@@ -5,10 +5,14 @@ All other modules write and read them by these functions and names.
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from nevermore.pipelines.errors import PositionLostError
-from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from nevermore.pipelines.iceberg.storage import Storage
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as CatalogTable
+    from pyiceberg.table.snapshots import Snapshot
 
 POSITION = "nevermore.position"
 """Key of a change log: the position in its source up to which it is complete, in the source's own text."""
@@ -86,13 +90,13 @@ def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
     return summary.get(POSITION)
 
 
-def ancestors(table: ReadableTable) -> Iterator[ReadableSnapshot]:
+def ancestors(table: "CatalogTable") -> "Iterator[Snapshot]":
     """Yield the current snapshot and its ancestors that the table still has, newest first.
 
     Reading only the newest is cheap, however many there are, because parents precede their children.
     """
     wanted = table.metadata.current_snapshot_id
-    passed: dict[int, ReadableSnapshot] = {}
+    passed: dict[int, Snapshot] = {}
     for snapshot in reversed(table.metadata.snapshots):
         if snapshot.snapshot_id == wanted:
             yield snapshot
@@ -104,17 +108,17 @@ def ancestors(table: ReadableTable) -> Iterator[ReadableSnapshot]:
         wanted = found.parent_snapshot_id
 
 
-def current_snapshot(table: ReadableTable) -> ReadableSnapshot | None:
+def current_snapshot(table: "CatalogTable") -> "Snapshot | None":
     """The current snapshot, found from the newest on; PyIceberg searches from the oldest."""
     return next(ancestors(table), None)
 
 
-def summary_properties(snapshot: ReadableSnapshot | None) -> Mapping[str, str]:
+def summary_properties(snapshot: "Snapshot | None") -> Mapping[str, str]:
     """The properties in a snapshot's summary; empty without a snapshot or summary."""
     return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def newest_property(table: ReadableTable, name: str) -> str | None:
+def newest_property(table: "CatalogTable", name: str) -> str | None:
     """The value of a summary property in the newest ancestor that has it (rule 29)."""
     for snapshot in ancestors(table):
         if (value := summary_properties(snapshot).get(name)) is not None:
@@ -122,7 +126,7 @@ def newest_property(table: ReadableTable, name: str) -> str | None:
     return None
 
 
-def applied_ordinal(name: str, mirror: ReadableTable | None) -> int:
+def applied_ordinal(name: str, mirror: "CatalogTable | None") -> int:
     """The last ordinal of the change log that is in the mirror `name`; 0 for none.
 
     Raises:
@@ -140,7 +144,7 @@ def applied_ordinal(name: str, mirror: ReadableTable | None) -> int:
     return int(text or 0)
 
 
-def waiting_since(table: ReadableTable) -> float | None:
+def waiting_since(table: "CatalogTable") -> float | None:
     """When the oldest commit with equality deletes was made that are not converted, in seconds since the epoch.
 
     None if the current snapshot has none, or does not state their number.
@@ -153,7 +157,7 @@ def waiting_since(table: ReadableTable) -> float | None:
     return oldest
 
 
-def carried_positions(table: ReadableTable) -> dict[str, str]:
+def carried_positions(table: "CatalogTable") -> dict[str, str]:
     """Summary properties for a snapshot of maintenance: the positions that the table has reached (rule 29)."""
     missing, found = set(POSITION_PROPERTIES), dict[str, str]()
     for snapshot in ancestors(table):

@@ -17,7 +17,7 @@ from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import PipelineError, explained
 from nevermore.pipelines.formats.registry import scan
-from nevermore.pipelines.iceberg.catalog import LightCatalog, find_table, open_to_look, sqlite_file
+from nevermore.pipelines.iceberg.catalog import find_table, open_to_look, sqlite_file
 from nevermore.pipelines.iceberg.warehouse import local_warehouse, write_probe
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from nevermore.pipelines.ingest.table_patterns import expanded
@@ -26,7 +26,7 @@ from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _said(error: Exception) -> str:
     return said
 
 
-def _warehouse(config: Config, catalog: "Catalog | LightCatalog | None") -> Finding:
+def _warehouse(config: Config, catalog: "Catalog | None") -> Finding:
     folder = local_warehouse(config)
     if folder is not None:
         parent = next(p for p in (folder, *folder.parents) if p.exists())
@@ -97,9 +97,9 @@ def _warehouse(config: Config, catalog: "Catalog | LightCatalog | None") -> Find
     return Finding("warehouse", "ok", f"{config.catalog.warehouse}: a file was written, read and deleted")
 
 
-def _places_of_tables(config: Config, catalog: "Catalog | LightCatalog | None") -> Finding:
+def _places_of_tables(config: Config, catalog: "Catalog | None") -> Finding:
     """Where the catalog decides the places of tables, one that exists is tried, with the rights that come with it."""
-    if catalog is None or isinstance(catalog, LightCatalog):
+    if catalog is None:
         return Finding("warehouse", "warning", "not tried, as the catalog could not be asked for a table")
     try:
         found = (find_table(catalog, name) for name in (*map(change_log_name, config.tables), *config.tables))

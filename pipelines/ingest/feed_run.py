@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.changes.change_run import BATCH_SHARE
@@ -28,13 +28,11 @@ from nevermore.pipelines.formats.registry import DecodedFeed, decode, other_form
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
 from nevermore.pipelines.iceberg.moments import Moment, record_moment
-from nevermore.pipelines.ingest.at_rest import chosen_names, reports_in_order, unmatched_patterns
 from nevermore.pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
-from nevermore.pipelines.ingest.table_patterns import expanded
-from nevermore.pipelines.ingest.table_state import by_position
+from nevermore.pipelines.ingest.table_patterns import chosen_names, expanded, unmatched_patterns
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
 from nevermore.pipelines.watch import span
 from nevermore.pipelines.workers import num_cores, workers
@@ -42,8 +40,7 @@ from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import remove_leftovers
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.spark_run import SparkBatch
 
 RARELY = 1_000
@@ -66,7 +63,7 @@ _log = logging.getLogger(__name__)
 class FeedRun:
     """One run over all feeds, with its reports by table and its counts."""
 
-    catalog: "Catalog | LightCatalog"
+    catalog: "Catalog"
     progress: Progress | None
     _: KW_ONLY
     log_only: bool
@@ -91,7 +88,7 @@ class FeedRun:
             if name not in feed.patterns:
                 started += self.started(name, feed.tables[name])
         feed = feed.remembering(self.catalog, started)
-        groups = by_position(started)
+        groups = _by_position(started)
         first = groups.pop(None, [])
         late: list[TableIngest] = []
         for position, together in groups.items():
@@ -270,7 +267,7 @@ class FeedRun:
                 f"{rejected.num_rows} of {num_events} events of the feed belong to no table, more than "
                 f"max_quarantine_ratio {limit:g} allows: {first}"
             )
-        self.unassigned += quarantine(cast("Catalog", self.catalog), feed.quarantine, rejected)
+        self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
 
 
 def _parts(batch: Batch, config: FeedConfig, error: WideBatchError) -> list[Ahead]:
@@ -504,7 +501,7 @@ class LiveRound:
         reached = {t.name: t.last_ordinal for t in alive if self._live.is_reached(commit, str(t.position))}
         if len(reached) > 1:
             logs = [change_log_name(name) for name in reading.feed.tables]
-            record_moment(self._run.catalog, logs, Moment(commit, reached))  # type: ignore[arg-type] # a run that writes has a whole catalog
+            record_moment(self._run.catalog, logs, Moment(commit, reached))
 
     def _acknowledge(self, feed: Feed) -> None:
         """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""
@@ -517,7 +514,7 @@ class LiveRound:
 
 
 def start_table(
-    catalog: "Catalog | LightCatalog",
+    catalog: "Catalog",
     name: str,
     config: TableConfig,
     progress: Progress | None,
@@ -633,10 +630,18 @@ def run_once(
     return _report(run, current, chosen, began)
 
 
+def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIngest]]:
+    """Tables by their position in the source: those with the same position are read together."""
+    groups: dict[str | None, list[TableIngest]] = {}
+    for table in tables:
+        groups.setdefault(table.position, []).append(table)
+    return groups
+
+
 def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -> IngestReport:
     """The report of a run; `config` includes the tables that its patterns had found when it began."""
     return IngestReport(
-        reports_in_order(run.reports, config),
+        _in_order(run.reports, config),
         dict(run.skipped),
         time.monotonic() - began,
         run.unassigned,
@@ -644,6 +649,12 @@ def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -
         unmatched_patterns(run.reports, config, chosen),
         tuple(run.warnings),
     )
+
+
+def _in_order(reports: Mapping[str, TableReport], config: Config) -> tuple[TableReport, ...]:
+    """Reports by table in the order of the config, then those of tables that it does not name."""
+    known = [name for name in config.tables if name in reports]
+    return tuple(reports[name] for name in dict.fromkeys((*known, *reports)))
 
 
 def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:

@@ -26,8 +26,7 @@ from nevermore.pipelines.workers import num_threads
 
 if TYPE_CHECKING:
     from nevermore.pipelines.decode.batches import Rejected
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.report import TableReport
     from nevermore.pipelines.ingest.table_ingest import TableIngest
     from nevermore.pipelines.sources.files import FileBatch
@@ -370,7 +369,7 @@ class Feed:
             found_for={**self.found_for, **sources},
         )
 
-    def remembering(self, catalog: "Catalog | LightCatalog", started: Sequence["TableIngest"] = ()) -> "Feed":
+    def remembering(self, catalog: "Catalog", started: Sequence["TableIngest"] = ()) -> "Feed":
         """The feed with all tables recorded by the change logs of its patterns, wanted or not."""
         settings = list(self.patterns.values())
         known = {table.name: table.source_table for table in started}
@@ -432,13 +431,11 @@ class Feed:
             on_skipped(reason, count)
 
     def may_have_news(self, position: str) -> bool:
-        """Whether there might be something new since a position.
+        """Whether files might hold something new since a position.
 
         Raises:
-            SourceError: the source is not there.
+            SourceError: no such path.
         """
-        if self.topics is not None:
-            return self.topics.has_news(position)
         return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
     def restart(self, position: str) -> str:

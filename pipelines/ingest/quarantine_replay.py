@@ -14,11 +14,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_log import ChangeLog
+from nevermore.pipelines.changes.change_log import ChangeLog, order_text
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from nevermore.pipelines.changes.keys import KeySet, keys_touched
 from nevermore.pipelines.changes.late_changes import with_later_changes
-from nevermore.pipelines.changes.log_state import order_text
 from nevermore.pipelines.changes.quarantine import QUARANTINED_AT
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
@@ -43,8 +42,8 @@ from nevermore.pipelines.sources.file_options import FileOptions, Layout
 from nevermore.scan_core import Mask, Rows, col
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 _Schema = tuple[str, tuple[str, ...]]
 

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nevermore.pipelines.changes.change_log import Appended, ChangeLog, Reload, RemoteChanges, last_offsets
+from nevermore.pipelines.changes.change_log import (
+    Appended,
+    ChangeLog,
+    Reload,
+    RemoteChanges,
+    check_order,
+    last_offsets,
+    order_text,
+)
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from nevermore.pipelines.changes.late_changes import with_later_changes
-from nevermore.pipelines.changes.log_state import order_text
 from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
 from nevermore.pipelines.config.project import change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig, partition_field
@@ -30,15 +37,14 @@ from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_type
 from nevermore.pipelines.ingest.report import TableReport, unmet_columns
 from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
-from nevermore.pipelines.ingest.table_state import TableState
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import Mirror, makes_rows
-from nevermore.pipelines.mirrors.table_shape import ADOPTED, check_shape
+from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from nevermore.scan_core import ScanOptions, arrow_type
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.catalog import LightCatalog
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
 class PendingChanges:
@@ -114,12 +120,12 @@ def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None
 Progress = Callable[[TableReport], None]
 
 
-class TableIngest(TableState):
+class TableIngest:
     """The ingest of one table in one run."""
 
     def __init__(
         self,
-        catalog: "Catalog | LightCatalog",
+        catalog: "Catalog",
         name: str,
         config: TableConfig,
         report: TableReport,
@@ -133,7 +139,11 @@ class TableIngest(TableState):
         With `replaces_types`, all rows were removed from the log, and the source decides the types of columns again.
         """
         self._log = ChangeLog(catalog, change_log_name(name), replaces_types=replaces_types)
-        super().__init__(catalog, name, config, report, self._log)
+        self.name = name
+        self.config = config
+        self.report = report
+        self._catalog = catalog
+        self._adopted_key: tuple[str, ...] = ()
         self._progress = progress
         self._log_only = log_only
         self._replaces_types = replaces_types
@@ -147,6 +157,44 @@ class TableIngest(TableState):
         self._sent: set[str] = set()
         self.looks_like: str | None = None
         """Format that the last batch with rejected events looks like, if it is not that of the config."""
+
+    @property
+    def position(self) -> str | None:
+        """The position in the source up to which the change log contains it."""
+        return self._log.position
+
+    @property
+    def last_ordinal(self) -> int:
+        """The last change in the change log."""
+        return self._log.last_ordinal
+
+    @property
+    def is_reloading(self) -> bool:
+        """Whether rows that take the place of all earlier ones are not logged completely, so that the mirror waits for them."""
+        return self._log.is_reloading
+
+    @property
+    def source_table(self) -> str | None:
+        """The table of the feed for which a pattern of the config created this one."""
+        return self._log.table_property(SOURCE_TABLE)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns, if the config or the adopted table states them."""
+        return self.config.key or self._adopted_key
+
+    def check(self) -> "CatalogTable | None":
+        """Refuse a config that contradicts the change log or the mirror; returns the mirror, if it exists.
+
+        Raises:
+            ConfigError: key, partitioning or order of the config differ from those of the existing tables.
+        """
+        mirror = find_table(self._catalog, self.name)
+        if mirror is not None and ADOPTED in mirror.metadata.properties:
+            self._adopted_key = tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
+        check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
+        check_order(self.name, self.config, self._log)
+        return mirror
 
     @property
     def has_pending(self) -> bool:

@@ -60,7 +60,7 @@ from nevermore.scan_core.io import parse_location
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 WRITTEN_VERSIONS = (2, 3)
 """Format versions of the tables that are compacted: version 1 has no sequence numbers."""

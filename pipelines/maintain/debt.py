@@ -40,8 +40,8 @@ from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanOptions, Table, size_text
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

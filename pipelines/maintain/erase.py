@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nevermore.pipelines.changes.change_log import LogBase
 from nevermore.pipelines.changes.keys import KeySet
-from nevermore.pipelines.changes.log_state import LogBase
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
@@ -72,8 +72,8 @@ from nevermore.scan_core.io import clear_disk_cache
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 CHECK_RESULTS = "nevermore-checks"
 """Folder next to the manifests with results of checks, which name keys of rows."""

@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
-from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, atomic_runs, last_truncate, read_changes
+from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
 from nevermore.pipelines.changes.keys import KeySet, single_chunk
-from nevermore.pipelines.changes.log_state import LogBase
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import CommitUnknownError, PipelineError, SourceError
@@ -48,8 +47,8 @@ from nevermore.pipelines.wording import counted
 from nevermore.scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 MIN_SHARE = 0.5
 """Replaceable changes per change of the base from which a trim pays: each change is then written about three times in all."""

@@ -19,7 +19,8 @@ from nevermore.pipelines.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nevermore.pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.catalog import Table
+
 
 _TARGET_PROPERTY = "commit.manifest.target-size-bytes"
 MIN_GAIN = 0.1

@@ -31,7 +31,7 @@ from nevermore.scan_core.io import parse_location
 from nevermore.scan_core.metadata import parse_metadata, read_document
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
+    from nevermore.pipelines.iceberg.catalog import Catalog
 
 _METADATA_FILE = re.compile(r"(?P<table>.*)/metadata/[^/]*\.metadata\.json(\.gz)?")
 _HINT = "version-hint.text"

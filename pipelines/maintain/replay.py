@@ -31,7 +31,6 @@ from nevermore.pipelines.iceberg.catalog import find_table, identifier
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.iceberg.row_shape import distinct_rows
 from nevermore.pipelines.iceberg.schema_evolution import evolve
@@ -48,6 +47,8 @@ from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
 @dataclass(slots=True)
@@ -342,7 +343,7 @@ def _attempt(
 
 
 def _swap_rows(
-    delta: RowDelta, source: ReadableTable | None, log: ChangeLog, shape: Mapping[str, str]
+    delta: RowDelta, source: "CatalogTable | None", log: ChangeLog, shape: Mapping[str, str]
 ) -> tuple[int, int]:
     """Replace the rows of a table by those of another, in one snapshot."""
     target = delta.table
@@ -381,7 +382,7 @@ def _start(log: ChangeLog, config: TableConfig) -> int:
     return 0 if config.soft_delete else max(0, last_truncate(log.table, log.ready_ordinal) - 1)
 
 
-def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
+def _check_whole(mirror: "CatalogTable | None", log: ChangeLog) -> None:
     """Refuse to drop adopted rows, unless the source was truncated or fully loaded later.
 
     Raises:

@@ -44,8 +44,8 @@ from nevermore.scan_core.metadata import (
 )
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog
-    from nevermore.pipelines.iceberg.interfaces import Table as CatalogTable
+    from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 Show = Callable[[str], None]
 Kind = Literal["data files", "delete files", "manifests", "manifest lists", "statistics files", "position files"]

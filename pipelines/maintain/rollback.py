@@ -10,8 +10,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from nevermore.pipelines.changes.change_log import ORDINAL
-from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.changes.change_log import ORDINAL, LogBase
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.errors import PositionLostError, SourceError
 from nevermore.pipelines.iceberg import positions
@@ -21,7 +20,7 @@ from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, ReadableSnapshot
+    from nevermore.pipelines.iceberg.catalog import Catalog, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +135,14 @@ def _attempt(
     )
 
 
-def _is_repeated(snapshot: "ReadableSnapshot") -> bool:
+def _is_repeated(snapshot: "Snapshot") -> bool:
     """Whether a snapshot has no rows but those of its parent and of the log; a rewrite of files changes none."""
     summary = snapshot.summary
     is_rewrite = summary is not None and summary.operation.value == "replace"
     return is_rewrite or positions.LOG_ORDINAL in positions.summary_properties(snapshot)
 
 
-def _may_be_rebuilt(snapshot: "ReadableSnapshot") -> bool:
+def _may_be_rebuilt(snapshot: "Snapshot") -> bool:
     """Whether a snapshot may be that of a resync. Ingest itself only removes whole files when the source was truncated."""
     summary = positions.summary_properties(snapshot)
     is_rewrite = snapshot.summary is not None and snapshot.summary.operation.value == "replace"

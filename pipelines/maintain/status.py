@@ -13,8 +13,7 @@ from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import ConfigError, PipelineError, PositionLostError
 from nevermore.pipelines.iceberg import positions
-from nevermore.pipelines.iceberg.catalog import LightCatalog, find_table
-from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
+from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.loaded_table import open_current, storage_of
 from nevermore.pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 from nevermore.pipelines.sources.mysql.position import MysqlPosition
@@ -23,6 +22,9 @@ from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from nevermore.pipelines.iceberg.catalog import Snapshot
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 MAX_SHOWN_COMMITS = 3
 
@@ -118,13 +120,13 @@ class PublishedStatus:
 
 
 def published_status(
-    catalog: "Catalog | LightCatalog | None", config: Config, names: Sequence[str] | None = None
+    catalog: "Catalog | None", config: Config, names: Sequence[str] | None = None
 ) -> list[PublishedStatus]:
     """The status of the published tables of a config, in its order; `catalog` is None if it does not exist yet."""
     return [_published_status(catalog, config, name) for name in config.published if names is None or name in names]
 
 
-def _published_status(catalog: "Catalog | LightCatalog | None", config: Config, name: str) -> PublishedStatus:
+def _published_status(catalog: "Catalog | None", config: Config, name: str) -> PublishedStatus:
     from nevermore.pipelines.publish.query import tables_read
     from nevermore.pipelines.publish.state import provenance_of
 
@@ -157,9 +159,7 @@ def _published_status(catalog: "Catalog | LightCatalog | None", config: Config, 
     )
 
 
-def status(
-    catalog: "Catalog | LightCatalog | None", config: Config, tables: Sequence[str] | None = None
-) -> list[TableStatus]:
+def status(catalog: "Catalog | None", config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
     """The status of the tables of a config, in its order; `catalog` is None if it does not exist yet.
 
     Raises:
@@ -234,7 +234,7 @@ def describe_position(text: str) -> str:
     return words
 
 
-def _status(catalog: "Catalog | LightCatalog | None", name: str, config: TableConfig) -> TableStatus:
+def _status(catalog: "Catalog | None", name: str, config: TableConfig) -> TableStatus:
     log, mirror, held = (
         None if catalog is None else find_table(catalog, table)
         for table in (change_log_name(name), name, quarantine_name(name))
@@ -261,7 +261,7 @@ def _status(catalog: "Catalog | LightCatalog | None", name: str, config: TableCo
     )
 
 
-def _needs_mirror(log: ReadableTable, config: TableConfig) -> bool:
+def _needs_mirror(log: "CatalogTable", config: TableConfig) -> bool:
     """Whether a log has changes that create rows; without any, ingest creates no mirror."""
     from nevermore.pipelines.mirrors.mirror import removing_ops  # with kernels: only if needed
     from nevermore.scan_core import col
@@ -270,7 +270,7 @@ def _needs_mirror(log: ReadableTable, config: TableConfig) -> bool:
     return bool(creating.limit(1).to_table().num_rows)
 
 
-def _position(log: ReadableTable | None) -> str | None:
+def _position(log: "CatalogTable | None") -> str | None:
     if log is None:
         return None
     storage = storage_of(log)
@@ -281,18 +281,18 @@ def _position(log: ReadableTable | None) -> str | None:
     return None
 
 
-def _summary(table: ReadableTable | None) -> Mapping[str, str]:
+def _summary(table: "CatalogTable | None") -> Mapping[str, str]:
     return positions.summary_properties(None if table is None else positions.current_snapshot(table))
 
 
-def _commits(table: ReadableTable | None) -> tuple[CommitFacts, ...]:
+def _commits(table: "CatalogTable | None") -> tuple[CommitFacts, ...]:
     if table is None:
         return ()
     newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(MAX_SHOWN_COMMITS), strict=False)]
     return tuple(_facts(snapshot) for snapshot in newest)
 
 
-def _facts(snapshot: ReadableSnapshot) -> CommitFacts:
+def _facts(snapshot: "Snapshot") -> CommitFacts:
     counts = positions.summary_properties(snapshot)
     return CommitFacts(
         snapshot.snapshot_id,

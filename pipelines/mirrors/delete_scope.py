@@ -6,7 +6,7 @@ A delete must reach every copy of its key. It is omitted only if manifests prove
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
 from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
@@ -24,6 +23,9 @@ from nevermore.pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
 from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound, open_table
 from nevermore.scan_core.io import BoundedCache
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
+
+if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 MAX_FILES = 20_000
 """Maximum files whose bounds are read: for more, that would cost more than the delete rows."""
@@ -66,7 +68,7 @@ class LiveKeys:
         return possible
 
 
-def live_keys(table: ReadableTable, schema: Schema, key: Sequence[str]) -> LiveKeys:
+def live_keys(table: "CatalogTable", schema: Schema, key: Sequence[str]) -> LiveKeys:
     """Collect the facts about a table at its loaded snapshot; `schema` is its current one."""
     opened = open_current(table)
     metadata, io = opened.metadata, opened.io
@@ -300,7 +302,7 @@ def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:
     return all(f.source_id in delta.schema for f in spec.fields)
 
 
-def _is_affordable(table: ReadableTable, keys: int) -> bool:
+def _is_affordable(table: "CatalogTable", keys: int) -> bool:
     """Whether looking up the rows to delete is affordable for this number of keys."""
     snapshot = current_snapshot(table)
     total = summary_properties(snapshot).get("total-records")

@@ -6,6 +6,7 @@ set `_deleted`. Tables without a key are in `mirror.py`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,12 @@ from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSource
 from nevermore.pipelines.changes.keys import KeySet, single_chunk
 from nevermore.pipelines.decode.batches import count_ops
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
 from nevermore.scan_core import Mask, Rows
+
+if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
 @dataclass(frozen=True)
@@ -323,7 +326,7 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     return changes
 
 
-def flagged_rows(table: ReadableTable, batch_rows: int) -> Iterator[pa.Table]:
+def flagged_rows(table: "CatalogTable", batch_rows: int) -> Iterator[pa.Table]:
     """All live rows of a table with `_deleted` set, in tables of about `batch_rows`."""
     held: list[pa.RecordBatch] = []
     for batch in open_current(table).scan().to_batches():

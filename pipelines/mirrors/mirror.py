@@ -69,7 +69,7 @@ from nevermore.pipelines.mirrors.table_shape import (
 from nevermore.scan_core import Mask, Rows, ScanError, ScanOptions
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.catalog import Catalog, Table
 
 _log = logging.getLogger(__name__)
 
@@ -450,7 +450,7 @@ class Mirror:
         """
         if self.config.inserts != "trusted" or self.config.soft_delete or self.table is None:
             return False
-        if log.property(LOADED) is not None or log.order_by is not None:
+        if log.table_property(LOADED) is not None or log.order_by is not None:
             return False
         properties = self.table.metadata.properties
         return ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == ""

@@ -5,7 +5,7 @@ They complete columns that a source did not send (TOAST). If a row does not exis
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from nevermore.pipelines.changes.keys import KeySet, Positions
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
 from nevermore.pipelines.mirrors.fold import DELETED, FoldResult, fold
 from nevermore.scan_core import ROW_LINEAGE, Mask, Rows
+
+if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 SPEC_ID = "_spec_id"
 ROW_ID, _ = ROW_LINEAGE
@@ -35,7 +37,7 @@ class FoundRows:
     key_row: Positions
 
 
-def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows:
+def find_rows(table: "CatalogTable", keys: pa.Table, columns: tuple[str, ...]) -> FoundRows:
     """Find every live row of `table` with one of `keys`.
 
     Args:
@@ -84,7 +86,7 @@ def with_row_ids(delta: RowDelta, upserts: pa.Table, keys: pa.Table) -> pa.Table
     return upserts if row_ids.null_count == len(row_ids) else upserts.append_column(ROW_ID.name, row_ids)
 
 
-def all_rows(table: ReadableTable, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
+def all_rows(table: "CatalogTable", columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
     """Every live row, as for a single key without columns; none unless `any_at_all`."""
     scan = open_current(table).scan().select(*columns)
     rows = without_extensions(scan.to_table() if any_at_all else pa.Table.from_batches([], schema=scan.arrow_schema))

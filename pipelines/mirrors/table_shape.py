@@ -4,15 +4,18 @@ Key and partition columns must be known and have types that Iceberg allows for t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from nevermore.pipelines.config.tables import TableConfig, partition_field
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.interfaces import ReadableTable
 from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
+
+if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 RESERVED_NAMES = frozenset(
     {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
@@ -134,7 +137,7 @@ def soft_delete_property(config: TableConfig) -> dict[str, str]:
 
 
 def check_unchanged(
-    name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: ReadableTable | None
+    name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: "CatalogTable | None"
 ) -> None:
     """Refuse a config that contradicts the existing tables, before any event is read.
 

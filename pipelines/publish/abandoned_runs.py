@@ -25,7 +25,7 @@ from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.storage import Storage
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.catalog import Table
 
 
 def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:

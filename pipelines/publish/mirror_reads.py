@@ -40,7 +40,7 @@ from nevermore.scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.catalog import Catalog, Table
 
 
 def mirror_scans(catalog: "Catalog", config: Config, query: PublishedQuery) -> dict[str, Scan]:

@@ -48,7 +48,7 @@ from nevermore.pipelines.publish.task import TaskDeletes, task_deletes, written_
 from nevermore.scan_core import NestedField
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.catalog import Catalog, Table
 
 Update = Mapping[str, Any]
 

@@ -123,7 +123,7 @@ from nevermore.scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Catalog, Table
+    from nevermore.pipelines.iceberg.catalog import Catalog, Table
 
 DIRECT_COPY = "direct copy: the tasks that read the rows write them"
 DRIVER_BYTES = 16 * 1024**2

@@ -50,7 +50,7 @@ from nevermore.scan_core import (
 from nevermore.scan_core.spark import DIALECT, Sieve, quoted_name
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import Table
+    from nevermore.pipelines.iceberg.catalog import Table
 
 
 MAX_KEYS = 1_000_000

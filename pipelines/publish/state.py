@@ -17,7 +17,7 @@ from nevermore.pipelines.publish.publish_commit import MODE, Mode
 from nevermore.scan_core import Scan
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable, Table
+    from nevermore.pipelines.iceberg.catalog import Snapshot, Table
 
 STATE = "nevermore.published-state"
 """Key in a summary: what all rows of the table reflect, as JSON."""
@@ -105,7 +105,7 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
     return _hash(meaning)
 
 
-def base_of(table: "ReadableTable | None", mode: Mode = "replace") -> Base:
+def base_of(table: "Table | None", mode: Mode = "replace") -> Base:
     """Determine a table's content from its snapshots, from the newest to the one that made all of it in this mode."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Base(None, None, why_unknown="the table is empty")
@@ -131,7 +131,7 @@ def partitions_json(keys: Collection[str]) -> str:
     return json.dumps(sorted(keys))
 
 
-def ancestors(table: "ReadableTable") -> Iterator["ReadableSnapshot"]:
+def ancestors(table: "Table") -> "Iterator[Snapshot]":
     """Snapshots of a table from the catalog, from the current one back."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at, seen = table.metadata.current_snapshot_id, set()
@@ -141,11 +141,11 @@ def ancestors(table: "ReadableTable") -> Iterator["ReadableSnapshot"]:
         at = by_id[at].parent_snapshot_id
 
 
-def _summary(snapshot: "ReadableSnapshot") -> Mapping[str, str]:
+def _summary(snapshot: "Snapshot") -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _is_rewrite(snapshot: "ReadableSnapshot") -> bool:
+def _is_rewrite(snapshot: "Snapshot") -> bool:
     """Whether a snapshot changes files, but no row."""
     return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
 
@@ -242,7 +242,7 @@ class Provenance:
     others: tuple[int, ...] = ()
 
 
-def provenance_of(table: "ReadableTable") -> Provenance:
+def provenance_of(table: "Table") -> Provenance:
     """Find the origins of rows in the snapshots, from the newest to the one that made the whole table."""
     made: dict[str, Origin] = {}
     others: list[int] = []

@@ -56,6 +56,22 @@ def test_new_events_start_an_ingest_of_their_source_alone_and_only_once(
     assert set(request.asset_selection or ()) == {change_log_key("shop.orders"), mirror_key("shop.orders")}
 
 
+@pytest.mark.parametrize(
+    ("change", "starts"),
+    [(Path.touch, False), (Path.unlink, False), (lambda file: file.write_text(file.read_text() * 2), True)],
+    ids=["touched", "gone", "grown"],
+)
+def test_only_files_with_something_to_read_start_an_ingest(
+    project: ShopProject, instance: dg.DagsterInstance, change: Any, starts: bool
+) -> None:
+    run_once(project.config)
+    before = tick(project, instance, None)
+    change(next(project.folder.glob("landing/orders/*")))
+    after = tick(project, instance, before.cursor if isinstance(before, dg.SensorResult) else None)
+    assert isinstance(after, dg.SensorResult)
+    assert bool(after.run_requests) == starts
+
+
 def test_while_an_ingest_runs_the_sensor_waits(project: ShopProject, instance: dg.DagsterInstance) -> None:
     run = dg.DagsterRun(
         job_name=INGEST_JOB, run_id="00000000-0000-0000-0000-000000000001", status=dg.DagsterRunStatus.STARTED

@@ -18,7 +18,6 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.ingest.at_rest import found_nothing_new
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
 from nevermore.pipelines.ingest.table_ingest import TableIngest
@@ -82,9 +81,8 @@ def test_changes_of_several_partitions_are_applied_once_and_in_order(broker: Kaf
     before = project.snapshots()
     assert the(project.run()).events == {}
     assert project.snapshots() == before
-    assert found_nothing_new(load(tmp_path / "nevermore.yaml")) is not None
+    assert run_once(load(tmp_path / "nevermore.yaml")).found_nothing_new
     broker.produce("orders", [sent("d", 1), sent("c", 500, "z")])
-    assert found_nothing_new(load(tmp_path / "nevermore.yaml")) is None
     assert the(project.run()).events == {"d": 1, "c": 1}
     assert project.rows() == [row for row in expected if row["id"] != 1] + [{"id": 500, "name": "z"}]
 
@@ -349,10 +347,9 @@ def test_topics_that_are_read_again_leave_the_rows_until_all_is_read(
         with pytest.raises(SourceError, match="stopped"):
             resync_from_source(open_catalog(config), config, "shop.products")
     assert project.rows() == before
-    assert found_nothing_new(config) is None
     assert project.run().exit_code == 0
     assert [row["name"] for row in project.rows()] == ["new"] * 5
-    assert found_nothing_new(config) is not None
+    assert run_once(config).found_nothing_new
 
 
 def test_a_key_that_moved_to_a_new_partition_keeps_its_order(broker: KafkaBroker, tmp_path: Path) -> None:

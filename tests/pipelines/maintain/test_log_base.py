@@ -16,8 +16,7 @@ import pytest
 from nevermore.checks.equality import difference_of_base
 from nevermore.checks.mirror_checks import checks_of, run_checks
 from nevermore.checks.reference.expected_rows import RefusedError, fold_changes, fold_log
-from nevermore.pipelines.changes.change_log import ChangeLog, last_offsets
-from nevermore.pipelines.changes.log_state import LogBase
+from nevermore.pipelines.changes.change_log import ChangeLog, LogBase, last_offsets
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.config.tables import RetentionConfig, TableConfig

@@ -10,7 +10,6 @@ import yaml
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.ingest.at_rest import found_nothing_new
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.scan_core import open_table
 from tests.pipelines.project import event, product, the
@@ -53,7 +52,7 @@ def test_events_become_tables(store: CloudStore, tmp_path: Path) -> None:
     land(store, "whole/landing/2.jsonl", event("u", product(3, "b")), event("d", product(4)))
     assert the(run_once(load(config))).events == {"u": 1, "d": 1}
     assert rows(config) == [(i, "b" if i == 3 else "a") for i in range(100) if i != 4]
-    assert found_nothing_new(load(config)) is not None
+    assert run_once(load(config)).found_nothing_new
 
 
 @pytest.mark.parametrize(
