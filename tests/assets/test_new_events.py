@@ -62,7 +62,7 @@ def test_new_events_start_an_ingest_of_their_source_alone_and_only_once(
     ids=["touched", "gone", "grown"],
 )
 def test_only_files_with_something_to_read_start_an_ingest(
-    project: ShopProject, instance: dg.DagsterInstance, change: Any, starts: bool
+    project: ShopProject, instance: dg.DagsterInstance, change: Any, starts: Any
 ) -> None:
     run_once(project.config)
     before = tick(project, instance, None)
