@@ -1,5 +1,6 @@
 """The commands `check`, `publish` and `verify`, which compare tables with the reference and with checksums."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -342,10 +343,6 @@ def docs(
     )
 
 
-_MAX_LISTED = 5
-"""Files without checksums that are listed for one table; `--json` has all of them."""
-
-
 def verify(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help=TABLE_HELP, show_default=False)],
     all_snapshots: Annotated[
@@ -355,7 +352,7 @@ def verify(
     config: OptionalConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
-    """Read every byte of every file of tables, and report damaged files.
+    """Read every file of tables, and report damaged ones.
 
     Checksums are compared where a file has them, every column is decoded, and sizes, numbers of rows, bounds and
     counts are compared with manifests and metadata. Exit code 0 if nothing is damaged, 1 otherwise.
@@ -401,10 +398,8 @@ def _print(name: str, found: "Verification") -> None:
         typer.echo(f"DAMAGED  {damage}")
     for text in sorted(found.not_compared):
         typer.echo(f"not compared: {text}")
-    for file in found.unprotected[:_MAX_LISTED]:
-        typer.echo(f"no checksum: {file.file}: {', '.join(file.parts)}")
-    if (more := len(found.unprotected) - _MAX_LISTED) > 0:
-        typer.echo(f"no checksum: {counted(more, 'more file')}; --json lists them")
+    for (kind, parts), number in Counter((file.kind, file.parts) for file in found.unprotected).items():
+        typer.echo(f"no checksum: {counted(number, kind).replace('metadatas', 'metadata')}: {', '.join(parts)}")
     files = ", ".join(counted(number, kind) for kind, number in found.num_files.items()) or "no file could be read"
     result = f"{counted(len(found.damage), 'fault')} found" if found.damage else "no damage found"
     typer.echo(f"{name}: {result} in {files.replace('metadatas', 'metadata')}, {found.num_bytes:,} bytes")

@@ -21,24 +21,15 @@ from nevermore.scan_core.bitmaps.column_index import (
 from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from nevermore.scan_core.deletes.positions import check_vector_frame
 from nevermore.scan_core.files.avro import MAX_BLOCK_BYTES
-from nevermore.scan_core.files.parquet.checksums import (
-    BLOOM_FILTER,
-    COLUMN_INDEX,
-    OFFSET_INDEX,
-    check_part,
-    damaged_entry,
-)
-from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk
 from nevermore.scan_core.files.parquet.footer import read_footer as read_parquet_footer
-from nevermore.scan_core.files.parquet.pages import PageHeaders, page_header
+from nevermore.scan_core.files.parquet.pages import page_header
 from nevermore.scan_core.files.parquet.thrift import Struct
 from nevermore.scan_core.io.files import open_source, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.io.remote import ByteSource
 from nevermore.scan_core.metadata.avro_container import (
-    CHECKED_SYNC,
     MAX_EXPANSION,
-    check_checksum,
     decompress,
     find_blocks,
     read_file_header,
@@ -152,38 +143,12 @@ def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
         pieces = _Pieces(source)
         if bytes(pieces.read(0, len(MAGIC))) != MAGIC:
             yield Damage(path, "byte 0", f"{bytes(pieces.read(0, len(MAGIC)))!r} instead of {MAGIC!r}")
-        footer, encoded = read_parquet_footer(source, path)
-        if footer.checksums is None:
-            if (problem := damaged_entry(encoded, source.size())) is not None:
-                yield Damage(path, "footer", problem)
-            else:
-                yield "footer, page headers, page index, Bloom filters"
-        headers = PageHeaders(source, footer)
+        footer, _ = read_parquet_footer(source, path)
+        yield "footer, page headers, page index, Bloom filters"
         for number, group in enumerate(footer.row_groups):
             for leaf, chunk in enumerate(group.chunks):
                 place = f"row group {number}, column {'.'.join(footer.leaves[leaf].path)!r}"
-                yield from _parts(path, place, pieces, footer, (number, leaf))
-                try:
-                    headers.check(number, [leaf])
-                except ValueError as error:
-                    yield Damage(path, f"{place}, page headers", str(error))
                 yield from _pages(path, place, pieces, chunk)
-
-
-def _parts(path: str, place: str, pieces: _Pieces, footer: Footer, at: tuple[int, int]) -> Iterator[Damage]:
-    """Page index and Bloom filter of a column chunk."""
-    chunk = footer.row_groups[at[0]].chunks[at[1]]
-    for part, name, where in (
-        (OFFSET_INDEX, "offset index", chunk.offset_index),
-        (COLUMN_INDEX, "column index", chunk.column_index),
-        (BLOOM_FILTER, "Bloom filter", chunk.bloom_filter),
-    ):
-        if where is None or where[1] is None:
-            continue
-        try:
-            check_part(footer.checksums, *at, part, pieces.read(where[0], where[1]))
-        except ValueError as error:
-            yield Damage(path, f"{place}, {name} at byte {where[0]}", str(error))
 
 
 def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Damage | str]:
@@ -230,19 +195,14 @@ def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
         if codec not in MAX_EXPANSION:
             yield Damage(path, "header", f"codec {codec!r} is not known")
             return
-        if header.sync.startswith(CHECKED_SYNC):
-            pieces = _Pieces(source)
-            data = (bytes(pieces.read(at, min(_PIECE_BYTES, size - at))) for at in range(0, size, _PIECE_BYTES))
-            check_checksum(header, data, size)
-        else:
-            yield "header"
+        yield "header"
         for block in find_blocks(file.read_at, header, size):
             payload = file.read_at(block.num_bytes, block.offset)
             try:
                 decompress(payload, codec, MAX_BLOCK_BYTES)
             except ValueError as error:
                 yield Damage(path, f"block at byte {block.offset}", str(error))
-            if not header.sync.startswith(CHECKED_SYNC) and not _block_is_protected(codec, payload):
+            if not _block_is_protected(codec, payload):
                 yield f"blocks (codec {codec})"
 
 

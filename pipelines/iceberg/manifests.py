@@ -32,7 +32,7 @@ from nevermore.scan_core import (
     decode_bound,
     require_package,
 )
-from nevermore.scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
+from nevermore.scan_core.metadata import malformed_avro, read_blocks, read_header
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -475,11 +475,11 @@ class AvroFile:
 
 
 def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
-    """Encode an Avro file with a checksum, in the codec that every engine reads."""
+    """Encode an Avro file in the codec that every engine reads."""
     sink = io.BytesIO()
     parsed = _parse_schema(orjson.dumps(schema))[1]
-    _fastavro().writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
-    return with_checksum(sink.getvalue())
+    _fastavro().writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata))
+    return sink.getvalue()
 
 
 def read_avro(data: bytes, path: str) -> AvroFile:

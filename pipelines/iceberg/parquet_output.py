@@ -1,34 +1,19 @@
-"""Lays out Parquet files: pages, compression, encodings, dictionaries, Bloom filters and checksums.
+"""Lays out Parquet files: pages, compression, encodings, dictionaries and Bloom filters.
 
 A sample decides which columns get a dictionary. Rows come from `table_writer.py`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log, log2
 from typing import Any
-from zlib import crc32
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nevermore.pipelines.iceberg.storage import Storage, writing
 from nevermore.scan_core import NestedField, PrimitiveType
-from nevermore.scan_core.files import (
-    BLOOM_FILTER,
-    COLUMN_INDEX,
-    HEADER_BYTES,
-    NUM_PARTS,
-    OFFSET_INDEX,
-    PAGE_HEADERS,
-    blank_entries,
-    page_places,
-    parse_footer,
-    parse_offset_index,
-    sealed,
-)
 
 SAMPLE_RUNS = 16
 SAMPLE_RUN_ROWS = 64
@@ -104,8 +89,6 @@ DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 DEFAULT_ROW_GROUP_ROWS = 1_000_000
 DEFAULT_PAGE_ROWS = 10_000
 """Small pages let readers skip rows that no filter and no delete selects."""
-_TRAILER_BYTES = 8
-"""Bytes after the footer: its length, and the magic number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +204,7 @@ def write_parquet(
 
 
 class ParquetOutput:
-    """A Parquet file being written. All bytes get checksums: pages from Parquet, the rest in our own footer entries.
+    """A Parquet file being written.
 
     Args:
         sink: the file; closed by `finish` and `abandon`.
@@ -230,29 +213,23 @@ class ParquetOutput:
     """
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, **options: Any) -> None:
-        self._sink = _WatchedSink(sink)
+        self._sink = sink
         self._writer = pq.ParquetWriter(
             self._sink, schema, write_page_index=True, write_page_checksum=True, store_schema=False, **options
         )
-        self._num_leaves = sum(_num_leaves(field.type) for field in schema)
-        self._num_row_groups = 0
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes written so far."""
-        return self._sink.tell()
+        return int(self._sink.tell())
 
     def write(self, rows: pa.Table, row_group_rows: int) -> None:
         """Write rows, in row groups of at most `row_group_rows`."""
         self._writer.write_table(rows, row_group_size=row_group_rows)
-        self._num_row_groups += max(-(-rows.num_rows // row_group_rows), 1)
 
     def finish(self) -> tuple[pq.FileMetaData, int]:
         """Complete the file; return its footer and size."""
-        self._sink.hold()
-        self._writer.add_key_value_metadata(blank_entries(self._num_row_groups * self._num_leaves))
         self._writer.close()
-        self._sink.release(_sealed)
         size = self.num_bytes
         self._sink.close()
         return self._writer.writer.metadata, size
@@ -263,95 +240,3 @@ class ParquetOutput:
             self._writer.close()
         finally:
             self._sink.close()
-
-
-def _num_leaves(kind: pa.DataType) -> int:
-    """Number of Parquet columns of an Arrow column."""
-    if pa.types.is_map(kind):
-        return _num_leaves(kind.key_type) + _num_leaves(kind.item_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _num_leaves(kind.value_type)
-    return sum(_num_leaves(member.type) for member in kind) if pa.types.is_struct(kind) else 1
-
-
-def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> bytes:
-    """Add checksums to the footer in the end of the file, which follows the last page.
-
-    Args:
-        ending: page index, Bloom filters and footer.
-        begin: where `ending` begins in the file.
-        page_beginnings: the first bytes of every page, by its offset in the file.
-    """
-    size = begin + len(ending)
-    footer_begin = len(ending) - _TRAILER_BYTES - int.from_bytes(ending[-_TRAILER_BYTES:-4], "little")
-    encoded = ending[footer_begin:-_TRAILER_BYTES]
-    footer = parse_footer(encoded, size)
-    checksums = np.zeros((len(footer.row_groups), len(footer.leaves), NUM_PARTS), np.uint32)
-
-    def held(place: tuple[int, int | None] | None) -> bytes:
-        return b"" if place is None or place[1] is None else ending[place[0] - begin : place[0] - begin + place[1]]
-
-    for number, group in enumerate(footer.row_groups):
-        for leaf, chunk in enumerate(group.chunks):
-            parts = {
-                OFFSET_INDEX: held(chunk.offset_index),
-                COLUMN_INDEX: held(chunk.column_index),
-                BLOOM_FILTER: held(chunk.bloom_filter),
-            }
-            locations = parse_offset_index(parts[OFFSET_INDEX], chunk, group.num_rows) if group.num_rows else None
-            for part, data in parts.items():
-                checksums[number, leaf, part] = crc32(data)
-            if locations is not None:
-                pages = page_places(chunk, locations)
-                checksums[number, leaf, PAGE_HEADERS] = crc32(b"".join(page_beginnings[at] for at, _ in pages))
-    return ending[:footer_begin] + sealed(encoded, checksums, size) + ending[-_TRAILER_BYTES:]
-
-
-class _WatchedSink:
-    """A file that pyarrow writes to. It records the first bytes of pages, and holds back the end of the file."""
-
-    closed = False
-
-    def __init__(self, sink: pa.NativeFile) -> None:
-        self._sink = sink
-        self._position = 0
-        self._beginnings: dict[int, bytes] = {}
-        self._last = b""
-        self._held: list[bytes] | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write the next bytes: pyarrow writes the header of a page, then its body."""
-        if self._held is not None:
-            self._held.append(bytes(data))
-        else:
-            self._sink.write(data)
-            begin = bytes(data[:HEADER_BYTES])
-            previous = self._position - len(self._last)
-            if len(self._last) < HEADER_BYTES:
-                self._beginnings[previous] = (self._last + begin)[:HEADER_BYTES]
-            self._beginnings[self._position] = begin
-            self._last = begin if len(data) <= HEADER_BYTES else b""
-        self._position += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        """Number of bytes written."""
-        return self._position
-
-    def flush(self) -> None:
-        """Do nothing: the sink is flushed when it is closed."""
-
-    def hold(self) -> None:
-        """Hold the following bytes back until `release`."""
-        self._held = []
-
-    def release(self, change: Callable[[bytes, int, Mapping[int, bytes]], bytes]) -> None:
-        """Write the bytes held back, after a change that keeps their length."""
-        ending = b"".join(self._held or ())
-        self._sink.write(change(ending, self._position - len(ending), self._beginnings))
-        self._held = None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._sink.close()
-        self.closed = True

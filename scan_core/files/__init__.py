@@ -14,21 +14,10 @@ if TYPE_CHECKING:
     from nevermore.scan_core.files.avro import union_members as union_members
     from nevermore.scan_core.files.formats import decode_column as decode_column
     from nevermore.scan_core.files.formats import open_file as open_file
-    from nevermore.scan_core.files.parquet.checksums import BLOOM_FILTER as BLOOM_FILTER
-    from nevermore.scan_core.files.parquet.checksums import COLUMN_INDEX as COLUMN_INDEX
-    from nevermore.scan_core.files.parquet.checksums import HEADER_BYTES as HEADER_BYTES
-    from nevermore.scan_core.files.parquet.checksums import NUM_PARTS as NUM_PARTS
-    from nevermore.scan_core.files.parquet.checksums import OFFSET_INDEX as OFFSET_INDEX
-    from nevermore.scan_core.files.parquet.checksums import PAGE_HEADERS as PAGE_HEADERS
-    from nevermore.scan_core.files.parquet.checksums import blank_entries as blank_entries
-    from nevermore.scan_core.files.parquet.checksums import sealed as sealed
     from nevermore.scan_core.files.parquet.decoded_size import DecodedSizes as DecodedSizes
     from nevermore.scan_core.files.parquet.file_layout import has_wide_differences as has_wide_differences
     from nevermore.scan_core.files.parquet.file_layout import read_layout as read_layout
     from nevermore.scan_core.files.parquet.file_layout import read_wide_differences as read_wide_differences
-    from nevermore.scan_core.files.parquet.footer import parse_footer as parse_footer
-    from nevermore.scan_core.files.parquet.pages import page_places as page_places
-    from nevermore.scan_core.files.parquet.pages import parse_offset_index as parse_offset_index
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -36,12 +25,7 @@ else:
             "nevermore.scan_core.columns.file_reader": "DecodingLimits FileReader field_id_of",
             "nevermore.scan_core.files.avro": "AvroField parse_record record_bytes union_members",
             "nevermore.scan_core.files.formats": "decode_column open_file",
-            "nevermore.scan_core.files.parquet.checksums": (
-                "BLOOM_FILTER COLUMN_INDEX HEADER_BYTES NUM_PARTS OFFSET_INDEX PAGE_HEADERS blank_entries sealed"
-            ),
             "nevermore.scan_core.files.parquet.decoded_size": "DecodedSizes",
             "nevermore.scan_core.files.parquet.file_layout": "has_wide_differences read_layout read_wide_differences",
-            "nevermore.scan_core.files.parquet.footer": "parse_footer",
-            "nevermore.scan_core.files.parquet.pages": "page_places parse_offset_index",
         },
     )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from nevermore.scan_core.metadata.avro_container import BLANK_SYNC as BLANK_SYNC
     from nevermore.scan_core.metadata.avro_container import MAX_EXPANSION as MAX_EXPANSION
     from nevermore.scan_core.metadata.avro_container import Block as Block
     from nevermore.scan_core.metadata.avro_container import BlockTooLargeError as BlockTooLargeError
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.metadata.avro_container import read_blocks as read_blocks
     from nevermore.scan_core.metadata.avro_container import read_file_header as read_file_header
     from nevermore.scan_core.metadata.avro_container import read_header as read_header
-    from nevermore.scan_core.metadata.avro_container import with_checksum as with_checksum
     from nevermore.scan_core.metadata.avro_decoders import DAMAGE as DAMAGE
     from nevermore.scan_core.metadata.avro_decoders import Wanted as Wanted
     from nevermore.scan_core.metadata.avro_decoders import compile_record as compile_record
@@ -35,8 +33,8 @@ else:
         __name__,
         {
             "nevermore.scan_core.metadata.avro_container": (
-                "BLANK_SYNC Block BlockTooLargeError MAX_EXPANSION decompress find_blocks malformed_avro "
-                "parse_avro_schema read_blocks read_file_header read_header with_checksum"
+                "Block BlockTooLargeError MAX_EXPANSION decompress find_blocks malformed_avro "
+                "parse_avro_schema read_blocks read_file_header read_header"
             ),
             "nevermore.scan_core.metadata.avro_decoders": "DAMAGE Wanted compile_record decode_records",
             "nevermore.scan_core.metadata.manifest_list": "DATA_MANIFEST ManifestFile snapshot_manifests",

@@ -10,7 +10,7 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -31,11 +31,6 @@ MAX_RECORDS = 1 << 22
 MAX_JSON_VALUES = 1 << 23
 """Values of a JSON document: each becomes an object of some 100 bytes, but may take only three in the document."""
 SYNC_BYTES = 16
-CHECKED_SYNC = b"NEVRMORE"
-"""How the sync markers of files of our writers begin. Any 16 bytes will do for a marker, so these end in the CRC-32 of
-the file, taken with zeros in their place, and its size: Avro has checksums at most in blocks, in a codec that not every
-engine reads."""
-BLANK_SYNC = CHECKED_SYNC.ljust(SYNC_BYTES, b"\0")
 _HEADER_WINDOW_BYTES = 64 * 1024
 _MAX_HEADER_BYTES = 64 * 1024**2
 """Far beyond any schema: a damaged length must not make a reader take the whole file for its header."""
@@ -45,8 +40,8 @@ _STEP_BYTES = 1 << 20
 _MAX_CACHED_HEADERS = 8
 _MAX_CACHED_HEADER_BYTES = 1 << 20
 
-_recent: tuple[tuple[bytes, Mapping[str, bytes], int], ...] = ()
-"""Beginnings of files, their metadata and CRC-32, the latest first."""
+_recent: tuple[tuple[bytes, Mapping[str, bytes]], ...] = ()
+"""Beginnings of files and their metadata, the latest first."""
 
 
 class AvroError(ValueError):
@@ -135,7 +130,7 @@ def read_fixed(buffer: bytes, position: int, length: int) -> tuple[bytes, int]:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a whole file in memory; the file's checksum, if it has one, is verified.
+    """The header of a whole file in memory.
 
     Manifests of one writer are equal up to their sync marker, so recently parsed headers are reused.
 
@@ -146,21 +141,16 @@ def read_header(data: bytes) -> Header:
     known = next((k for k in _recent if data.startswith(k[0]) and len(data) >= len(k[0]) + SYNC_BYTES), None)
     if known is None:
         parsed = parse_header(data)
-        known = data[: parsed.end - SYNC_BYTES], parsed.metadata, crc32(data[: parsed.end - SYNC_BYTES])
+        known = data[: parsed.end - SYNC_BYTES], parsed.metadata
         if len(known[0]) <= _MAX_CACHED_HEADER_BYTES:
             _recent = (known, *_recent[: _MAX_CACHED_HEADERS - 1])
-    beginning, metadata, checksum = known
+    beginning, metadata = known
     end = len(beginning) + SYNC_BYTES
-    header = Header(metadata, data[len(beginning) : end], end)
-    if header.sync.startswith(CHECKED_SYNC) and header.sync != _sync(
-        data[len(beginning) :].replace(header.sync, BLANK_SYNC), checksum, len(data)
-    ):
-        raise AvroError("the checksum is wrong: the bytes are damaged")
-    return header
+    return Header(metadata, data[len(beginning) : end], end)
 
 
 def read_file_header(source: pa.NativeFile, size: int) -> Header:
-    """The header of a file of `size` bytes, without reading much more; its checksum is not verified.
+    """The header of a file of `size` bytes, without reading much more.
 
     Raises:
         AvroError: not an Avro file, or a damaged one.
@@ -202,31 +192,6 @@ def parse_header(data: bytes) -> Header:
     except UnicodeDecodeError as error:
         raise AvroError("a metadata key is not UTF-8") from error
     return Header(metadata, sync, end)
-
-
-def with_checksum(data: bytes) -> bytes:
-    """A container file written with `BLANK_SYNC`, with the checksum in its sync markers."""
-    return data.replace(BLANK_SYNC, _sync(data, 0, len(data)))
-
-
-def _sync(data: bytes, checksum: int, size: int) -> bytes:
-    """The sync marker of a file of `size` bytes that ends in `data`, after bytes whose CRC-32 is `checksum`."""
-    return CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def check_checksum(header: Header, parts: Iterable[bytes], size: int) -> None:
-    """Compare the checksum in the sync marker of a file of our writers with its bytes, given from front to back.
-
-    Raises:
-        AvroError: it is wrong.
-    """
-    checksum, rest = 0, b""
-    for part in parts:
-        held = (rest + part).replace(header.sync, BLANK_SYNC)
-        keep = max(len(held) - SYNC_BYTES + 1, 0)  # a marker may continue in the next part
-        checksum, rest = crc32(held[:keep], checksum), held[keep:]
-    if header.sync != _sync(rest, checksum, size):
-        raise AvroError("the checksum is wrong: the bytes are damaged")
 
 
 def find_blocks(read_at: Callable[[int, int], bytes], header: Header, size: int) -> Iterator[Block]:

@@ -103,8 +103,8 @@ class ScanOptions:
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
         keep_order: return batches in the order of the plan; if off, as they are read, so that no worker waits for another.
-        verify_checksums: compare data pages, page indexes and Bloom filters with their checksums, where a file has them;
-            those of footers, delete files and manifests are always compared.
+        verify_checksums: compare data pages with their checksums, where a file has them; those of delete files are always
+            compared.
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
         record_filters: remember in the user's cache folder which columns have filters that remove rows only after their values

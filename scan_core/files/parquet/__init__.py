@@ -1,1 +1,1 @@
-"""Parquet: footers, page indexes, pages, Bloom filters, checksums, and the reader that combines them."""
+"""Parquet: footers, page indexes, pages, Bloom filters, and the reader that combines them."""

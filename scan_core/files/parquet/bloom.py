@@ -13,7 +13,6 @@ import pyarrow.types as pt
 from xxhash import xxh64_intdigest
 
 from nevermore.scan_core.columns.file_reader import ReadCounts, RowGroup, refusing_malformed
-from nevermore.scan_core.files.parquet.checksums import BLOOM_FILTER, check_part
 from nevermore.scan_core.files.parquet.file_layout import ParquetLayout
 from nevermore.scan_core.files.parquet.footer import (
     BYTE_ARRAY,
@@ -263,7 +262,7 @@ class AbsenceTests:
         if key not in self._bloom_filters:
             with refusing_malformed(self._path, "Bloom filter"):
                 found = read_bloom_filter(
-                    lambda offset, length: self._read_filter(key, offset, length), place, row_group.num_bytes
+                    lambda offset, length: self._source.read_at(length, offset), place, row_group.num_bytes
                 )
             counts.bloom_filters_read += 1
             counts.bloom_bytes_read += 0 if found is None else found[1]
@@ -273,11 +272,6 @@ class AbsenceTests:
         if filter_ is None:
             return None
         return BloomTest(filter_, field_type, self._layout.footer.leaves[leaf].physical_type)
-
-    def _read_filter(self, key: tuple[int, int], offset: int, length: int) -> bytes:
-        data = self._source.read_at(length, offset)
-        check_part(self._layout.footer.checksums, *key, BLOOM_FILTER, data)
-        return data
 
     def by_dictionary(self, row_group: RowGroup, column_index: int, counts: ReadCounts) -> Callable[[Any], bool] | None:
         """The test by the dictionary page of a column chunk; None unless every page is encoded by the dictionary."""

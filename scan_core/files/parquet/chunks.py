@@ -18,19 +18,16 @@ from nevermore.scan_core.columns.file_reader import (
     RowGroup,
     refusing_malformed,
 )
-from nevermore.scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
 from nevermore.scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
 from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
 from nevermore.scan_core.files.parquet.pages import (
     PageFacts,
-    PageHeaders,
     PageLocations,
     Positions,
     Raw,
     StoredPages,
     is_encoding_stated,
     joined_file,
-    page_encodings,
     page_facts,
     parse_column_index,
     parse_offset_indexes,
@@ -42,15 +39,15 @@ from nevermore.scan_core.model.running import check_running, current
 from nevermore.scan_core.rows.buffers import index_array, release_unused
 
 
-def _facts_of(item: "_Wanted", pages: Sequence[Raw], encodings: Sequence[int] | None) -> list[PageFacts] | None:
-    """The headers of data pages; None if one contradicts the index or the encodings of all pages of the chunk."""
+def _facts_of(item: "_Wanted", pages: Sequence[Raw]) -> list[PageFacts] | None:
+    """The headers of data pages; None if one contradicts the index or the encodings of the chunk."""
     found = list[PageFacts]()
-    for page, number, num_rows in zip(pages, item.pages.tolist(), item.row_counts.tolist(), strict=True):
+    for page, num_rows in zip(pages, item.row_counts.tolist(), strict=True):
         facts = page_facts(page)
         if facts is None or facts.kind not in {DATA_PAGE, DATA_PAGE_V2}:
             return None
         rows = facts.num_rows if item.leaf.max_repetition_level else facts.num_values
-        if rows not in {None, num_rows} or (encodings and encodings[number] != facts.encoding):
+        if rows not in {None, num_rows}:
             return None
         if not is_encoding_stated(item.chunk, facts.encoding):  # sizes were bounded without it
             return None
@@ -290,9 +287,7 @@ class PagedChunks:
         """The rows of columns, whose pages hold the same rows; None if they do not hold those that the index states."""
         stored, content = list[StoredPages](), list[Raw]()
         for item, (dictionary, pages, num_bytes) in items:
-            has_checksums = self._layout.footer.checksums is not None
-            encodings = page_encodings(item.chunk, item.locations.num_pages) if has_checksums else None
-            if (facts := _facts_of(item, pages, encodings)) is None:
+            if (facts := _facts_of(item, pages)) is None:
                 return None
             values = sum(page.num_values for page in facts)
             if dictionary:
@@ -331,8 +326,6 @@ class PagedChunks:
         }
         with refusing_malformed(self._path, "offset index"):
             stored = self._ranges.read(list(places.values()))
-            for leaf, data in zip(places, stored, strict=True):
-                check_part(self._layout.footer.checksums, row_group.index, leaf, OFFSET_INDEX, data)
             parsed = parse_offset_indexes([*map(bytes, stored)], [chunks[leaf] for leaf in places], row_group.num_rows)
         for leaf, locations in zip(places, parsed, strict=True):
             counts.fallbacks += locations is None
@@ -347,7 +340,6 @@ class PagedChunks:
             return None
         with refusing_malformed(self._path, "column index"):
             data = bytes(self._ranges.read([place])[0])
-            check_part(self._layout.footer.checksums, row_group.index, leaf, COLUMN_INDEX, data)
         found = parse_column_index(data, self._layout.footer.leaves[leaf], field_type, locations)
         counts.fallbacks += found is None
         return None if found is None else PageStatistics(locations.first_rows, found)
@@ -385,7 +377,6 @@ class ChunkStreams:
         self._path = path
         self._source = source
         self._layout = layout
-        self._headers = PageHeaders(source, layout.footer)
         self._parallelism = parallelism
         self._pool: ThreadPoolExecutor | None = None
         self._row_group = -1
@@ -509,12 +500,9 @@ class ChunkStreams:
     def _open(
         self, row_group: RowGroup, column: int, num_rows: int, *, is_frugal: bool, keeps_dictionary: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.columns.leaves[column]
         keeps_dictionary = keeps_dictionary and self._layout.keeps_dictionary(row_group.index, column)
         dictionary = (leaves[0],) if keeps_dictionary else ()
-        if is_local:  # on an object store that would fetch the chunk twice
-            self._headers.check(row_group.index, leaves)
         chunks = self._layout.footer.row_groups[row_group.index].chunks
         reader = open_decoder(
             self._source.streamed([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
@@ -611,7 +599,6 @@ class WholeChunks:
         self._path = path
         self._source = source
         self._layout = layout
-        self._headers = PageHeaders(source, layout.footer)
         self._readers: dict[tuple[int, ...], Any] = {}
 
     def read(
@@ -635,15 +622,9 @@ class WholeChunks:
         return [arrays[i] for i in column_indices]
 
     def read_stored(self, row_group: RowGroup, leaves: Sequence[int]) -> list[bytes]:
-        """The bytes of the chunks of some leaf columns, whose page headers were looked at.
-
-        Raises:
-            ValueError: the checksum of page headers is wrong.
-        """
+        """The bytes of the chunks of some leaf columns."""
         chunks = self._layout.footer.row_groups[row_group.index].chunks
-        stored = [self._source.read_at(chunks[leaf].num_bytes, chunks[leaf].start) for leaf in leaves]
-        self._headers.check(row_group.index, leaves, stored)
-        return stored
+        return [self._source.read_at(chunks[leaf].num_bytes, chunks[leaf].start) for leaf in leaves]
 
     def _in_steps(self, row_group: RowGroup, columns: Sequence[int]) -> list[list[int]]:
         """Columns that are decoded in one call, in some 50 ms; on an object store all, so that they are fetched together."""
@@ -686,16 +667,10 @@ class WholeChunks:
         chunks = self._layout.footer.row_groups[row_group.index].chunks
         with (
             refusing_malformed(self._path, lambda: f"row group {row_group.index}, columns {self._names(wanted)}"),
-            self._source.held(
-                [
-                    *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves),
-                    *self._headers.ranges(row_group.index, leaves),
-                ]
-            ),
+            self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
         ):
             if check is not None:
                 check(leaves)
-            self._headers.check(row_group.index, leaves)
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
             ways = [columns.ways[i] for i in wanted]
             tops = sorted({way[0] for way in ways})

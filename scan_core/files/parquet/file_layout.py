@@ -22,7 +22,7 @@ from nevermore.scan_core.files.parquet.footer import (
     read_footer,
     stored_bounds,
 )
-from nevermore.scan_core.files.parquet.pages import PageFacts, PageHeaders, page_file
+from nevermore.scan_core.files.parquet.pages import PageFacts, page_file
 from nevermore.scan_core.files.parquet.thrift import I32Value, read_struct, write_struct
 from nevermore.scan_core.io.cache import BoundedCache, SharedBuilds
 from nevermore.scan_core.io.remote import ByteSource
@@ -179,7 +179,7 @@ class ParquetLayout:
         pages: facts from page headers, for the chunks whose headers were read, by row group and leaf.
         longest_values: bytes of the longest value in the dictionaries of chunks.
         longest_prefixes: bytes of the longest prefix that a value of a chunk shares with the value before.
-        verifies: compare checksums of pages, indexes and filters where the file has them.
+        verifies: compare checksums of pages where the file has them.
         version: of the object in its store, where that is known.
     """
 
@@ -193,10 +193,6 @@ class ParquetLayout:
     longest_prefixes: dict[tuple[int, int], int] = field(default_factory=dict)
     verifies: bool = True
     version: str | None = None
-
-    def unverified(self) -> "ParquetLayout":
-        """The same facts for reading without a look at checksums."""
-        return replace(self, verifies=False, footer=replace(self.footer, checksums=None))
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """The column chunk of a primitive column; of a nested one the first."""
@@ -395,7 +391,6 @@ def read_wide_differences(
         stated = read_struct(leaf.elements[-1], 0)[0]
         repetition = {3: I32Value(stated[3])} if 3 in stated else {}
         element = write_struct({1: I32Value(INT64), **repetition, 4: stated[4]})
-        PageHeaders(source, layout.footer).check(row_group.index, [number])
         pages = source.read_at(chunk.num_bytes, chunk.start)
         as_64_bits = replace(leaf, physical_type=INT64, elements=(*leaf.elements[:-1], element))
         file = page_file(chunk, as_64_bits, (b"", [pages]), chunk.num_values, row_group.num_rows)

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from nevermore.scan_core.files.parquet.checksums import Checksums, verified_parts, without_entries
 from nevermore.scan_core.files.parquet.thrift import (
     LIST,
     STRUCT,
@@ -326,8 +325,7 @@ class RowGroupFacts:
 class Footer:
     """The facts of one file.
 
-    `file_bytes` is the size of the file; `schema_identity` is equal where schema and key-value metadata are, byte for byte; `checksums` are of the parts that
-    Parquet gives none, in files of our writers.
+    `file_bytes` is the size of the file; `schema_identity` is equal where schema and key-value metadata are, byte for byte.
     """
 
     num_rows: int
@@ -336,7 +334,6 @@ class Footer:
     has_column_orders: bool
     schema_identity: bytes
     file_bytes: int
-    checksums: Checksums | None = None
 
 
 def read_footer(
@@ -370,7 +367,6 @@ def read_footer(
 
 def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = False) -> Footer:
     """The facts of a footer's bytes, in a file of so many bytes; raises whatever error malformed bytes cause."""
-    parts = verified_parts(data, size)
     kernels = stored_kernels(use_numba=use_numba)
     schemas: list[FooterSchema] = []
 
@@ -399,9 +395,8 @@ def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = Fa
     num_rows = document[3]
     if num_rows != sum(g.num_rows for g in groups):
         raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
-    identity = schema.encoded + without_entries(document.get(5, b""))
-    checksums = None if parts is None else parts(len(groups), len(leaves))
-    return Footer(num_rows, leaves, groups, document.get(7, 0) == len(leaves), identity, size, checksums)
+    identity = schema.encoded + document.get(5, b"")
+    return Footer(num_rows, leaves, groups, document.get(7, 0) == len(leaves), identity, size)
 
 
 @dataclass(frozen=True, slots=True)

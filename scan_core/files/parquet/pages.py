@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import OnDemand
-from nevermore.scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
 from nevermore.scan_core.files.parquet.footer import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -23,7 +22,6 @@ from nevermore.scan_core.files.parquet.footer import (
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
     Chunk,
-    Footer,
     Leaf,
     decode_bounds,
 )
@@ -42,7 +40,6 @@ from nevermore.scan_core.files.parquet.thrift import (
     read_struct,
     write_struct,
 )
-from nevermore.scan_core.io.remote import ByteSource, Range
 from nevermore.scan_core.model.statistics import ColumnStatistics
 
 _HEADER_BYTES = 512
@@ -394,93 +391,6 @@ def parse_column_index(
         return ColumnStatistics(low, high, null_count if is_known else None, None, num_rows)
 
     return OnDemand(num_pages, of_page)
-
-
-class PageHeaders:
-    """The headers of the pages of an open file; those of a chunk are compared once."""
-
-    def __init__(self, source: ByteSource, footer: Footer) -> None:
-        self._source = source
-        self._footer = footer
-        self._checked: set[tuple[int, int]] = set()
-
-    def ranges(self, row_group: int, leaves: Sequence[int]) -> list[Range]:
-        """What `check` reads in addition to the chunks."""
-        if self._footer.checksums is None:
-            return []
-        chunks = self._footer.row_groups[row_group].chunks
-        return [place for leaf in leaves if (place := chunks[leaf].offset_index) is not None]
-
-    def check(self, row_group: int, leaves: Sequence[int], stored: Sequence[bytes] | None = None) -> None:
-        """Compare the first bytes of all pages of these chunks with their checksum, where the file has one.
-
-        Args:
-            row_group: the number of the row group.
-            leaves: the numbers of the leaf columns.
-            stored: the bytes of their chunks, if they have been read; without, the beginnings of pages are.
-
-        Raises:
-            ValueError: it is wrong.
-        """
-        checksums = self._footer.checksums
-        if checksums is None:
-            return
-        wanted = [
-            leaf
-            for leaf in leaves
-            if checksums[row_group, leaf, PAGE_HEADERS] and (row_group, leaf) not in self._checked
-        ]
-        if stored is None:
-            indexes = self._source.read(self.ranges(row_group, wanted))
-            found = (self._beginnings(row_group, leaf, index) for leaf, index in zip(wanted, indexes, strict=True))
-        else:
-            found = (page_beginnings(stored[leaves.index(leaf)]) for leaf in wanted)
-        for leaf, beginnings in zip(wanted, found, strict=True):
-            if crc32(b"".join(beginnings)) != checksums[row_group, leaf, PAGE_HEADERS]:
-                raise ValueError("the checksum of the page headers is wrong: the bytes are damaged")
-            self._checked.add((row_group, leaf))
-
-    def _beginnings(self, row_group: int, leaf: int, index: Raw) -> list[Raw]:
-        """The first bytes of the pages that an offset index names."""
-        checksums, group = self._footer.checksums, self._footer.row_groups[row_group]
-        check_part(checksums, row_group, leaf, OFFSET_INDEX, index)
-        locations = parse_offset_index(bytes(index), group.chunks[leaf], group.num_rows)
-        if locations is None:
-            raise ValueError("the offset index contradicts the footer")
-        # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
-        places = page_places(group.chunks[leaf], locations)
-        return [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
-
-
-def page_beginnings(data: Raw) -> list[Raw]:
-    """The first bytes of all pages of a chunk, found from header to header, which takes less time than its offset index.
-
-    Raises:
-        ValueError: a header that cannot be read.
-    """
-    found, at = list[Raw](), 0
-    while at < len(data):
-        page = page_facts(data, at)
-        if page is None:
-            raise ValueError(f"the page at {at} of the column chunk has no header, or one without sizes")
-        end = page.body + page.stored_bytes
-        found.append(data[at : min(end, at + HEADER_BYTES)])
-        at = end
-    return found
-
-
-def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
-    """The encoding of each data page according to the footer, for files of our writers; None if it is not stated.
-
-    A chunk whose dictionary grows too large goes on without it: what the dictionary encodes comes first.
-    """
-    stated = chunk.metadata.get(13)
-    if not isinstance(stated, list):
-        return None
-    pages = [s for s in stated if s.get(1) in {DATA_PAGE, DATA_PAGE_V2}]
-    pages.sort(key=lambda s: s.get(2) not in {PLAIN_DICTIONARY, RLE_DICTIONARY})
-    found = [s[2] for s in pages for _ in range(min(s[3], num_pages + 1))]
-    return found if len(found) == num_pages else None
 
 
 _REMEMBERED_COLUMNS = 4_096

@@ -5,6 +5,7 @@ arrays mean for the table is decided in `read/projection.py`; single pages are r
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import time_ns
 from typing import Any
@@ -64,7 +65,7 @@ def open_parquet(
         reads_pages: decode only the pages that hold selected rows, where the file has a page index.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once.
-        verifies: compare the checksums of pages, indexes and filters where the file has them.
+        verifies: compare the checksums of pages where the file has them.
         use_numba: allow compiled kernels.
 
     Raises:
@@ -87,7 +88,7 @@ def open_parquet(
                 source.expect(layout.footer.file_bytes, layout.version, partial(FOOTERS.forget, key))
         else:
             layout = read_layout(source, path, use_numba=use_numba)
-        layout = layout if verifies else layout.unverified()
+        layout = layout if verifies else replace(layout, verifies=False)
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:
         source.close()

@@ -328,12 +328,9 @@ def test_recover_passes_over_metadata_of_which_a_manifest_list_is_damaged(projec
     newest = json.loads(metadata_of(project)[-1].read_bytes())
     (listed,) = [s["manifest-list"] for s in newest["snapshots"] if s["snapshot-id"] == newest["current-snapshot-id"]]
     path = Path(listed.removeprefix("file://"))
-    data = bytearray(path.read_bytes())
-    data[-30] ^= 1
-    path.write_bytes(data)
+    path.write_bytes(path.read_bytes()[:-30])
     (found,) = recover(load(project.config_path), open_catalog(load(project.config_path)), ["shop.p"])
     assert found.action == "brought forward"
-    assert "the checksum is wrong" in found.passed_over[0]
     assert path.name in found.passed_over[0]
     assert project.rows() == [1, 2, 3]
 
