@@ -45,7 +45,7 @@ tables:
     source:
       type: files
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
-      format: debezium-json              # default: detected from the first file
+      format: debezium-json
     key: [id]
     # order_by: position                 # or paths in the event that order the events of a key: [source.lsn]
     # types: {price: "decimal(10,2)"}    # if the feed does not declare them, or to override them

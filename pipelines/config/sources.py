@@ -16,7 +16,7 @@ class FilesSource(Section):
     Attributes:
         type: `files`.
         path: a file, a glob pattern, or a list of them, relative to the config file.
-        format: name of the event format; detected from the first file if omitted.
+        format: name of the event format; `nevermore init` writes it, and a source without it is refused with the format that its events look like.
         options: options of the format and of its files (delimiter, time zone, registry ...).
         merge_folders: whether one mirror may take events of the same table from several folders (entries `namespace.*`) or Debezium
             connectors (`source.name`, unless several paths are listed for a single table). Without it, such events are refused.
@@ -159,7 +159,7 @@ class KafkaSource(Section):
         type: `kafka`.
         brokers: `host:port` of brokers, separated by commas.
         topics: a topic, or a list of them; `^shop[.].*` stands for all topics whose whole name matches the regular expression.
-        format: name of the event format; detected from the first messages if omitted.
+        format: name of the event format; `nevermore init` writes it, and a source without it is refused with the format that its events look like.
         options: options of the format (registry, time zone ...).
         start: a time with its zone: a table that was never read begins with the first message of each partition that is not older,
             instead of the oldest one. Rows that did not change since are then missing.

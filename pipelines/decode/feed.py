@@ -151,14 +151,12 @@ class Decided:
     Attributes:
         claims: tables of the feed, by the target that takes them.
         encodings: encodings by target, by path of source columns (`value_types.encodings_of`).
-        format: detected format of a feed whose config names none; empty until the first events.
         origins: topic or folder that the events of each table of the feed come from (`FeedConfig.origin`).
         servers: server that they come from, as they say themselves (`FeedConfig.one_server`).
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    format: str = ""
     origins: Mapping[str, str] = field(default_factory=dict)
     servers: Mapping[str, str] = field(default_factory=dict)
 
@@ -167,7 +165,6 @@ class Decided:
         members = {
             "claims": dict(self.claims),
             "encodings": {name: dict(known) for name, known in self.encodings.items()},
-            "format": self.format,
             "origins": dict(self.origins),
             "servers": dict(self.servers),
         }
@@ -179,7 +176,6 @@ class Decided:
         return cls(
             claims=dict(document.get("claims", {})),
             encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
-            format=document.get("format", ""),
             origins=dict(document.get("origins", {})),
             servers=dict(document.get("servers", {})),
         )
@@ -190,7 +186,7 @@ class FeedConfig:
     """A feed: its format and the tables it fills.
 
     Attributes:
-        format: name in the registry; None is detected from the first events.
+        format: name in the registry; with None, the first events are refused with the format that they look like.
         tables: at least one, unless the feed is open.
         options: options of the format; an unknown one is an error.
         decided: what earlier batches decided.

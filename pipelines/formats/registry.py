@@ -22,7 +22,6 @@ from nevermore.pipelines.decode.batches import (
     CompleteEvents,
     RawEvents,
     Rejected,
-    from_documents,
     lost_events,
 )
 from nevermore.pipelines.decode.casting import cast_each
@@ -458,29 +457,11 @@ FORMATS: Mapping[str, Format] = {
 def complete_events_of(name: str | None, options: Mapping[str, Any]) -> CompleteEvents | None:
     """How many events of a format are complete, for sources; None for formats whose events are independent.
 
-    Without a name, the format is detected from the first events.
-
     Raises:
         ConfigError: unknown format or option.
     """
-    if name:
-        return _complete_of(name, options)
-
-    decided: list[str] = []
-
-    def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
-        if not decided:
-            try:
-                decided.append(sniff(_first_events(events)))
-            except SourceError:
-                return None  # decoding reports the ambiguity
-        find = _complete_of(decided[0], options)
-        return None if find is None else find(events)
-
-    return complete
-
-
-def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None:
+    if name is None:
+        return None  # decoding refuses the events
     chosen = lookup(name)
     if chosen.complete is None:
         return None
@@ -488,20 +469,12 @@ def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None
     return lambda events: complete(events if isinstance(events, pa.Table) else with_plain_names(events))
 
 
-def _first_events(events: pa.BinaryArray | pa.Table) -> RawEvents:
-    if not isinstance(events, pa.Table):
-        return from_documents(with_plain_names(events.slice(0, SNIFFED_EVENTS)))
-    first = events.slice(0, SNIFFED_EVENTS)
-    return replace(from_documents(pa.nulls(first.num_rows, pa.binary())), documents=None, rows=first)
-
-
 def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     """Decode a batch.
 
     Raises:
         ConfigError: unknown format or option, or a type or order that does not fit the feed.
-        SourceError: the feed carries several tables and the config does not choose one, or it is not of the format of
-            earlier batches had.
+        SourceError: the feed carries several tables and the config does not choose one.
     """
     return scan(raw, feed).decode(feed)
 
@@ -518,7 +491,7 @@ def parts_of(raw: RawEvents, feed: FeedConfig, error: WideBatchError) -> list[Ra
     if count == 1:
         rejected = Rejected.concat([raw.rejected, reject(raw, np.zeros(1, np.int64), str(error))])
         return [replace(raw.slice(0, 0), skipped=raw.skipped, rejected=rejected)]
-    complete = complete_events_of(feed.format or feed.decided.format, feed.options)
+    complete = complete_events_of(feed.format, feed.options)
     parts, first = [], 0
     while first < count:
         size = _together(raw.slice(first, max(count // _PARTS, 1)), complete)
@@ -545,7 +518,6 @@ class ScannedFeed:
         reading: options for reading the format's values.
         refused: events that are not a change.
         skipped: number of events skipped on purpose, by reason.
-        format: see `Decided`.
     """
 
     raw: RawEvents
@@ -553,7 +525,6 @@ class ScannedFeed:
     reading: Reading
     refused: tuple[Rejected, ...]
     skipped: Mapping[str, int]
-    format: str
 
     def untaken(self, feed: FeedConfig) -> tuple[str, ...]:
         """Tables with changes that no target of the feed takes."""
@@ -587,7 +558,7 @@ class ScannedFeed:
         if untaken:
             skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
         seen = tuple(t for t in events.tables if t)
-        decided = Decided(claims, encodings, self.format, origins, servers)
+        decided = Decided(claims, encodings, origins, servers)
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
 
     def _origins(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
@@ -657,16 +628,15 @@ class ScannedFeed:
 def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     """Do the first half of `decode`: determine what each event is, by the format of the feed."""
     chosen = None if feed.format is None else lookup(feed.format)
-    known_format = feed.decided.format
     if not raw.num_events:
-        return ScannedFeed(raw, no_events(), Reading(InferenceOptions()), (raw.rejected,), raw.skipped, known_format)
+        return ScannedFeed(raw, no_events(), Reading(InferenceOptions()), (raw.rejected,), raw.skipped)
     if chosen is None or chosen.is_text:
         plain = _with_plain_names(raw)
         raw = unwrapped(plain)
         raw = raw if raw.documents is plain.documents else _with_plain_names(raw)
     if chosen is None:
-        name, known_format = _decide_format(raw, known_format)
-        chosen = lookup(name)
+        name = sniff(raw)
+        raise ConfigError(f"the source names no format: its events look like {name}, so add format: {name}")
     options = parse_options(chosen.options, feed.options)
     _check_options(chosen, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
@@ -681,7 +651,7 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     )
     refused = (reject(readable, r.rows, r.reason) for r in each_once(events.refusals))
     skipped = Counter(raw.skipped) + Counter(events.skipped)
-    return ScannedFeed(readable, events, reading, (raw.rejected, unreadable, *refused), skipped, known_format)
+    return ScannedFeed(readable, events, reading, (raw.rejected, unreadable, *refused), skipped)
 
 
 def _require_every_event(raw: RawEvents, events: Events) -> None:
@@ -718,28 +688,6 @@ def _require_every_change(raw: RawEvents, rows: NDArray[np.int64], table: str, d
         taken += int(pc.sum(pc.is_in(raw.source_offset.take(pa.array(rows)), offsets.combine_chunks())).as_py() or 0)
     if taken < len(rows) or (taken > len(rows) and not done.rejected.num_rows):
         raise lost_events(f"{table}: {len(rows)} changes were read from events, but {taken} are left to be written")
-
-
-def _decide_format(raw: RawEvents, known: str) -> tuple[str, str]:
-    """(format to read the events by, format to record) of a feed whose config names none.
-
-    The format detected from the first events holds for all later ones: decoding must not depend on the batch.
-
-    Raises:
-        SourceError: no event looks like the recorded format, and some look like another; or nothing is recorded, and it
-            is ambiguous.
-    """
-    likely = _likely_formats(raw)
-    if not known:
-        return sniff(raw), (sniff(raw) if likely else "")
-    # Both formats of Debezium read columnar files in the same way.
-    is_same = known in likely or (raw.rows is not None and known.startswith("debezium") and "debezium-avro" in likely)
-    if likely and not is_same:
-        raise SourceError(
-            f"the events look like {' and '.join(likely)}, but the feed was detected as {known} when it was first read; "
-            f"keep files of several formats in folders of their own, or state the format (format: {known})"
-        )
-    return known, known
 
 
 def lookup(name: str | None) -> Format:

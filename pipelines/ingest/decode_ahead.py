@@ -31,10 +31,12 @@ Source = Callable[[OnSkipped, InTurn], Iterator[Batch]]
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A batch that was scanned, and perhaps decoded, with the configs that were assumed for it."""
+    """A batch that was scanned, and perhaps decoded, with the config that was assumed for it.
+
+    Scanning depends only on the format and its options, which are the same for all batches of a feed.
+    """
 
     scanned: ScannedFeed
-    scanned_with: FeedConfig
     decoded: DecodedFeed | None = None
     decoded_with: FeedConfig | None = None
 
@@ -49,9 +51,7 @@ class Ahead:
     def scanned(self, config: FeedConfig) -> ScannedFeed:
         """The events of the batch, as `registry.scan` returns them."""
         done = self._done()
-        if done is not None and _scans_alike(done.scanned_with, config):
-            return done.scanned
-        return scan(self.batch.raw, config)
+        return scan(self.batch.raw, config) if done is None else done.scanned
 
     def decoded(self, scanned: ScannedFeed, config: FeedConfig) -> DecodedFeed:
         """The changes of the batch, as `ScannedFeed.decode` returns them."""
@@ -68,10 +68,6 @@ class Ahead:
     def _done(self) -> _Done | None:
         # A failure under assumptions tells nothing: a real one is raised again by doing the work in turn.
         return None if self.work is None or self.work.exception() is not None else self.work.result()
-
-
-def _scans_alike(first: FeedConfig, second: FeedConfig) -> bool:
-    return (first.format, first.options, first.decided.format) == (second.format, second.options, second.decided.format)
 
 
 def _is_same(first: FeedConfig | None, second: FeedConfig) -> bool:
@@ -144,7 +140,7 @@ class DecodeAhead:
                     item.work = submitted(partial(self._decoded, item.batch, work.exception() or work.result()))
 
     def _fits(self, done: _Done) -> bool:
-        return _scans_alike(done.scanned_with, self._config) and _is_same(done.decoded_with, self._config)
+        return _is_same(done.decoded_with, self._config)
 
     def _next(self) -> Ahead | None:
         with self._changed:
@@ -192,12 +188,8 @@ class DecodeAhead:
 
     def _decoded(self, batch: Batch, before: "_Done | BaseException | None" = None, *, is_first: bool = False) -> _Done:
         """Scan and decode a batch with the config of now, as far as that was not done before."""
-        assumed = self._config
-        if isinstance(before, _Done) and _scans_alike(before.scanned_with, assumed):
-            scanned, assumed = before.scanned, before.scanned_with
-        else:
-            scanned = scan(batch.raw, assumed)
+        scanned = before.scanned if isinstance(before, _Done) else scan(batch.raw, self._config)
         if not (is_first or self._is_settled):
-            return _Done(scanned, assumed)  # the first batch brings the columns
+            return _Done(scanned)  # the first batch brings the columns
         config = self._config
-        return _Done(scanned, assumed, scanned.decode(config), config)
+        return _Done(scanned, scanned.decode(config), config)

@@ -171,7 +171,7 @@ def _first_events(feed: Feed, position: str | None) -> Finding:
         return Finding("events", "ok", "only marks of transactions: there is no event yet")
     scanned = scan(batch.raw, feed.config([], decided_in(position)))
     refused = Rejected.concat(scanned.refused)
-    what = f"the first {batch.raw.num_events:,} were read, of format {feed.source.format or scanned.format}"
+    what = f"the first {batch.raw.num_events:,} were read, of format {feed.source.format}"
     if refused.num_rows:
         first = refused.table.slice(0, 1).to_pylist()[0]
         reason = f"{first['source_file']}:{first['source_offset']}: {first['reason']}"

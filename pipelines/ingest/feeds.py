@@ -402,13 +402,12 @@ class Feed:
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
-        known_format = "" if start is None else start.decided.format
         return discover(
             self.listing,
             start,
             self.file_options,
             applied_lines=applied,
-            complete=complete_events_of(self.source.format or known_format, self.format_options),
+            complete=complete_events_of(self.source.format, self.format_options),
             on_skipped=on_skipped,
         )
 
@@ -422,7 +421,7 @@ class Feed:
         """Read the messages of topics that follow a position."""
         from nevermore.pipelines.formats.registry import complete_events_of, lookup
 
-        name = self.source.format or decided_in(position).format
+        name = self.source.format
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
         is_text = lookup(name).is_text if name else None

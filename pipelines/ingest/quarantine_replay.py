@@ -175,8 +175,7 @@ def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> Quaranti
     tried = events.filter(pa.array(~_is_own_rejection(log, events)))
     outcome = np.full(tried.num_rows, _REJECTED)
     (feed,) = feeds_of(config, [name])
-    known_format = feed.source.format or decided_in(log.position).format
-    is_text = lookup(known_format).is_text if known_format else None
+    is_text = None if feed.source.format is None else lookup(feed.source.format).is_text
     for run in in_runs(tried, feed.file_options, is_text=is_text):
         end = run.first + run.raw.num_events
         part = tried.slice(run.first, end - run.first)

@@ -40,7 +40,7 @@ def check_tables(config: Config) -> None:
     if not config.tables and not config.patterns:
         raise ConfigError(
             f"{config.path}: there are no entries under tables, so there is nothing to ingest; add one, such as "
-            "shop.orders: {source: {path: landing/orders/*.jsonl}, key: [id]}"
+            "shop.orders: {source: {path: landing/orders/*.jsonl, format: debezium-json}, key: [id]}"
         )
 
 

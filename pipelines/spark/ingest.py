@@ -286,7 +286,7 @@ class DecodePieces:
 
     def _gathered(self, piece: Piece, result: PieceResult) -> Iterator[Gathered]:
         """The batches of a piece; moves the offsets of the result."""
-        name = self.config.format or self.config.decided.format
+        name = self.config.format
         complete = complete_events_of(name, self.config.options)
         if self.topics is None:
             pieces = chain.from_iterable(self._read(part) for part in piece if isinstance(part, Part))

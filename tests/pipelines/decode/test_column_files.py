@@ -91,7 +91,7 @@ def test_whole_rows_from_before_a_column_was_there_have_null_in_it() -> None:
         {"op": "u", "before": {"a": 1}, "after": {"a": 2, "n": 6}},
     ]
     raw = from_documents([json.dumps(e).encode() for e in events])
-    result = decode(raw, FeedConfig(tables=(TableFeed(name=TABLE, identity_full=True),)))
+    result = decode(raw, FeedConfig(format="debezium-json", tables=(TableFeed(name=TABLE, identity_full=True),)))
     keys = result.tables[TABLE].table.column("key").to_pylist()
     assert keys == [{"a": 1, "n": None}, {"a": 1, "n": 5}, {"a": 1, "n": None}, {"a": 2, "n": None}]
     assert "without the whole old row" in result.rejected.table.column("reason")[0].as_py()

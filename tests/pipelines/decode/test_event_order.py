@@ -31,7 +31,9 @@ def event(at: int | None, op: str = "u", key: int = 1) -> dict[str, Any]:
 
 def decoded(*events: dict[str, Any], path: str = "source.lsn") -> DecodedFeed:
     feed = TableFeed(name=TABLE, key=("id",), order_by=(path,))
-    return decode(from_documents([json.dumps(e).encode() for e in events]), FeedConfig(tables=(feed,)))
+    return decode(
+        from_documents([json.dumps(e).encode() for e in events]), FeedConfig(format="debezium-json", tables=(feed,))
+    )
 
 
 def ordered_by(values: dict[str, pa.Array]) -> Events:
@@ -124,7 +126,9 @@ def json_event(written: str) -> bytes:
 
 def decoded_json(*values: str) -> DecodedFeed:
     feed = TableFeed(name=TABLE, key=("id",), order_by=("source.lsn",))
-    return decode(from_documents([json_event(value) for value in values]), FeedConfig(tables=(feed,)))
+    return decode(
+        from_documents([json_event(value) for value in values]), FeedConfig(format="debezium-json", tables=(feed,))
+    )
 
 
 def json_places(*values: str) -> list[str]:
@@ -178,7 +182,7 @@ def test_unknown_path_is_a_config_error() -> None:
 
 
 def test_order_holds_over_all_files_of_a_run_whatever_the_batches(tmp_path: Path) -> None:
-    source = {"type": "files", "path": "landing/*", "options": {"batch_rows": 1}}
+    source = {"type": "files", "path": "landing/*", "format": "debezium-json", "options": {"batch_rows": 1}}
     table = {"source": source, "key": ["id"], "order_by": ["source.lsn"], "commit_rows": 1}
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump({"tables": {TABLE: table}}))
     (tmp_path / "landing").mkdir()

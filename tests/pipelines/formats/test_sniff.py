@@ -59,5 +59,5 @@ def test_doubt_is_an_error_that_shows_an_event(events: list[Event]) -> None:
 
 
 def test_batch_of_tombstones_alone_is_no_error() -> None:
-    feed = FeedConfig(tables=(TableFeed(name="a.t", key=("id",)),))
+    feed = FeedConfig(format="debezium-json", tables=(TableFeed(name="a.t", key=("id",)),))
     assert decode(from_documents([None, b"null", b" \n"]), feed).skipped == {"tombstone": 2, "blank line": 1}

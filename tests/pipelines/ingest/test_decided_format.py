@@ -7,11 +7,6 @@ from typing import Any
 
 import pytest
 
-from nevermore.pipelines.decode.batches import from_documents
-from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
-from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.formats.registry import decode
-from nevermore.pipelines.ingest.feeds import decided_in
 from tests.pipelines.formats.decoded_feed import canal, changes, read, reasons, wal
 from tests.pipelines.project import Project, event, the
 
@@ -19,35 +14,26 @@ NAME = "shop.products"
 KEYED = {"pk": [{"name": "id", "type": "integer"}]}
 
 
-def test_format_that_the_first_events_show_is_kept_and_another_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (event("c", {"id": 1}), "its events look like debezium-json, so add format: debezium-json"),
+        (json.dumps(canal("INSERT", [{"id": "2"}])), "its events look like canal-json, so add format: canal-json"),
+        (json.dumps({"id": 1}), "the events look like no known format; state the format"),
+    ],
+)
+def test_a_source_without_a_format_is_refused_with_the_one_that_its_events_look_like(
+    tmp_path: Path, line: str, told: str
+) -> None:
     project = Project(tmp_path)
     config = tmp_path / "nevermore.yaml"
     config.write_text(config.read_text().replace("format: debezium-json", "format: null"))
-    project.land("1.jsonl", [event("c", {"id": 1})])
-    assert the(project.run()).error is None
-    position = project.table("change_log.shop_products").metadata.current_snapshot().summary["nevermore.position"]
-    assert decided_in(position).format == "debezium-json"
-    project.land("2.jsonl", [json.dumps(canal("INSERT", [{"id": "2"}]))])
-    error = str(the(project.run()).error)
-    assert "look like canal-json, but the feed was detected as debezium-json" in error
-    assert "format: debezium-json" in error
-
-
-def feed(**decided: Any) -> FeedConfig:
-    return FeedConfig(tables=(TableFeed(name=NAME, key=("id",)),), decided=Decided(**decided))
-
-
-def test_events_that_show_no_format_are_read_by_that_of_the_feed_and_record_none() -> None:
-    nothing = from_documents([None, b" "])
-    assert decode(nothing, feed()).decided.format == ""
-    assert decode(nothing, feed(format="canal-json")).decided.format == "canal-json"
-
-
-def test_rows_after_rows_may_have_members_that_other_formats_have() -> None:
-    row = {"op": "c", "id": 1}
-    assert decode(from_documents([json.dumps(row).encode()]), feed()).decided.format == "rows"
-    with pytest.raises(SourceError, match="detected as rows"):
-        decode(from_documents([event("c", {"id": 1}).encode()]), feed(format="rows"))
+    assert the(project.run()).error is None  # nothing to read yet
+    project.land("1.jsonl", [line])
+    report = project.run()
+    assert report.exit_code == 1
+    assert told in str(the(report).error)
+    assert project.table("shop.products") is None
 
 
 def test_a_key_is_taken_from_events_before_and_not_from_those_behind() -> None:

@@ -71,7 +71,7 @@ def test_quarantine_gets_what_csv_could_not_tell_apart(path: Path) -> None:
 def test_file_of_nothing_but_wrong_records_is_rejected_not_lost(path: Path) -> None:
     path.write_bytes(b"op,id\nc,2,3\n")
     (batch,) = discover([str(path)])
-    result = decode(batch.raw, FeedConfig(tables=(TableFeed(name="a.t", key=("id",)),)))
+    result = decode(batch.raw, FeedConfig(format="rows", tables=(TableFeed(name="a.t", key=("id",)),)))
     assert result.rejected.num_rows == 1
     assert result.tables["a.t"].num_rows == 0
 

@@ -70,7 +70,11 @@ def test_sources_are_reached_by_the_properties_of_the_catalog(properties: dict[s
     document = {
         "catalog": {**properties},
         "tables": {
-            "shop.t": {"source": {"type": "files", "path": "s3://lake/in/**/*"}, "key": ["id"], "types": {"id": "long"}}
+            "shop.t": {
+                "source": {"type": "files", "path": "s3://lake/in/**/*", "format": "rows"},
+                "key": ["id"],
+                "types": {"id": "long"},
+            }
         },
     }
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
@@ -82,7 +86,7 @@ def test_sources_are_reached_by_the_properties_of_the_catalog(properties: dict[s
 def test_a_full_load_is_reached_by_the_properties_of_the_catalog(properties: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "1.jsonl").write_text('{"op":"c","id":7}\n')
-    table = {"source": {"type": "files", "path": "landing/*"}, "key": ["id"], "types": {"id": "long"}}
+    table = {"source": {"type": "files", "path": "landing/*", "format": "rows"}, "key": ["id"], "types": {"id": "long"}}
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump({"catalog": {**properties}, "tables": {"shop.t": table}}))
     config = load(tmp_path / "nevermore.yaml")
     assert run_once(config).exit_code == 0

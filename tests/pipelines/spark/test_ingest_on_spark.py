@@ -135,7 +135,7 @@ CASES = {
     "too many broken events": Case([{"1.jsonl": lines(*_versions(0, 5, "a"), *["{not json"] * 50)}], options=_SMALL),
     "an unreadable file": Case(
         [{"1.jsonl": lines(*_versions(0, 30, "a")), "2.parquet": b"PAR1 no", "3.jsonl": lines(*_versions(0, 9, "b"))}],
-        source={"path": "landing/*"},
+        source={"path": "landing/*", "format": "debezium-json"},
         options=_SMALL,
     ),
     "a key changes": Case(
