@@ -159,7 +159,6 @@ def ingest(
     config: ProjectConfig = DEFAULT_CONFIG,
     threads: Threads = None,
     engine: ChosenEngine = None,
-    once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Apply new change events, then stop; `nevermore run` keeps running.
@@ -168,14 +167,8 @@ def ingest(
     usage or config; 3: some events went to quarantine.
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.errors import ConfigError
     from nevermore.pipelines.ingest.table_patterns import check_tables
 
-    if once:
-        raise ConfigError(
-            "--once was removed: nevermore ingest always applies what is new and stops, so leave the option out; "
-            "nevermore run keeps running"
-        )
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
     for name in tables or ():

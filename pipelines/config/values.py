@@ -106,8 +106,6 @@ def _property_texts(value: Any) -> Any:
 
 def _settable_properties(value: dict[str, str]) -> dict[str, str]:
     for name in value:
-        if name == "nevermore.keep-snapshots":
-            raise placed("the number of snapshots to keep is set by `maintenance: {keep_snapshots: 100}`", name)
         if name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
             raise placed(f"{name} is managed by Nevermore and cannot be set", name)
     return value

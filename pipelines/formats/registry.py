@@ -139,10 +139,9 @@ def _claimed(
     Raises:
         SourceError: several tables fit, or rows of a table that fits less well are already applied.
     """
-    # Earlier releases recorded the name of the target instead of the table that has it.
-    is_best = claimed is not None and (claimed == table.name or _fit(claimed, table, alone=True) >= _FULL)
+    is_best = claimed is not None and _fit(claimed, table, alone=True) >= _FULL
     if full and (claimed is None or is_best):
-        several = sorted({*full, *([claimed] if claimed is not None and claimed != table.name else [])})
+        several = sorted({*full, *([] if claimed is None else [claimed])})
         if len(several) > 1:
             raise SourceError(
                 f"{table.name} fits {several[0]} and {several[1]}, which would become one mirror: choose one of them with "

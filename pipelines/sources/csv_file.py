@@ -282,7 +282,7 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
             raise SourceError(f"not CSV: no record ends within {SNIFFED_BYTES} bytes")
         yield end_of(replace(known, waiting=bool(head.strip()) and waits))
         return
-    # Without a byte position (as in positions of older versions), records are counted again and skipped.
+    # Records that are known from the change log alone have no byte position: they are counted again and skipped.
     applied = known.lines if known.layout != Layout.CSV.value else 0
     if known.layout != Layout.CSV.value or known.read_bytes == 0:
         known = replace(known, read_bytes=dialect.first_byte, lines=0, layout=Layout.CSV.value)

@@ -6,7 +6,6 @@ Loads no decoder: most runs find nothing new. What is new is read in `files.py`.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 from xxhash import xxh64
@@ -14,7 +13,7 @@ from xxhash import xxh64
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, list_files, open_file, place
 from nevermore.pipelines.sources.file_options import STOP, FileOptions
-from nevermore.pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
+from nevermore.pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
 from nevermore.pipelines.workers import ahead
 from nevermore.scan_core.io import cached_property
 
@@ -36,15 +35,13 @@ class Fingerprints:
         return self.prefixes.get(known.kept_bytes) == known.fingerprint
 
 
-def fingerprints_of(
-    file: ListedFile, lengths: Iterable[int], filesystem: FileSystem | None = None, algorithm: str = XXH64
-) -> Fingerprints:
+def fingerprints_of(file: ListedFile, lengths: Iterable[int], filesystem: FileSystem | None = None) -> Fingerprints:
     """Compute the fingerprints of a file and of its prefixes of these lengths, in one pass."""
     with open_file(file, filesystem) as stream:
         tail = _read(stream, max(file.size - _END_BYTES, 0), file.size)
         kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
         found: dict[int, str] = {}
-        hashed = xxh64() if algorithm == XXH64 else blake2b(digest_size=FINGERPRINT_BYTES)
+        hashed = xxh64()
         at = 0
         for border in sorted({kept, *(n for n in lengths if n <= file.size)}):
             while at < border:
@@ -243,7 +240,7 @@ def _looked_at(
     same_name = position.find(file.name)
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
     try:
-        return file, fingerprints_of(file, lengths, filesystem, position.hash)
+        return file, fingerprints_of(file, lengths, filesystem)
     except SourceError as error:
         return file, error
 

@@ -22,9 +22,7 @@ MAX_NAMED_FILES = 64
 MAX_FINGERPRINTS = 4_096
 """Number of files remembered by fingerprint, of 8 bytes each, to recognize re-deliveries."""
 FINGERPRINT_BYTES = 8
-XXH64, BLAKE2B = "xxh64", "blake2b"
-_HASHES = {1: BLAKE2B, 2: XXH64}
-"""The hash of files by version of the position; a position that began with the slower hash keeps it."""
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """The position described at the top of this module; `hash` computes fingerprints.
-
-    `decided` is what was decided while reading up to here.
-    """
+    """The position described at the top of this module; `decided` is what was decided while reading up to here."""
 
     settled_ns: int = -1
     until_ns: int = -1
@@ -82,7 +77,6 @@ class FilePosition:
     fingerprints: tuple[str, ...] = ()
     listed: Digest = Digest()
     decided: Decided = field(default_factory=Decided)
-    hash: str = XXH64
 
     @property
     def is_sweeping(self) -> bool:
@@ -140,7 +134,7 @@ class FilePosition:
         packed = b64encode(b"".join(bytes.fromhex(f) for f in self.fingerprints)).decode()
         document = {
             "source": "files",
-            "version": next(version for version, name in _HASHES.items() if name == self.hash),
+            "version": VERSION,
             "settled": self.settled_ns,
             "until": self.until_ns,
             "swept": self.swept,
@@ -161,9 +155,9 @@ class FilePosition:
         """
         try:
             document = json.loads(text)
-            if document["source"] != "files" or document["version"] not in _HASHES:
+            if document["source"] != "files" or document["version"] != VERSION:
                 raise PositionLostError(
-                    f"not a file position of version 1 or 2: {document['source']} version {document['version']}"
+                    f"not a file position of version {VERSION}: {document['source']} version {document['version']}"
                 )
             packed = b64decode(document["fingerprints"]).hex()
             step = 2 * FINGERPRINT_BYTES
@@ -176,7 +170,6 @@ class FilePosition:
                 fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
                 decided=Decided.of_members(document),
-                hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise PositionLostError(f"unreadable file position {text[:80]!r}: {error}") from error

@@ -212,11 +212,9 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Parse `file;columns;parts;key;publication;types`; older positions have the first three or five."""
-        file, columns, parts, *more = text.split(";")
-        key, publication, types = (*more, "", "", "")[:3]
-        numbered = (part.split("@") for part in parts.split())
-        attached = {part.rstrip("a"): by[0] if by else "" for part, *by in numbered}
+        """Parse `file;columns;parts;key;publication;types`."""
+        file, columns, parts, key, publication, types = text.split(";")
+        attached = dict(part.split("@") for part in parts.split())
         words = dict(each.split("=") for each in types.split())
         return cls(file, tuple(map(_Column.parse, columns.split())), attached, key, publication, words)
 
@@ -260,7 +258,6 @@ class Shape:
             "a change of its columns rewrote all rows": is_described,
             "a partition was dropped, detached, truncated or rewritten": is_lost,
             "a partition was attached": any(by.endswith("a") and p not in self.parts for p, by in now.parts.items()),
-            # older positions do not tell this, and what follows
             "a partition was detached and attached again": any(
                 self.parts.get(p, "") not in {"", by} for p, by in now.parts.items()
             ),

@@ -220,14 +220,6 @@ def test_reasons_have_a_plural(number: int, reason: str, words: str) -> None:
     assert counted_reason(number, reason) == words
 
 
-def test_once_is_refused_with_what_to_do(run: Run, tmp_path: Path) -> None:
-    config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
-    code, output, errors = run("ingest", "--config", config, "--once")
-    assert (code, output) == (2, "")
-    assert "--once was removed" in errors
-    assert not (tmp_path / "warehouse").exists()
-
-
 def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:
     assert run("ingest", "--config", tmp_path / "none.yaml")[0] == 2
     config = project(tmp_path, "shop.t", {})

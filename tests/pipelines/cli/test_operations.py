@@ -396,7 +396,7 @@ def test_properties_of_the_config_are_set_with_the_next_commit(project: Project)
     configure("{owner: bookshop, write.parquet.compression-codec: zstd}")
     project.ingest(event("c", product(2)), name="2.jsonl")
     assert (found()["owner"], found()["write.parquet.compression-codec"]) == ("bookshop", "zstd")
-    for wrong in ("{nevermore.key: x}", "{format-version: 3}", "{nevermore.keep-snapshots: 2}"):
+    for wrong in ("{nevermore.key: x}", "{format-version: 3}"):
         configure(wrong)
         code, _, errors = project.call("status")
         assert (code, "nevermore.yaml:8" in errors) == (2, True), errors

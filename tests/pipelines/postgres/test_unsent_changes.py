@@ -177,7 +177,7 @@ def test_a_resync_from_the_source_that_fails_leaves_the_mirror(
 
 def test_numbers_with_more_digits_are_wider_and_others_are_not() -> None:
     def shape(modifier: int, file: int) -> Shape:
-        return Shape.parse(f"{file};abcdef=1700.{modifier}:9;")
+        return Shape.parse(f"{file};abcdef=1700.{modifier}:9;;;;")
 
     def modifier(digits: int, scale: int) -> int:
         return digits * 65_536 + scale + 4

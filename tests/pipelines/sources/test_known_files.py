@@ -1,8 +1,6 @@
 """Files that were read before are known again: renamed, re-delivered, replaced, older than the ledger."""
 
-import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from nevermore.pipelines.errors import PositionLostError
 from nevermore.pipelines.sources import file_changes, file_position
-from nevermore.pipelines.sources.file_position import BLAKE2B, FilePosition
+from nevermore.pipelines.sources.file_position import FilePosition
 from nevermore.pipelines.sources.files import discover
 from tests.pipelines.sources.folder_reader import Reader, Seen, events_of, lines, numbers
 
@@ -147,22 +145,7 @@ def remote_listing(folder: Path) -> list[Any]:
     return [ListedFile(p.name, str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
 
 
-def test_position_of_the_first_version_knows_its_files_again(reader: Reader) -> None:
-    reader.position = replace(FilePosition(), hash=BLAKE2B).to_json()
-    assert json.loads(reader.position)["version"] == 1
-    reader.write("a", lines(1, 2))
-    reader.write("b", lines(3))
-    assert numbers(reader.run()) == [1, 2, 3]
-    assert json.loads(reader.position)["version"] == 1
-    reader.write("a", lines(4), "a")
-    (reader.folder / "b").rename(reader.folder / "c")
-    assert numbers(reader.run()) == [4]
-    fresh = Reader(reader.folder)
-    fresh.run()
-    assert json.loads(fresh.position or "")["version"] == 2
-
-
-@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":3}', '{"source":"kafka","version":1}'])
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":2}', '{"source":"kafka","version":1}'])
 def test_foreign_positions_are_refused(text: str) -> None:
     with pytest.raises(PositionLostError):
         FilePosition.from_json(text)
