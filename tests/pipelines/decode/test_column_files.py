@@ -12,7 +12,7 @@ import pytest
 
 from nevermore.pipelines.decode.batches import from_documents
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
-from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.formats.registry import DecodedFeed, decode, sniff
 from nevermore.pipelines.sources.files import discover
 
 TABLE = "shop.t"
@@ -22,7 +22,7 @@ def decoded(folder: Path, table: pa.Table, format_name: str | None = None, **fee
     pq.write_table(table, folder / "1.parquet")
     (batch,) = discover([str(folder / "1.parquet")])
     feeds = (TableFeed(name=TABLE, **{"key": ("id",), **feed}),)
-    return decode(batch.raw, FeedConfig(format=format_name, tables=feeds))
+    return decode(batch.raw, FeedConfig(format=format_name or sniff(batch.raw), tables=feeds))
 
 
 def rows(result: DecodedFeed) -> list[Any]:

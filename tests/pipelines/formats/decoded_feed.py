@@ -5,7 +5,7 @@ from typing import Any
 
 from nevermore.pipelines.decode.batches import RawEvents, from_documents
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
-from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.formats.registry import DecodedFeed, decode, sniff
 
 TABLE = "shop.products"
 
@@ -22,8 +22,9 @@ def read(
 ) -> DecodedFeed:
     documents = [e if isinstance(e, bytes) else json.dumps(e).encode() for e in events]
     feeds = (TableFeed(name=TABLE, **{"key": ("id",), **feed}),)
-    config = FeedConfig(format=format_name, tables=feeds, options=options or {})
-    return decode(raw or from_documents(documents, "f"), config)
+    raw = raw or from_documents(documents, "f")
+    config = FeedConfig(format=format_name or sniff(raw), tables=feeds, options=options or {})
+    return decode(raw, config)
 
 
 def changes(decoded: DecodedFeed, *names: str) -> list[Row]:
