@@ -527,13 +527,12 @@ class Scan(ScanRequest):
         return "\n".join([text, *explain_run(self._last.filters)])
 
     def _repr_html_(self) -> str:
-        from nevermore.scan_core.model.html import escaped, fragment, grid
+        from nevermore.scan_core.model.html import Html, escaped, fragment, grid
 
         fewest = min(_MAX_SHOWN_ROWS, self.row_limit) if self.row_limit is not None else _MAX_SHOWN_ROWS
         rows = self.limit(fewest).to_table()
-        cells = [
-            [f"{value!s:.200}" if value is not None else None for value in row.values()] for row in rows.to_pylist()
-        ]
+        null = Html("<i class=muted>NULL</i>")
+        cells = [[null if value is None else f"{value!s:.200}" for value in row.values()] for row in rows.to_pylist()]
         note = f"<p class=muted>the first {len(cells)} rows at most; nothing is kept</p>"
         return fragment(f"<b>{escaped(self)}</b>", grid(rows.column_names, cells), note)
 

@@ -93,6 +93,10 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Output file; default: `-`, standard output.", show_default=False),
 ]
+Null = Annotated[
+    str | None,
+    typer.Option("--null", metavar="TEXT", help="Text for NULL in CSV; default: nothing.", show_default=False),
+]
 Metrics = Annotated[bool, typer.Option("--metrics", help="Print what was read and skipped to standard error.")]
 ScanSettings = Annotated[
     list[str] | None,

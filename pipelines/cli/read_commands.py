@@ -16,6 +16,7 @@ from nevermore.pipelines.cli.arguments import (
     Format,
     Limit,
     Metrics,
+    Null,
     OptionalConfig,
     Output,
     OutputFormat,
@@ -69,6 +70,7 @@ def scan(
     ] = 0,
     output_format: Format = None,
     output: Output = None,
+    null: Null = None,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of rows.")] = False,
     metrics: Metrics = False,
     scan_option: ScanSettings = None,
@@ -96,7 +98,7 @@ def scan(
         number = request.count()
         print_result({"count": number}, [str(number)], as_json=as_json)
     else:
-        _print_rows(request, output_format, output, as_json=as_json)
+        _print_rows(request, output_format, output, null, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
 
@@ -109,6 +111,7 @@ def sql(
     limit: Limit = None,
     output_format: Format = None,
     output: Output = None,
+    null: Null = None,
     is_explained: Annotated[
         bool,
         typer.Option(
@@ -159,7 +162,7 @@ def sql(
             rows = (frame if limit is None else frame.limit(limit)).toArrow()
     except SPARK_FAILURES as error:
         raise ConfigError(f"the query failed: {spark_message(error)}") from error
-    _print_rows(_Collected(rows), output_format, output, as_json=as_json)
+    _print_rows(_Collected(rows), output_format, output, null, as_json=as_json)
 
 
 class _Collected:
@@ -198,6 +201,7 @@ def changes(
     ] = False,
     output_format: Format = None,
     output: Output = None,
+    null: Null = None,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of deleted and inserted rows.")] = False,
     metrics: Metrics = False,
     scan_option: ScanSettings = None,
@@ -229,15 +233,17 @@ def changes(
         deletes, inserts = counts["delete"], counts["insert"]
         print_result({"deletes": deletes, "inserts": inserts}, [f"-{deletes} +{inserts}"], as_json=as_json)
     else:
-        _print_rows(request, output_format, output, as_json=as_json)
+        _print_rows(request, output_format, output, null, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
 
 
-def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None, *, as_json: bool) -> None:
+def _print_rows(
+    rows: "RowSource", output_format: OutputFormat | None, output: Path | None, null: str | None, *, as_json: bool
+) -> None:
     from nevermore.pipelines.cli.row_output import write_rows
 
-    write_rows(rows, output_format, output, as_json=as_json)
+    write_rows(rows, output_format, output, null=null, as_json=as_json)
 
 
 def _print_metrics(metrics: "ScanMetrics") -> None:

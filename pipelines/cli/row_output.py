@@ -5,6 +5,7 @@ They go to the terminal, to a pipe, or to a file that appears completely or not 
 
 import codecs
 import math
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -180,13 +181,21 @@ class RowSource(Protocol):
         ...
 
 
-def write_rows(source: RowSource, output_format: str | None, output: Path | None, *, as_json: bool = False) -> None:
+def write_rows(
+    source: RowSource,
+    output_format: str | None,
+    output: Path | None,
+    *,
+    null: str | None = None,
+    as_json: bool = False,
+) -> None:
     """Write the rows of `source` in `output_format`, else in the format of the output's suffix, else as a table.
 
     Args:
         source: the rows.
         output_format: a key of `_WRITERS`.
         output: a file; None or `-` for standard output.
+        null: the text for NULL in CSV; None for nothing.
         as_json: write JSON lines; no other format may be requested.
 
     Raises:
@@ -203,10 +212,16 @@ def write_rows(source: RowSource, output_format: str | None, output: Path | None
         raise ConfigError(f"--output {output}: unknown suffix; add --format or use {', '.join(_BY_SUFFIX)}")
     if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
         raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
+    if null is not None and (chosen != "csv" or _QUOTED.search(null)):
+        raise ConfigError(f"--null {null!r}: a text without commas, quotes and line breaks, for --format csv alone")
     with _sink(output) as sink:
-        _WRITERS[chosen](source, sink)
+        if chosen == "csv":
+            _write_csv(source, sink, null or "")
+        else:
+            _WRITERS[chosen](source, sink)
 
 
+_QUOTED = re.compile(r'[",\r\n]')
 _TEXT = codecs.getwriter("utf-8")
 """Text into a binary sink, which it never closes, also when writing fails: the sink may be standard output."""
 
@@ -228,18 +243,23 @@ def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:
         sink.writelines(json_lines(batch))
 
 
-def _write_csv(source: RowSource, sink: IO[bytes]) -> None:
-    import csv
+def _text(value: object) -> str:
+    """A value as text; lists, maps, structs and booleans as JSON."""
+    return orjson.dumps(value).decode() if isinstance(value, dict | list | bool) else str(value)
 
-    import orjson
 
-    def cell(value: object) -> object:
-        return orjson.dumps(value).decode() if isinstance(value, dict | list | bool) else value
+def _write_csv(source: RowSource, sink: IO[bytes], null: str) -> None:
+    def cell(value: object) -> str:
+        if value is None:
+            return null
+        # quotes distinguish a text from NULL: the empty one, and one that is spelled like it
+        text = _text(value)
+        return '"' + text.replace('"', '""') + '"' if text in {"", null} or _QUOTED.search(text) else text
 
-    writer = csv.writer(_TEXT(sink))
-    writer.writerow(source.arrow_schema.names)
+    lines = _TEXT(sink)
+    lines.write(",".join(map(cell, source.arrow_schema.names)) + "\r\n")
     for batch in source.to_batches():
-        writer.writerows([cell(value) for value in row.values()] for row in render_rows(batch))
+        lines.writelines(",".join(map(cell, row.values())) + "\r\n" for row in render_rows(batch))
 
 
 def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
@@ -259,13 +279,14 @@ def _write_arrow(source: RowSource, sink: IO[bytes]) -> None:
 def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     rows = _first_rows(source, TABLE_ROWS + 1)
     grid = Table(show_edge=False, pad_edge=False)
     for field in rows.schema:
         grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
     for row in render_rows(rows.slice(0, TABLE_ROWS)):
-        grid.add_row(*("" if value is None else str(value) for value in row.values()))
+        grid.add_row(*(Text("NULL", style="dim") if value is None else _cell(value) for value in row.values()))
     console = Console(
         file=cast("IO[str]", _TEXT(sink)), markup=False, highlight=False, width=None if sys.stdout.isatty() else 200
     )
@@ -274,6 +295,11 @@ def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     more = "more than " if rows.num_rows > TABLE_ROWS else ""
     note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""
     console.print(f"{more}{shown} row{'' if shown == 1 else 's'}{note}")
+
+
+def _cell(value: object) -> str:
+    """A value in the terminal's table, where NULL is written as such: that text itself has quotes."""
+    return f"'{value}'" if value == "NULL" else _text(value)
 
 
 def _first_rows(source: RowSource, num_rows: int) -> pa.Table:
@@ -295,7 +321,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 _WRITERS: dict[str, Callable[[RowSource, IO[bytes]], None]] = {
     "jsonl": _write_jsonl,
-    "csv": _write_csv,
     "parquet": _write_parquet,
     "arrow": _write_arrow,
     "table": _write_table,

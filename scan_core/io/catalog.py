@@ -76,10 +76,28 @@ def load_catalog(name: str | None, properties: Mapping[str, str]) -> Any:
     from pyiceberg import catalog as library
 
     library.AVAILABLE_CATALOGS[library.CatalogType.REST] = _load_rest
+    library.AVAILABLE_CATALOGS[library.CatalogType.SQL] = _load_sql
     uri = properties.get("uri", "")
     if _LIBPQ.match(uri):
         properties = {**properties, "uri": f"{uri}{'&' if '?' in uri else '?'}connect_timeout={CONNECT_SECONDS}"}
     return library.load_catalog(name, **properties)
+
+
+def _load_sql(name: str, properties: Mapping[str, str]) -> Any:
+    """PyIceberg's SQL catalog, which closes connections to an SQLite file after use.
+
+    SQLAlchemy's pool would leave them to the garbage collector, also if the catalog cannot be opened: Python 3.13 warns of
+    that, and whatever keeps the warning's object keeps the file locked. A database in memory lives in its connection.
+    """
+    import sqlalchemy
+    from pyiceberg.catalog import sql
+
+    def create_engine(uri: str, **options: Any) -> sqlalchemy.Engine:
+        is_file = uri.startswith("sqlite:") and sqlalchemy.make_url(uri).database not in {None, "", ":memory:"}
+        return sqlalchemy.create_engine(uri, **options, poolclass=sqlalchemy.NullPool if is_file else None)
+
+    setattr(sql, "create_engine", create_engine)  # noqa: B010 - its constructor, which connects, has no option for this
+    return sql.SqlCatalog(name, **properties)
 
 
 def _load_rest(name: str, properties: Mapping[str, str]) -> Any:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def check_history(draw: Callable[..., Any]) -> None:
         for number in range(draw(st.integers(1, 2))):
             history.step()
             if history.table.snapshots and history.table.version > 1:
-                check_conversion(history, SqlCatalog(str(number), uri="sqlite://", warehouse=folder), draw)
+                with closing(SqlCatalog(str(number), uri="sqlite://", warehouse=folder)) as catalog:
+                    check_conversion(history, catalog, draw)
 
 
 def check_conversion(history: History, catalog: SqlCatalog, draw: Callable[..., Any]) -> None:

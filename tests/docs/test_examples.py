@@ -5,7 +5,6 @@ The feeds of docs/sources.md run in `test_sources.py`, each in an empty folder.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,14 +16,13 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.support.page_blocks import Block, page_blocks
+
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
 NOTEBOOK = REPOSITORY / "docs" / "notebook.ipynb"
 SLOW_PAGES = {"publishing", "runtime-filters", "spark", "tutorial"}
 """Pages that start Spark again and again."""
-BLOCK = re.compile(
-    r"^```(?P<language>python|bash|yaml|json|csv|text)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
-)
 
 INTERPRETER = """
 def serve():
@@ -43,10 +41,9 @@ serve()
 """Runs blocks of code in one namespace, as a reader does who types them; answers each with its error."""
 
 
-def examples(page: Path) -> list[tuple[str, str, str]]:
-    """(language, options, code) of the runnable blocks of a page; `no-run` in the options leaves one out."""
-    found = [(m["language"], m["options"].strip(), m["code"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8"))]
-    return [block for block in found if "no-run" not in block[1]]
+def examples(page: Path) -> list[Block]:
+    """The runnable blocks of a page."""
+    return [block for block in page_blocks(page) if "no-run" not in block.marks]
 
 
 class Interpreter:
@@ -115,20 +112,20 @@ def test_every_example_of_the_page_runs(
     page: Path, demo_project: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     with interpreter(demo_project, environment, tmp_path / "output.txt") as python:
-        for language, options, code in examples(page):
-            what = f"{page.name}: {code}"
-            if language == "python":
-                python.run(code, what)
-            elif language == "bash":
-                command = ["bash", "-euo", "pipefail", "-c", code]
+        for block in examples(page):
+            what = f"{page.name}: {block.code}"
+            if block.language == "python":
+                python.run(block.code, what)
+            elif block.language == "bash":
+                command = ["bash", "-euo", "pipefail", "-c", block.code]
                 done = subprocess.run(
                     command, cwd=demo_project, env=environment, capture_output=True, text=True, timeout=300, check=False
                 )
                 assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-            elif language == "yaml" or "file=" in options:
-                path = demo_project / (options.removeprefix("file=") or "nevermore.yaml")
+            elif block.language == "yaml" or block.title:
+                path = demo_project / (block.title or "nevermore.yaml")
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(code, encoding="utf-8")
+                path.write_text(block.code, encoding="utf-8")
 
 
 @pytest.mark.filterwarnings(

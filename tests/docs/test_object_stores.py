@@ -1,7 +1,6 @@
 """The projects of docs/object-stores.md, with servers that speak S3 and Glue, and PostgreSQL, on this machine."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.object_server import properties_of, serving, store_of
+from tests.support.page_blocks import page_blocks
 from tests.support.postgres_server import postgres, programs_or_skip
 
 PAGE = Path(__file__).parents[2] / "docs" / "object-stores.md"
-BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EVENTS = b"""\
 {"op": "c", "before": null, "after": {"id": 1, "name": "scooter"}, "source": {"table": "products"}}
 {"op": "c", "before": null, "after": {"id": 2, "name": "hammer"}, "source": {"table": "products"}}
@@ -37,11 +36,11 @@ def test_the_projects_of_the_page_reach_their_rows(tmp_path: Path) -> None:
             "S3_SECRET": "testing",
             "CATALOG_URI": database.dsn("postgres").replace("postgresql://", "postgresql+psycopg2://"),
         }
-        for _, options, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
-            if (named := re.search(r"file=(\S+)", options)) is not None:
-                (tmp_path / named[1]).write_text(text)
-            elif "run-with-s3" in options:
-                command = ["bash", "-euxo", "pipefail", "-c", text]
+        for block in page_blocks(PAGE):
+            if block.title:
+                (tmp_path / block.title).write_text(block.code)
+            elif "run-with-s3" in block.marks:
+                command = ["bash", "-euxo", "pipefail", "-c", block.code]
                 done = subprocess.run(
                     command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
                 )

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.page_blocks import page_blocks
+
 PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
-BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SECTIONS = [part for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE) if "```" in part]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
 def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    for language, name, text in BLOCK.findall(section):
-        if name:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text, encoding="utf-8")
+    for block in page_blocks(section):
+        if "no-run" in block.marks:
             continue
-        assert language == "bash"
-        command = ["bash", "-euxo", "pipefail", "-c", text]
+        if block.title:
+            (tmp_path / block.title).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.title).write_text(block.code, encoding="utf-8")
+            continue
+        assert block.language == "bash"
+        command = ["bash", "-euxo", "pipefail", "-c", block.code]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
         )

@@ -88,6 +88,7 @@ def serving_catalog(
     finally:
         server.shutdown()
         thread.join()
+        known.close()
         server.server_close()
         known.close()
 

@@ -1,13 +1,19 @@
+import csv
+import io
+from collections.abc import Generator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import orjson
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
-from nevermore.pipelines.cli.row_output import json_lines, render_rows
+from nevermore.pipelines.cli.row_output import json_lines, render_rows, write_rows
+from nevermore.pipelines.errors import ConfigError
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 
@@ -73,3 +79,57 @@ def test_json_lines_are_one_object_a_row() -> None:
     lines = list(json_lines(pa.table({"a": [1, 2], "b": ["x", None]})))
     assert [orjson.loads(line) for line in lines] == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
     assert all(line.endswith(b"\n") for line in lines)
+
+
+class Rows:
+    def __init__(self, table: pa.Table) -> None:
+        self.arrow_schema = table.schema
+        self._table = table
+
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
+        yield from self._table.to_batches()
+
+
+TEXTS = [None, "", "NULL", "\\N", "a", "a,b", 'say "x"', '"', "two\nlines", "\r", " blank ", "'NULL'", "None", "ø"]
+
+
+@pytest.mark.parametrize("null", [None, "NULL", "\\N", " "])
+def test_csv_distinguishes_every_text_from_null(tmp_path: Path, null: str | None) -> None:
+    table = pa.table({"n": range(len(TEXTS)), "t,": TEXTS, "b": [value is None for value in TEXTS]})
+    write_rows(Rows(table), None, tmp_path / "rows.csv", null=null)
+    text = (tmp_path / "rows.csv").read_bytes().decode()
+    assert text.startswith(f'n,"t,",b\r\n0,{null or ""},true\r\n1,"",false\r\n')
+    assert [row[1] for row in csv.reader(io.StringIO(text, newline=""))][1:] == [
+        (null or "") if value is None else value for value in TEXTS
+    ]
+    read = pyarrow.csv.read_csv(
+        tmp_path / "rows.csv",
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            null_values=[null or ""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            column_types={"t,": pa.string()},
+        ),
+    )
+    assert read.column("t,").to_pylist() == TEXTS
+
+
+@pytest.mark.parametrize("null", ["a,b", '"', "\n"])
+def test_csv_refuses_a_null_that_it_would_have_to_quote(tmp_path: Path, null: str) -> None:
+    with pytest.raises(ConfigError, match="--null"):
+        write_rows(Rows(pa.table({"a": [1]})), None, tmp_path / "rows.csv", null=null)
+
+
+def test_null_is_an_option_of_csv_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--null 'x'.*csv"):
+        write_rows(Rows(pa.table({"a": [1]})), None, tmp_path / "rows.jsonl", null="x")
+
+
+def test_the_terminal_shows_null_and_nested_values(tmp_path: Path) -> None:
+    values = [{"a": [1, None], "b": True}, None]
+    table = pa.table({"t": ["", "NULL"], "n": [None, 1], "v": pa.array(values), "f": [True, None]})
+    write_rows(Rows(table), None, tmp_path / "rows.txt")
+    lines = (tmp_path / "rows.txt").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("│")] for line in lines[2:4]]
+    assert cells == [["", "NULL", '{"a":[1,null],"b":true}', "true"], ["'NULL'", "1", "NULL", "NULL"]]

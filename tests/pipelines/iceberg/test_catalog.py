@@ -1,7 +1,9 @@
 """Opening catalogs and creating what is in them, while others do the same."""
 
 import os
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -10,7 +12,14 @@ import pytest
 
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import create_table, open_catalog, open_to_look, sqlite_file
+from nevermore.pipelines.iceberg.catalog import (
+    create_table,
+    metadata_location,
+    open_catalog,
+    open_to_look,
+    sqlite_file,
+)
+from nevermore.pipelines.iceberg.metadata_swap import swap_location
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType
 from tests.pipelines.project import Project
 
@@ -54,3 +63,29 @@ def test_new_catalog_and_table_are_made_once_by_several_at_the_same_time(tmp_pat
     with ThreadPoolExecutor(OPENERS) as threads:
         tables = list(threads.map(made, range(OPENERS)))
     assert len({table.metadata.table_uuid for table in tables}) == 1
+
+
+def test_no_connection_to_the_database_is_left_to_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 warns of such a connection, and whatever keeps it keeps the file locked."""
+    opened: list[sqlite3.Connection] = []
+
+    class Recorded(sqlite3.Connection):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            opened.append(self)
+
+    connect = partial(sqlite3.connect, factory=Recorded)
+    monkeypatch.setattr("sqlite3.dbapi2.connect", connect)
+    monkeypatch.setattr("sqlite3.connect", connect)
+    project = Project(tmp_path)
+    project.write({"shop.products": {"key": ["id"]}})
+    config = load(tmp_path / "nevermore.yaml")
+    table = create_table(open_catalog(config), "shop.products", [NestedField(1, "id", PrimitiveType("long"))])
+    assert swap_location(open_catalog(config), ("shop", "products"), table.metadata_location, "elsewhere")
+    assert metadata_location(open_to_look(config), "shop.products") == "elsewhere"
+    assert len(opened) > 2
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("select 1")

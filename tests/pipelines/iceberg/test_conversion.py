@@ -56,10 +56,13 @@ OTHERS = sorted(
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", OTHERS)
-def test_tables_of_other_writers_keep_their_rows(name: str, version: int, tmp_path: Path) -> None:
+def test_tables_of_other_writers_keep_their_rows(
+    name: str, version: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     fixture = fixture_tables()[name]
     folder = copied(fixture.folder / name, tmp_path / "t", fixture.facts["location"])
     catalog = SqlCatalog("c", uri="sqlite://", warehouse=str(tmp_path))
+    request.addfinalizer(catalog.close)
     catalog.create_namespace("lake")
     table = catalog.register_table("lake.t", str(folder / fixture.facts["metadata"]))
     before = scanned_rows(scan_core.open_table(table).scan())

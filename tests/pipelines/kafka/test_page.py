@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_broker import running_broker
+from tests.support.page_blocks import page_blocks
 
 PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
-BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_project_of_the_page_reaches_its_rows(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
-    files = {m[1]: text for _, options, text in blocks if (m := re.search(r"file=(\S+)", options))}
-    (commands,) = (text for _, options, text in blocks if "run-with-broker" in options)
+    blocks = page_blocks(PAGE)
+    files = {block.title: block.code for block in blocks if block.title}
+    (commands,) = (block.code for block in blocks if "run-with-broker" in block.marks)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
     with running_broker() as broker:
         config = files["nevermore.yaml"].replace("localhost:9092", broker.address)

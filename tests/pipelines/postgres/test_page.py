@@ -1,17 +1,16 @@
 """The project of docs/postgresql.md, with a real server."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.page_blocks import page_blocks
 from tests.support.postgres_server import postgres, programs_or_skip
 
 PAGE = Path(__file__).parents[3] / "docs" / "postgresql.md"
-BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
@@ -26,15 +25,14 @@ def test_the_project_of_the_page_follows_the_database(tmp_path: Path) -> None:
             "NO_COLOR": "1",
             "SHOP_DSN": server.dsn("postgres"),
         }
-        for language, options, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
-            named = re.search(r"file=(\S+)", options)
-            if language == "sql" and named is not None:
+        for block in page_blocks(PAGE):
+            if block.language == "sql" and block.title:
                 with connection.cursor() as cursor:
-                    cursor.execute(text)
-            elif named is not None:
-                (tmp_path / named[1]).write_text(text)
-            elif "run-with-postgres" in options:
-                command = ["bash", "-euxo", "pipefail", "-c", text]
+                    cursor.execute(block.code)
+            elif block.title:
+                (tmp_path / block.title).write_text(block.code)
+            elif "run-with-postgres" in block.marks:
+                command = ["bash", "-euxo", "pipefail", "-c", block.code]
                 done = subprocess.run(
                     command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
                 )

@@ -1,0 +1,81 @@
+"""The documentation as a site: every page is built as its source means it."""
+
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.assets.test_browser import FLAGS, chromium
+from tests.support.page_blocks import page_blocks
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = sorted((REPOSITORY / "docs").glob("*.md"))
+MARKUP = re.compile(r"[`*_]|\[([^\]]*)\]\([^)]*\)")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built once."""
+    pytest.importorskip("mkdocs", reason="make docs installs it")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def words(text: str) -> str:
+    return " ".join(html.unescape(text).split())
+
+
+def built(site: Path, page: Path) -> str:
+    """The content of a built page, without navigation."""
+    (content,) = re.findall(r"<article.*?</article>", (site / f"{page.stem}.html").read_text(), re.DOTALL)
+    return str(content)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_has_the_headings_blocks_and_pictures_of_its_source(site: Path, page: Path) -> None:
+    source, content = page.read_text(), built(site, page)
+    assert "```" not in content
+    text = re.sub(r"^ *```.*?^ *```$", "", source, flags=re.MULTILINE | re.DOTALL)
+    wanted = [words(MARKUP.sub(r"\1", title)) for title in re.findall(r"^#+ (.*)", text, re.MULTILINE)]
+    parts = re.findall(r"<h\d[^>]*>(.*?)</h\d>", content, re.DOTALL)
+    titles = [words(re.sub(r"<a class=\"headerlink.*?</a>|<[^>]+>", "", part)).replace("_", "") for part in parts]
+    assert [title for title in wanted if title not in titles] == []
+    blocks = page_blocks(page)
+    assert (
+        len(re.findall(r'<div class="[^"]*\bhighlight"', content))
+        >= len(blocks)
+        == len(re.findall(r"^ *```\w", source, re.MULTILINE))
+    )
+    assert content.count('<span class="filename">') == sum(bool(block.title) for block in blocks)
+    pictures = re.findall(r"<img[^>]*? src=\"([^\"]+)\"", content)
+    assert len(pictures) == len(re.findall(r"!\[", text))
+    assert [picture for picture in pictures if not (site / picture).is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("width", [400, 1200])
+def test_every_page_loads_in_a_browser_with_its_pictures(site: Path, width: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium(), args=FLAGS)
+        view = browser.new_page(viewport={"width": width, "height": 900})
+        failed: list[str] = []
+        view.on("pageerror", lambda error: failed.append(str(error)))
+        for page in sorted(site.glob("*.html")):
+            view.goto(page.as_uri(), wait_until="load", timeout=120_000)
+            broken = view.evaluate("[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.src)")
+            wide = view.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert (broken, wide, failed) == ([], 0, []), page.name
+        browser.close()
