@@ -206,6 +206,8 @@ class TableConfig(AssetConfig):
         soft_delete: keep deleted rows and set `_deleted` to true, instead of removing them.
         identity: `key`, or `full` for tables without a key: a row is identified by the whole old row, as far as the event contains it.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
+        infinite_dates: what becomes of a date or timestamp outside of the years 1 to 9999, such as PostgreSQL's `infinity`: `quarantine`, `null`,
+            or `clamp` (0001-01-01 or 9999-12-31T23:59:59.999999).
         schema_changes: what happens when events bring a new column or a wider type. `evolve`: the mirror gets it. `freeze`: the table
             stops before the batch, and nothing of it is applied.
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
@@ -254,6 +256,7 @@ class TableConfig(AssetConfig):
     soft_delete: bool = False
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
+    infinite_dates: Literal["quarantine", "null", "clamp"] = "quarantine"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
     sort_by: Names = ()
     bloom_filters: bool = False

@@ -27,7 +27,7 @@ from nevermore.scan_core import Mask
 
 def decode(array: pa.Array, wanted: ValueType) -> Decoded:
     """Convert the column to `wanted`; also return the mask of values that do not fit (NULL there)."""
-    array, arrow = _plain(array), wanted.arrow
+    array, arrow = plain(array), wanted.arrow
     held = array.type
     if pa.types.is_null(held):
         return pa.nulls(len(array), arrow), np.zeros(len(array), np.bool_)
@@ -41,9 +41,16 @@ def decode(array: pa.Array, wanted: ValueType) -> Decoded:
         return decimals_of_bytes(array.cast(pa.binary()), arrow, wanted.scale)
     if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
         return _times(array, wanted)
-    if is_finer(held, arrow):
-        return _cut(array, arrow), np.zeros(len(array), np.bool_)
+    if _is_date(held) and _is_date(arrow):
+        return casting.from_times(array, arrow, wanted.infinite)
+    if pa.types.is_time64(held) and is_finer(held, arrow):
+        nanos = np.asarray(array.view(pa.int64()).fill_null(0))
+        return pa.array(nanos // _NANOS, mask=np.asarray(array.is_null())).view(arrow), np.zeros(len(array), np.bool_)
     return cast_each(array, arrow)
+
+
+def _is_date(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_date(arrow) or pa.types.is_timestamp(arrow))
 
 
 def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
@@ -59,45 +66,8 @@ def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
     return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
 
 
-def find_placeholders(array: pa.Array, placeholder: bytes) -> Mask | None:
-    """Rows whose value is a placeholder for a value that was not sent, in any type Debezium writes it; None if none."""
-    array = _plain(array)
-    held = array.type
-    found: Mask | None = None
-    if pa.types.is_string(held):
-        found = _true(pc.equal(array, placeholder.decode("utf-8", "replace")))
-    elif pa.types.is_binary(held):
-        found = _true(pc.equal(array, pa.scalar(placeholder, held)))
-    elif _is_list(held) and not pa.types.is_fixed_size_list(held):
-        found = _in_lists(array, placeholder)
-    elif pa.types.is_map(held) and pa.types.is_string(held.key_type):
-        found = _alone(array, find_placeholders(array.keys, placeholder))
-    return found if found is not None and found.any() else None
-
-
-def _in_lists(array: pa.ListArray, placeholder: bytes) -> Mask | None:
-    """Lists of only the placeholder, or of its bytes as numbers."""
-    if not pa.types.is_integer(array.type.value_type):
-        return _alone(array, find_placeholders(array.values, placeholder))
-    found = np.zeros(len(array), np.bool_)
-    rows = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(pc.list_value_length(array), len(placeholder)), False)))
-    if len(rows):
-        values = pc.fill_null(array.take(pa.array(rows)).flatten(), 0).to_numpy(zero_copy_only=False)
-        found[rows] = (values.reshape(len(rows), -1) == np.frombuffer(placeholder, np.uint8)).all(axis=1)
-    return found
-
-
-def _alone(array: "pa.ListArray | pa.MapArray", marked: Mask | None) -> Mask | None:
-    """Lists whose only element is marked."""
-    if marked is None:
-        return None
-    starts = np.asarray(array.offsets)[:-1]
-    single = (np.diff(np.asarray(array.offsets)) == 1) & np.asarray(array.is_valid())
-    result: Mask = single & marked[np.where(single, starts, 0)]
-    return result
-
-
-def _plain(array: pa.Array) -> pa.Array:
+def plain(array: pa.Array) -> pa.Array:
+    """The array without a dictionary, and with offsets of 32 bits."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
@@ -109,21 +79,16 @@ def _plain(array: pa.Array) -> pa.Array:
 
 def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether nanosecond times are stored as microseconds, which truncates them."""
-    timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted) and bool(held.tz) == bool(wanted.tz)
+    timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted)
     times = pa.types.is_time64(held) and pa.types.is_time64(wanted)
     return bool((timestamps or times) and held.unit == "ns" and wanted.unit == "us")
-
-
-def _cut(array: pa.Array, arrow: pa.DataType) -> pa.Array:
-    nanos = np.asarray(array.view(pa.int64()).fill_null(0))
-    return pa.array(nanos // 1_000, mask=np.asarray(array.is_null())).view(arrow)
 
 
 def _times(array: pa.Array, wanted: ValueType) -> Decoded:
     valid = np.asarray(array.is_valid())
     values, outside = cast_each(array, pa.int64())
     numbers = np.asarray(values.fill_null(0))
-    result, bad = casting.from_integers(numbers, valid & ~outside, wanted.arrow, wanted.encoding)
+    result, bad = casting.from_integers(numbers, valid & ~outside, wanted.arrow, wanted.encoding, wanted.infinite)
     return result, bad | outside
 
 
@@ -195,10 +160,6 @@ def _is_bytes(arrow: pa.DataType) -> bool:
 
 def _is_list(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
-
-
-def _true(array: pa.Array) -> Mask:
-    return np.asarray(pc.fill_null(array, False), np.bool_)
 
 
 _NANOS = 1_000

@@ -6,7 +6,7 @@ is written here.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from nevermore.pipelines.decode.batches import (
     with_members,
 )
 from nevermore.pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
-from nevermore.pipelines.decode.events import TWICE, Declared, Events, distinct, reject
+from nevermore.pipelines.decode.events import TWICE, Declared, Events, changes_in_source, distinct, reject
 from nevermore.pipelines.decode.feed import ORDER, TableFeed
 from nevermore.pipelines.decode.image import Columns, Image, is_whole, typed
 from nevermore.pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
@@ -159,6 +159,32 @@ def _has_all(image: Image, key: Sequence[str]) -> Mask:
     return mask
 
 
+def _with_moves(
+    op: NDArray[np.uint8], after: Image, before: Image, key: Sequence[str], changes: Callable[[], Rows]
+) -> tuple[NDArray[np.uint8], Image, Rows]:
+    """(operations, old rows, the change that each old row is of) where a delete and an insert without all values are one change of a key.
+
+    Debezium writes both for an update of a key, at the same place of the source's log. Only the old row has the values
+    that the insert lacks. Where a log has one place for a whole transaction, the last delete before the insert counts.
+    """
+    places = np.arange(len(op))
+    unsent = (op == CREATE) & np.logical_or.reduce([np.zeros(len(op), np.bool_), *after.unavailable.values()])
+    deletes = (op == DELETE) & _has_all(before, key)
+    if not unsent.any() or not deletes.any():
+        return op, before, places
+    change, source = changes(), places.copy()
+    for step in (1, -1):  # with several partitions, the delete may also come after the insert
+        order = np.lexsort((places * step, change))
+        order = order[(unsent | deletes)[order] & (change[order] >= 0)]
+        last = np.maximum.accumulate(np.where(deletes[order], np.arange(len(order)), -1))
+        inserts = order[(last >= 0) & unsent[order]]
+        found = order[last[(last >= 0) & unsent[order]]]
+        found, first = np.unique(found[same := change[found] == change[inserts]], return_index=True)
+        inserts = inserts[same][first]
+        source[inserts], unsent[inserts], deletes[found] = found, False, False
+    return np.where(source == places, op, np.uint8(UPDATE)), before.take(source), source
+
+
 def with_sparse_updates(
     after: Image, row_type: pa.StructType, updates: Mask, dropped: Mapping[str, Mask] | None = None
 ) -> Image:
@@ -255,11 +281,11 @@ def change_table(
     key: tuple[str, ...],
     *,
     parts: tuple[list[pa.Array], Image, Image, pa.ListArray],
+    op: NDArray[np.uint8],
     schema_version: int,
 ) -> pa.Table:
     """Build the table of the changes at `rows`; `parts` are their keys, old rows, new rows and unchanged columns."""
     keys, before, after, unchanged = parts
-    op = events.op[rows]
     count = len(rows)
     file, offset, source_ts = raw.source_file, raw.source_offset, events.source_ts
     # Taking all rows would copy columns for nothing, and most feeds have one table.
@@ -315,6 +341,7 @@ class Part:
     num_cut: int = 0
     sent: frozenset[str] = frozenset()
     encodings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    num_moved: int = 0
 
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:
@@ -373,6 +400,7 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 CUT = "digits below a microsecond"
 """Loss of nanosecond times: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
+MOVED = "delete that is part of a change of a key"
 EMPTY = "truncate of a table without rows"
 """As long as a table has had no rows, its key is unknown, and there is nothing to remove."""
 
@@ -383,12 +411,12 @@ class Reading:
 
     Attributes:
         inference: how types of undeclared columns are inferred.
-        placeholders: placeholders for values that were not sent.
+        placeholder: stands for values that were not sent; empty if nothing does.
         may_be_base64: decimals in text may be base64, so their encoding must be known.
     """
 
     inference: InferenceOptions
-    placeholders: tuple[bytes, ...] = ()
+    placeholder: bytes = b""
     may_be_base64: bool = False
 
 
@@ -420,6 +448,7 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
         parts += [] if part is None else [part]
         counts[EMPTY] += len(places) if part is None and not refused.num_rows else 0
     counts[CUT] = sum(part.num_cut for part in parts)
+    counts[MOVED] = sum(part.num_moved for part in parts)
     batch, conflicts = merge_parts(parts, feed, raw)
     encodings = _after(feed, parts).known_encodings
     return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +counts, encodings)
@@ -476,8 +505,8 @@ def _column_types(
     images: Sequence[Columns], feed: TableFeed, declared: Declared, reading: Reading, *, keys: Collection[str]
 ) -> dict[str, ValueType]:
     """Types of the rows before and after the change, and of columns that only the message's key has."""
-    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=keys)
-    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=keys).items():
+    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholder, keys=keys)
+    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, b"", keys=keys).items():
         types.setdefault(name, of_key)
     return types if reading.may_be_base64 else {name: with_plain_decimals(t) for name, t in types.items()}
 
@@ -501,7 +530,7 @@ def _assemble_part(
     likely = () if feed.identity_full else stated
     types = _column_types(images, feed, declared, reading, keys=likely)
     encodings = encodings_of(types) if reading.may_be_base64 else {}
-    found = [typed(i, types, reading.placeholders) for i in images]
+    found = [typed(i, types, reading.placeholder) for i in images]
     if feed.on_conflict == "new_column":
         found[:2], types = divert(
             images[:2],
@@ -523,6 +552,7 @@ def _assemble_part(
     if not key:
         reason = "no key: the feed declares none; set it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
+    op, before, old_of = _with_moves(op, after, before, key, lambda: changes_in_source(events, rows))
     lacking: dict[str, Mask] | None = None
     if feed.identity_full:
         columns = dict.fromkeys((*(f.name for f in row_type), *feed.known_types))
@@ -551,14 +581,31 @@ def _assemble_part(
         row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
     unsent = names_of(after.unavailable, written) if lacking is None else names_of(lacking, ~(op == TRUNCATE))
     table = change_table(
-        events, rows, raw, row_type, key, parts=(keys, before, after, unsent), schema_version=feed.schema_version
+        *(events, rows, raw, row_type, key),
+        parts=(keys, before, after, unsent),
+        op=op,
+        schema_version=feed.schema_version,
     )
-    if not rejections.any():
-        return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent, encodings), Rejected.none()
-    bad, good = rejections.mask, ~rejections.mask
-    refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
-    kept = table.filter(pa.array(good))
-    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent, encodings), refused
+    # The delete of a row that moves is no change by itself, unless the insert is rejected.
+    every = np.arange(len(op))
+    moved = np.isin(every, old_of[(old_of != every) & ~rejections.mask])
+    part = Part(
+        table, row_type, key, places, events.raw[rows], after.num_cut, sent, encodings, num_moved=int(moved.sum())
+    )
+    return _accepted(part, rejections, moved, raw, feed)
+
+
+def _accepted(
+    part: Part, rejections: Rejections, moved: Mask, raw: RawEvents, feed: TableFeed
+) -> tuple[Part, Rejected]:
+    """(the changes without rejected ones and without deletes of rows that move, the rejected ones)."""
+    bad, good = rejections.mask & ~moved, ~rejections.mask & ~moved
+    if good.all():
+        return part, Rejected.none()
+    reasons = rejections.reasons().filter(pa.array(~moved[rejections.mask]))
+    refused = reject(raw, part.raw_rows[bad], reasons, feed.name)
+    kept = part.table.filter(pa.array(good))
+    return replace(part, table=kept, places=part.places[good], raw_rows=part.raw_rows[good]), refused
 
 
 def with_message_columns(after: Image, raw: RawEvents, rows: Rows) -> Image:

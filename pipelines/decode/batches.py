@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nevermore.pipelines.decode import arrow_columns, json_columns
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.decode.json_columns import TEXT_KINDS, json_text
-from nevermore.pipelines.decode.value_types import Encoding, ValueType, describe
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, describe, with_infinite_dates
 from nevermore.pipelines.errors import LostEventsError
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.spans import SpanColumn
@@ -318,6 +319,7 @@ DATE_STYLE_HINT = (
     "; if the server's DateStyle is not ISO, configure it: "
     "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
 )
+OUTSIDE = " within the years 1 to 9999; to keep such rows, set infinite_dates: null or clamp for the table"
 UNDECIDED = (
     " whose encoding is known: no schema states whether text is a number or base64 of its digits; add "
     "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
@@ -357,7 +359,9 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
     else:
         verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
         texts = _joined(f"column {name}: ", values, verdict)
-    return per_event(texts, bad)
+    read = json_columns.decode if isinstance(some, SpanColumn) else arrow_columns.decode
+    is_outside = pa.array(read(some, wanted)[1] & ~read(some, with_infinite_dates(wanted, "null"))[1])
+    return per_event(pc.if_else(is_outside, _joined("", texts, OUTSIDE), texts), bad)
 
 
 def with_value(reason: str, values: SpanColumn | pa.Array, bad: Mask) -> pa.StringArray:

@@ -4,12 +4,15 @@ Values that Arrow would convert wrongly are rejected before the cast. Also conve
 dates, times and timestamps. Which cast a column needs is decided in `json_columns.py` and `arrow_columns.py`.
 """
 
+from collections.abc import Mapping
+from fractions import Fraction
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding
+from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding, InfiniteDates
 from nevermore.scan_core import Mask
 
 MAX_NUMBER_CHARACTERS = 4_096
@@ -166,7 +169,20 @@ def _lengths(text: pa.StringArray) -> NDArray[np.int64]:
     return np.asarray(pc.binary_length(text)).astype(np.int64)
 
 
+_FIRST, _LAST = -(2**63), 2**63 - 1
+_DAY_OF_YEAR_1, _DAY_OF_YEAR_10000 = -719_162, 2_932_897
+_ALWAYS_INFINITE = {_LAST: True, _FIRST: False}
+_OF_POSTGRES = {9_223_372_036_825_200_000: True, -9_223_372_036_832_400_000: False}
+_OF_POSTGRES |= {9_223_372_036_825_200: True, -9_223_372_036_832_400: False}
+_INFINITE: Mapping[Encoding, Mapping[int, bool]] = {
+    Encoding.NATURAL: _ALWAYS_INFINITE | _OF_POSTGRES,
+    # The days of both infinities exceed 32 bits, in which they come out as days long before the year 1.
+    Encoding.DAYS: _ALWAYS_INFINITE | {-2_147_472_692: True, -2_147_472_691: False},
+}
+"""Numbers that Debezium writes for PostgreSQL's infinity and -infinity, where the unit alone does not put them there."""
+
 _PER_SECOND = {Encoding.SECONDS: 1, Encoding.MILLIS: 1_000, Encoding.MICROS: 1_000_000, Encoding.NANOS: 1_000_000_000}
+_OF_UNIT = {"s": Encoding.SECONDS, "ms": Encoding.MILLIS, "us": Encoding.MICROS, "ns": Encoding.NANOS}
 _SECONDS_PER_DAY = 86_400
 _POSTGRES_STYLE = "%a %b %d %H:%M:%S %Y"
 
@@ -194,7 +210,11 @@ _STYLES = {
 
 
 def from_integers(
-    values: NDArray[np.int64], valid: Mask, arrow: pa.DataType, encoding: Encoding
+    values: NDArray[np.int64],
+    valid: Mask,
+    arrow: pa.DataType,
+    encoding: Encoding,
+    infinite: InfiniteDates = "quarantine",
 ) -> tuple[pa.Array, Mask]:
     """Temporal values from integers since the epoch or midnight, and the mask of those that do not fit the type.
 
@@ -204,32 +224,54 @@ def from_integers(
     """
     if encoding in DATE_STYLES:
         return pa.nulls(len(values), arrow), valid
-    if pa.types.is_date(arrow):
-        days = values if encoding in (Encoding.NATURAL, Encoding.DAYS) else _floor(values, encoding, _SECONDS_PER_DAY)
-        bad = valid & ((days > 2**31 - 1) | (days < -(2**31)))
-        return _array(days.astype(np.int32), valid & ~bad, arrow), bad
-    if encoding is Encoding.DAYS:
-        unit = np.int64(_per_second(arrow) * _SECONDS_PER_DAY)
-        scaled, bad = _times(values, unit)
-    elif pa.types.is_time(arrow):
+    if pa.types.is_time(arrow):
         unit_in = Encoding.MICROS if encoding is Encoding.NATURAL else encoding
-        scaled, bad = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
-        bad = bad | (scaled < 0) | (scaled >= _SECONDS_PER_DAY * _per_second(arrow))
+        scaled = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
+        bad = valid & ((scaled < 0) | (scaled >= _SECONDS_PER_DAY * _per_second(arrow)))
+        return _array(scaled, valid & ~bad, arrow), bad
+    target = Fraction(1, _SECONDS_PER_DAY) if pa.types.is_date(arrow) else Fraction(_per_second(arrow))
+    if encoding is Encoding.DAYS or (encoding is Encoding.NATURAL and pa.types.is_date(arrow)):
+        scaled = _rescale(values, Fraction(1, _SECONDS_PER_DAY), target)
     elif encoding is Encoding.NATURAL:
-        size = np.abs(values)
-        scaled, bad = _rescale(values, 1_000, _per_second(arrow))
+        scaled = _rescale(values, 1_000, target)
         for limit, unit_in in ((10**14, Encoding.MICROS), (10**17, Encoding.NANOS)):
-            larger = size >= limit
+            larger = (values >= limit) | (values <= -limit)
             if larger.any():
-                other, other_bad = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
-                scaled, bad = np.where(larger, other, scaled), np.where(larger, other_bad, bad)
+                scaled = np.where(larger, _rescale(values, _PER_SECOND[unit_in], target), scaled)
     else:
-        scaled, bad = _rescale(values, _PER_SECOND[encoding], _per_second(arrow))
-    bad = valid & bad
-    return _array(scaled, valid & ~bad, arrow), bad
+        scaled = _rescale(values, _PER_SECOND[encoding], target)
+    for value, is_future in _INFINITE.get(encoding, _ALWAYS_INFINITE).items():
+        scaled = np.where(values == value, _LAST if is_future else _FIRST, scaled)
+    return _within_years(scaled, valid, arrow, infinite)
 
 
-def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tuple[pa.Array, Mask]:
+def _within_years(
+    values: NDArray[np.int64], valid: Mask, arrow: pa.DataType, infinite: InfiniteDates
+) -> tuple[pa.Array, Mask]:
+    """Dates and timestamps of integers in the unit of their type; those outside of the years 1 to 9999 as `infinite` says."""
+    per_day = 1 if pa.types.is_date(arrow) else _per_second(arrow) * _SECONDS_PER_DAY
+    nanos = not pa.types.is_date(arrow) and arrow.unit == "ns"
+    first, last = (_FIRST + 1, _LAST - 1) if nanos else (_DAY_OF_YEAR_1 * per_day, _DAY_OF_YEAR_10000 * per_day - 1)
+    outside = valid & ((values < first) | (values > last))
+    if not outside.any():
+        return _array(values, valid, arrow), outside
+    if infinite == "clamp":
+        return _array(np.clip(values, first, last), valid, arrow), np.zeros_like(outside)
+    return _array(np.where(outside, 0, values), valid & ~outside, arrow), outside & (infinite == "quarantine")
+
+
+def from_times(array: pa.Array, arrow: pa.DataType, infinite: InfiniteDates) -> tuple[pa.Array, Mask]:
+    """Dates and timestamps from such; digits below the type's unit are truncated."""
+    held = array.type
+    days = pa.types.is_date32(held)
+    encoding = Encoding.DAYS if days else _OF_UNIT["ms" if pa.types.is_date64(held) else held.unit]
+    values = np.asarray(array.view(pa.int32() if days else pa.int64()).fill_null(0)).astype(np.int64)
+    return from_integers(values, np.asarray(array.is_valid()), arrow, encoding, infinite)
+
+
+def from_style(
+    text: pa.StringArray, arrow: pa.DataType, style: Encoding, infinite: InfiniteDates
+) -> tuple[pa.Array, Mask]:
     """Dates and timestamps from text in a DateStyle of PostgreSQL, and the mask of other text.
 
     ISO text does not count: a server writes one style, and 12/11 is another day in another style.
@@ -253,26 +295,74 @@ def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tup
         is_day = pc.and_(pc.equal(time, ""), pc.equal(zone, ""))  # what looks like a zone is BC
         values, _ = cast_each(pc.if_else(is_day, days, pa.scalar(None, pa.string())), arrow)
     else:
-        values, _ = from_text(pc.binary_join_element_wise(written, zone, ""), arrow)
-    return values, np.asarray(pc.and_(pc.is_null(values), pc.is_valid(text)))
+        values, _ = _from_iso(pc.binary_join_element_wise(written, zone, ""), arrow)
+    return _bounded_text(text, values, infinite)
 
 
-def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+def from_text(
+    text: pa.StringArray, arrow: pa.DataType, infinite: InfiniteDates = "quarantine"
+) -> tuple[pa.Array, Mask]:
     """Temporal values from ISO 8601 or PostgreSQL's text, and the mask of other text.
 
     Digits below the type's unit are truncated. Text with a zone for a timestamp without one is converted to UTC.
     """
     if pa.types.is_time(arrow):
         return _time_of_day(text, arrow)
+    return _bounded_text(text, _from_iso(text, arrow)[0], infinite)
+
+
+_REST = r"-\d\d-\d\d(?:[T ][\d:.]+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d){0,2}))?$"
+_FUTURE = rf"(?i)^\+?infinity$|^\+?\d{{5,9}}{_REST}|^[A-Z\d][\w ./:-]*[./ -]\d{{5,9}}(?: |$)"
+_PAST = rf"(?i)^-infinity$|^(?:-\d{{4,9}}|0000){_REST}|^[A-Z\d].*\d.* BC$"
+"""Text of dates beyond the year 9999 and before the year 1, also in PostgreSQL's DateStyles."""
+
+
+def _bounded_text(text: pa.StringArray, values: pa.Array, infinite: InfiniteDates) -> tuple[pa.Array, Mask]:
+    """Dates and timestamps that were read from text, including infinite ones, and the mask of what is none."""
+    arrow, valid = values.type, np.array(values.is_valid())
+    numbers = np.asarray(values.view(pa.int32() if pa.types.is_date(arrow) else pa.int64()).fill_null(0))
+    numbers = numbers.astype(np.int64)
+    missing = np.asarray(text.is_valid()) & ~valid
+    if len(rows := np.flatnonzero(missing)):
+        words = pc.utf8_trim_whitespace(text.take(pa.array(rows)))
+        for pattern, limit in ((_FUTURE, _LAST), (_PAST, _FIRST)):
+            found = rows[np.asarray(pc.match_substring_regex(words, pattern))]
+            numbers[found], valid[found], missing[found] = limit, True, False
+    array, outside = _within_years(numbers, valid, arrow, infinite)
+    return array, outside | missing
+
+
+_FORMS = (
+    (r"^(\d{4}-\d\d-\d\d)-(\d\d)\.(\d\d)\.(\d\d)\b", r"\1T\2:\3:\4"),
+    (r"^(\S{10})t(\d\d:)", r"\1T\2"),
+    (r"(:\d\d),(\d)", r"\1.\2"),
+    (r"(Z|[+-]\d\d(?::?\d\d){0,2})\[[\w/+-]+\]$", r"\1"),
+    (r"([T ]\d\d:[\d:.]+) ?([+-]\d\d(?::?\d\d){0,2})(?: [A-Z]{3,5})?$", r"\1\2"),
+    (r"([T ]\d\d:[\d:.]+) ?(?:Z|z|UTC|GMT)$", r"\1Z"),
+    (r"(:\d\d) (?:UTC|GMT) (\d{4})$", r"\1 \2"),
+)
+"""What other programs write, in the form that Arrow reads: docs/sources.md names them."""
+
+
+def _from_iso(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    if cast_each(text.drop_null().slice(0, 1), arrow)[1].any():  # then all are likely to be of another form
+        text = _rewritten(text)
     parsed, bad = cast_each(text, arrow)
     if not bad.any():
         return parsed, bad
     rows = np.flatnonzero(bad)
-    again, still_bad = _from_odd_text(text.take(pa.array(rows)), arrow)
+    again, still_bad = _from_odd_text(_rewritten(text.take(pa.array(rows))), arrow)
     merged = pc.replace_with_mask(parsed, pa.array(bad), again)
     bad = np.zeros(len(text), np.bool_)
     bad[rows] = still_bad
     return merged, bad
+
+
+def _rewritten(text: pa.StringArray) -> pa.StringArray:
+    text = pc.utf8_trim_whitespace(text)
+    for pattern, form in _FORMS:
+        text = pc.replace_substring_regex(text, pattern, form)
+    return text
 
 
 _MOMENT = r"^.{10}([T ]\d\d(:?\d\d(:?\d\d(\.\d+)?)?)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d(:?\d\d)?)?))?$"
@@ -282,9 +372,8 @@ _SECONDS_OF_ZONE = r"(?P<before>[T ]\d\d:.*(?P<sign>[+-])\d\d(?::\d\d:|\d\d))(?P
 
 
 def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
-    trimmed = pc.utf8_trim_whitespace(text)
     digits = 9 if not pa.types.is_date(arrow) and arrow.unit == "ns" else 6
-    trimmed = pc.replace_substring_regex(trimmed, rf"(\.\d{{{digits}}})\d+", r"\1")
+    trimmed = pc.replace_substring_regex(text, rf"(\.\d{{{digits}}})\d+", r"\1")
     if pa.types.is_date(arrow):
         # Anything else behind the day, such as BC, makes it another day.
         is_moment = pc.match_substring_regex(trimmed, _MOMENT)
@@ -322,8 +411,8 @@ def _with_seconds_of_zone(text: pa.StringArray, local: pa.StructArray, arrow: pa
 
 
 def _time_of_day(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
-    trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.\d{6})\d+", r"\1")
-    local = pc.replace_substring_regex(trimmed, r"(Z|[+-]\d\d(:?\d\d(:?[0-5]\d)?)?)$", "")
+    trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"[.,](\d{1,6})\d*", r".\1")
+    local = pc.replace_substring_regex(trimmed, r" ?(Z|[+-]\d\d(:?\d\d(:?[0-5]\d)?)?)$", "")
     moments, bad = cast_each(pc.binary_join_element_wise("1970-01-01T", local, ""), pa.timestamp(arrow.unit))
     return moments.cast(pa.int64()).view(arrow), bad
 
@@ -332,22 +421,16 @@ def _per_second(arrow: pa.DataType) -> int:
     return {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow.unit]
 
 
-def _times(values: NDArray[np.int64], factor: np.int64) -> tuple[NDArray[np.int64], Mask]:
-    limit = np.int64(2**63 - 1) // factor
-    overflow = (values > limit) | (values < -limit)
-    return np.where(overflow, np.int64(0), values) * factor, overflow
+def _rescale(values: NDArray[np.int64], source: int | Fraction, target: int | Fraction) -> NDArray[np.int64]:
+    """The values in units of which `target` are a second, rounded down, as `source` are now; at most the limits of 64 bits."""
+    factor = Fraction(target) / Fraction(source)
+    if factor < 1:
+        return values // np.int64(1 / factor)
+    limit = _LAST // int(factor)
+    scaled = values * np.int64(int(factor))
+    return np.where(values > limit, _LAST, np.where(values < -limit, _FIRST, scaled))
 
 
-def _rescale(values: NDArray[np.int64], source: int, target: int) -> tuple[NDArray[np.int64], Mask]:
-    if target >= source:
-        return _times(values, np.int64(target // source))
-    return values // np.int64(source // target), np.zeros(len(values), np.bool_)
-
-
-def _floor(values: NDArray[np.int64], encoding: Encoding, seconds: int) -> NDArray[np.int64]:
-    return values // np.int64(_PER_SECOND[encoding] * seconds)
-
-
-def _array(values: NDArray[np.int32] | NDArray[np.int64], valid: Mask, arrow: pa.DataType) -> pa.Array:
+def _array(values: NDArray[np.int64], valid: Mask, arrow: pa.DataType) -> pa.Array:
     plain = pa.array(values, mask=None if valid.all() else ~valid)
     return plain.cast(pa.int32() if pa.types.is_date32(arrow) else pa.int64()).view(arrow)

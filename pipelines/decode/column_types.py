@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nevermore.pipelines.decode.arrow_columns import is_number
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.decode.feed import TableFeed
-from nevermore.pipelines.decode.image import Columns, Image, without
+from nevermore.pipelines.decode.image import Columns, Image, without_unsent
 from nevermore.pipelines.decode.json_columns import NUMBER_KINDS, decode, text
 from nevermore.pipelines.decode.value_types import (
     Encoding,
@@ -26,6 +26,7 @@ from nevermore.pipelines.decode.value_types import (
     from_config,
     paths_below,
     plain_type,
+    with_infinite_dates,
     with_members,
     with_written,
 )
@@ -58,11 +59,10 @@ class InferenceOptions:
     objects_as_text: bool = False
 
 
-def infer_together(
-    columns: list[SpanColumn | pa.Array], options: InferenceOptions, placeholders: tuple[bytes, ...]
-) -> ValueType:
+def infer_together(columns: list[SpanColumn | pa.Array], options: InferenceOptions, placeholder: bytes) -> ValueType:
     """Infer the type of a column from several images of the same events."""
-    spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
+    sent = [without_unsent(column, placeholder)[0] for column in columns]
+    spans = [column for column in sent if isinstance(column, SpanColumn)]
     if len(spans) < len(columns):
         arrow = plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type)
         return NOTHING if _has_no_elements(arrow) else from_arrow(arrow)
@@ -154,7 +154,7 @@ def resolve_types(
     feed: TableFeed,
     declared: Mapping[str, ValueType],
     inference: InferenceOptions,
-    placeholders: tuple[bytes, ...],
+    placeholder: bytes,
     *,
     keys: Collection[str] = (),
 ) -> dict[str, ValueType]:
@@ -180,7 +180,7 @@ def resolve_types(
             given = as_written(given, declared[name])
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
-        found = infer_together(_comparable(columns, known), inference, placeholders) if given is None else given
+        found = infer_together(_comparable(columns, known), inference, placeholder) if given is None else given
         if given is None and is_text and target in keys and pa.types.is_floating(found.arrow) and _any_whole(columns):
             found = ValueType(pa.int64())
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
@@ -194,7 +194,8 @@ def resolve_types(
             types[name] = _fit_to_known(found, known, is_text=is_text)
         else:
             types[name] = _infer_for_known(found, known)
-    return {name: with_written(type_, name, feed.known_encodings) for name, type_ in types.items()}
+    written = {name: with_written(type_, name, feed.known_encodings) for name, type_ in types.items()}
+    return {name: with_infinite_dates(type_, feed.infinite_dates) for name, type_ in written.items()}
 
 
 def _any_whole(columns: Sequence[object]) -> bool:
@@ -389,7 +390,7 @@ def _natural_type(
         return None
     if declared is not None and not any(_decoded(column, declared)[1].any() for column in misfits):
         return declared
-    found = infer_together(misfits, inference, ())
+    found = infer_together(misfits, inference, b"")
     return None if pa.types.is_null(found.arrow) else found
 
 

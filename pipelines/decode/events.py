@@ -6,7 +6,8 @@ are assembled in `assemble.py`.
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -208,7 +209,7 @@ class Events:
         refusals: raw events that are not a change but should have been one.
         skipped: number of raw events that are legitimately not a change, by reason.
         places: place of each change in the configured order, as text; None where the feed's own order counts.
-        placeholders: texts that stand for values that were not sent, where the format itself defines them.
+        placeholder: stands for values that were not sent, where the format itself defines it.
         servers: gives the server that each change comes from, as an index into their names, -1 if it is not stated; None where the
             format does not tell servers apart.
     """
@@ -228,7 +229,7 @@ class Events:
     refusals: tuple[Refusal, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     places: pa.StringArray | None = None
-    placeholders: tuple[bytes, ...] = ()
+    placeholder: bytes = b""
     servers: Callable[[], tuple[NDArray[np.int32], tuple[str, ...]]] | None = None
 
     def __len__(self) -> int:
@@ -427,6 +428,27 @@ def places(events: Events, order_by: Sequence[str]) -> Placed:
     # NULL in one part makes the whole NULL.
     joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _END)
     return joined, pc.coalesce(*reasons) if reasons else None
+
+
+_POSITIONS = ("lsn", "scn", "change_lsn", "pos")
+_OF_POSITIONS = ("txId", "commit_scn", "commit_lsn", "file")
+"""Members of `source` that are equal in all events of one change: where it is in the log, and what that is in."""
+
+
+def changes_in_source(events: Events, rows: Rows) -> NDArray[np.int64]:
+    """The change of the source that each event is of, as a code; -1 where the event does not state it."""
+
+    def find(names: Iterable[str]) -> Iterator[pa.StringArray]:
+        for name in names:
+            for path in (f"source.{name}", f"__{name}", f"__source_{name}"):
+                with suppress(KeyError):
+                    found = events.order(path)[0]
+                    yield pc.if_else(pc.equal(found, _MISSING), pa.scalar(None, pa.string()), found)
+                    break
+
+    position = pc.coalesce(*find(_POSITIONS), pa.nulls(len(events), pa.string()))
+    whole = pc.binary_join_element_wise(position, *(pc.fill_null(part, "") for part in find(_OF_POSITIONS)), _END)
+    return np.asarray(whole.take(pa.array(rows)).dictionary_encode().indices.fill_null(-1)).astype(np.int64)
 
 
 def in_order(rows: Rows, order: pa.StringArray) -> Rows:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from nevermore.pipelines.decode.value_types import InfiniteDates
 from nevermore.pipelines.errors import ConfigError
 
 POSITION = "position"
@@ -107,6 +108,7 @@ class TableFeed:
         rename: target name by source column.
         cast: Iceberg type by source column, applied after decoding.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column`.
+        infinite_dates: what becomes of dates outside of the years 1 to 9999.
         schema_version: version written to each change.
     """
 
@@ -126,6 +128,7 @@ class TableFeed:
     rename: Mapping[str, str] = field(default_factory=dict)
     cast: Mapping[str, str] = field(default_factory=dict)
     on_conflict: str = "quarantine"
+    infinite_dates: InfiniteDates = "quarantine"
     schema_version: int = 0
 
     def takes(self, source_table: str) -> bool:

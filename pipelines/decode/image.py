@@ -6,10 +6,11 @@ that a feed did not send.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -17,62 +18,145 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode import arrow_columns
 from nevermore.pipelines.decode.arrow_columns import count_cut, fitted
 from nevermore.pipelines.decode.batches import Reasons, of_values
-from nevermore.pipelines.decode.json_columns import decode
+from nevermore.pipelines.decode.json_columns import decode, text, true_mask
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.jsonscan import row_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from nevermore.pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
 from nevermore.scan_core import Mask, Rows
 
 
-def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
-    """The forms in which Debezium writes the placeholder of a value that was not sent, by the column's type."""
-    from base64 import b64encode
-
-    encoded = b64encode(placeholder.encode()).decode()
-    texts = (
-        placeholder,
-        encoded,
-        f'["{placeholder}"]',
-        f'["{encoded}"]',
-        *(f'{{"{placeholder}":{space}"{placeholder}"}}' for space in ("", " ")),
-        *("[" + comma.join(str(b) for b in placeholder.encode()) + "]" for comma in (",", ", ")),
-    )
-    return tuple(text.encode() for text in texts)
+def without_unsent(column: SpanColumn | pa.Array, placeholder: bytes) -> tuple[SpanColumn | pa.Array, Mask | None]:
+    """(the column with NULL in place of values that were not sent, which they are; None if none are)."""
+    hidden = _placeholders(column, placeholder) if placeholder else None
+    if hidden is None or not hidden.any():
+        return column, None
+    if isinstance(column, SpanColumn):
+        return column.without(hidden), hidden
+    return pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column), hidden
 
 
-def without(column: SpanColumn, placeholders: tuple[bytes, ...]) -> SpanColumn:
-    """Replace placeholders in the column by NULL."""
-    hidden = find_placeholders(column, placeholders)
-    return column if hidden is None else column.without(hidden)
+_SPELLED = (
+    ValueType(pa.float64()),
+    ValueType(pa.decimal128(38, 0), Encoding.BASE64),
+    ValueType(pa.decimal128(38, 10), Encoding.SCALED),
+)
+"""How the numbers of a list are read that spell the placeholder: as numbers, unscaled bytes, or objects with a scale."""
+_MAX_ELEMENT = 64
+"""Characters of a number, or of an object with a scale, in such a list."""
+_MAX_ESCAPE = 6
+"""Bytes of JSON for one of text."""
 
 
-def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Mask | None:
-    """Events whose value is one of the placeholders; None if none."""
+@lru_cache(maxsize=16)
+def _texts(placeholder: bytes) -> tuple[str, ...]:
+    """The placeholder as text, as bytes in text, as a map in text; and last the UUID that arrays of UUIDs contain."""
+    from base64 import b64encode, urlsafe_b64encode
+    from hashlib import md5
+    from uuid import UUID
+
+    text = placeholder.decode("utf-8", "replace")
+    in_text = (b64encode(placeholder).decode(), urlsafe_b64encode(placeholder).decode(), placeholder.hex())
+    named = UUID(bytes=md5(placeholder, usedforsecurity=False).digest(), version=3)
+    quoted = orjson.dumps(text).decode()
+    return (text, *in_text, f"{{{quoted}:{quoted}}}", f"{{{quoted}: {quoted}}}", str(named))
+
+
+def _placeholders(column: SpanColumn | pa.Array, placeholder: bytes, *, in_list: bool = False) -> Mask:
+    """Values that Debezium writes in place of one that was not sent, by the type and the modes of its connector.
+
+    Text, bytes and maps hold the placeholder; arrays hold it once, or its UUID, or one number for each of its bytes.
+    """
+    texts = _texts(placeholder)[: None if in_list else -1]
+    if isinstance(column, SpanColumn):
+        return _in_texts(column, texts) if in_list else _in_texts(column, texts) | _in_nested(column, placeholder)
+    column = arrow_columns.plain(column)
+    held = column.type
+    if pa.types.is_string(held):
+        return true_mask(pc.is_in(column, pa.array(texts)))
+    if pa.types.is_binary(held):
+        return true_mask(pc.equal(column, pa.scalar(placeholder, held)))
+    if in_list:
+        of_uuids = pa.scalar(bytes.fromhex(texts[-1].replace("-", "")), pa.binary(16))
+        return true_mask(pc.equal(column, of_uuids)) if held == of_uuids.type else np.zeros(len(column), np.bool_)
+    if pa.types.is_map(held) and pa.types.is_string(held.key_type):
+        keys, items = (_in_lists(c, np.asarray(column.offsets), placeholder) for c in (column.keys, column.items))
+        found: Mask = keys & items & np.asarray(column.is_valid())
+    elif pa.types.is_list(held) or pa.types.is_large_list(held):
+        found = _in_lists(column.values, np.asarray(column.offsets), placeholder) & np.asarray(column.is_valid())
+    else:
+        found = np.zeros(len(column), np.bool_)
+    return found
+
+
+def _in_texts(column: SpanColumn, texts: tuple[str, ...]) -> Mask:
+    """Values that are one of the texts. Most are too long or too short, which is seen without reading them."""
     found = np.zeros(len(column), np.bool_)
-    for pattern in placeholders:
-        found |= column.equals(pattern, _kind_of(pattern))
-    return found if found.any() else None
+    size = column.end - column.start
+    lengths = [len(text.encode()) for text in texts]
+    likely = column.of_kind(kernels.STRING) & np.isin(size, lengths)
+    likely |= column.of_kind(kernels.ESCAPED) & (size <= _MAX_ESCAPE * max(lengths))
+    if len(rows := np.flatnonzero(likely)):
+        words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
+        found[rows] = true_mask(pc.is_in(words, pa.array(texts)))
+    return found
 
 
-def columns_with(members: Members, placeholders: tuple[bytes, ...]) -> frozenset[str]:
-    """Columns that contain a placeholder. There are usually none, so all columns are searched at once."""
-    if not placeholders or not members.names:
-        return frozenset()
-    found = np.zeros(len(members.names), np.bool_)
-    offsets = np.cumsum([0, *(len(p) for p in placeholders)], dtype=np.int32)
-    kinds = np.array([_kind_of(p) for p in placeholders], np.int8)
-    patterns = np.frombuffer(b"".join(placeholders), np.uint8)
-    asked = members.kinds[:, kernels.STRING :].any(axis=1)
-    spans = (members.start, members.end, members.kind)
-    row_kernels.find_patterns(members.data, *spans, asked, patterns, offsets, kinds, found)
-    return frozenset(name for name, has in zip(members.names, found.tolist(), strict=True) if has)
+def _in_nested(column: SpanColumn, placeholder: bytes) -> Mask:
+    """Arrays and objects that mean the placeholder."""
+    found = np.zeros(len(column), np.bool_)
+    short = column.end - column.start <= _MAX_ELEMENT * len(placeholder)
+    if len(rows := np.flatnonzero(column.of_kind(kernels.ARRAY) & short)):
+        lists = scan_arrays(column.take(rows).documents())
+        found[rows] = _in_lists(lists.values, lists.offsets, placeholder)
+    if len(rows := np.flatnonzero(column.of_kind(kernels.OBJECT) & short)):
+        pairs = scan_pairs(column.take(rows).documents())
+        single = np.flatnonzero(np.diff(pairs.offsets) == 2)
+        first = pairs.offsets[single].astype(np.int64)
+        key, value = (_in_texts(pairs.values.take(first + part), _texts(placeholder)[:1]) for part in (0, 1))
+        found[rows[single]] = key & value
+    return found
 
 
-def _kind_of(pattern: bytes) -> int:
-    return {0x7B: kernels.OBJECT, 0x5B: kernels.ARRAY}.get(pattern[0], kernels.STRING)
+def _in_lists(elements: SpanColumn | pa.Array, offsets: NDArray[np.int32], placeholder: bytes) -> Mask:
+    """Lists of only the placeholder, or of one number for each of its bytes."""
+    found = np.zeros(len(offsets) - 1, np.bool_)
+    number = len(placeholder)
+    for length, find in ((1, partial(_placeholders, in_list=True)), (number, _spells)):
+        lists = np.flatnonzero(np.diff(offsets) == length)
+        if len(lists):
+            places = (offsets[lists][:, None] + np.arange(length)).ravel()
+            chosen = elements.take(places if isinstance(elements, SpanColumn) else pa.array(places))
+            found[lists] |= find(chosen, placeholder)
+    return found
+
+
+def _spells(elements: SpanColumn | pa.Array, placeholder: bytes) -> Mask:
+    """For each list of as many elements as the placeholder has bytes, whether its numbers are these bytes.
+
+    Bytes are signed, as in Java. Decimals have them as unscaled values, so that one power of ten is a factor of all.
+    Where they are truth values, all are true.
+    """
+    wanted = np.frombuffer(placeholder, np.int8).astype(np.float64)
+    most = int(np.argmax(np.abs(wanted)))
+    if isinstance(elements, SpanColumn):
+        is_true, read = elements.kind == kernels.TRUE, [decode(elements, kind) for kind in _SPELLED]
+    elif pa.types.is_boolean(elements.type):
+        is_true, read = true_mask(elements), []
+    else:
+        if pa.types.is_temporal(elements.type):
+            elements = elements.view(pa.int32() if elements.type.bit_width == 32 else pa.int64())
+        is_true, read = np.zeros(len(elements), np.bool_), [arrow_columns.decode(elements, kind) for kind in _SPELLED]
+    found: Mask = is_true.reshape(-1, len(wanted)).all(axis=1)
+    for values, _ in read:
+        numbers = np.asarray(values.cast(pa.float64()).fill_null(np.nan)).reshape(-1, len(wanted))
+        factor = numbers[:, [most]] / wanted[most]
+        power = np.log10(factor, where=factor > 0, out=np.full_like(factor, np.nan))
+        same = np.isclose(numbers, factor * wanted, rtol=1e-9, atol=0).all(axis=1)
+        found |= same & np.isclose(power, np.rint(power), rtol=0, atol=1e-9)[:, 0]
+    return found
 
 
 MIN_COLUMNS = 4
@@ -205,6 +289,18 @@ class Image:
             self.repeated,
         )
 
+    def take(self, rows: Rows) -> "Image":
+        """The images of these events."""
+        places = pa.array(rows)
+        missing, unavailable = ({n: m[rows] for n, m in masks.items()} for masks in (self.missing, self.unavailable))
+        columns = {name: array.take(places) for name, array in self.columns.items()}
+        wrong = {
+            name: (mask[rows], reasons if isinstance(reasons, str) else reasons.take(places))
+            for name, (mask, reasons) in self.wrong.items()
+        }
+        repeated = None if self.repeated is None else self.repeated[rows]
+        return Image(self.present[rows], columns, missing, unavailable, wrong, self.num_cut, repeated)
+
     def has(self, name: str) -> Mask:
         """Events whose image has a usable value of this column, including NULL."""
         if name not in self.columns:
@@ -250,7 +346,7 @@ class ArrowMembers:
 Columns = Members | ArrowMembers
 
 
-def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = ()) -> Image:
+def typed(columns: Columns, types: Mapping[str, ValueType], placeholder: bytes = b"") -> Image:
     """Decode the columns of the image that `types` names."""
     arrays: dict[str, pa.Array] = {}
     missing: dict[str, Mask] = {}
@@ -261,7 +357,6 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
     absent = absent_columns(columns) if isinstance(columns, Members) else frozenset()
     given = {name: kind for name, kind in types.items() if name not in absent}
     ready = decoded_by_rows(columns, given) if isinstance(columns, Members) else {}
-    hiding = columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
     for name in columns.names:
         if name not in types:
             continue
@@ -273,7 +368,7 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
         column = ready[name] if name in ready else columns.column(name)
         if isinstance(column, SpanColumn) and (lacking := present & (column.kind == kernels.MISSING)).any():
             missing[name] = lacking
-        column, hidden = _without_unsent(column, placeholders, may_have=name in hiding)
+        column, hidden = without_unsent(column, placeholder)
         if hidden is not None:
             unavailable[name] = hidden
         is_text = isinstance(column, SpanColumn)
@@ -287,17 +382,6 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
         num_cut += count_cut(column, types[name])
     twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
     return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
-
-
-def _without_unsent(
-    column: SpanColumn | pa.Array, placeholders: tuple[bytes, ...], *, may_have: bool
-) -> tuple[SpanColumn | pa.Array, Mask | None]:
-    """(the column with NULL in place of values that were not sent, which they are; None if none are)."""
-    if isinstance(column, SpanColumn):
-        hidden = find_placeholders(column, placeholders) if may_have else None
-        return column if hidden is None else column.without(hidden), hidden
-    hidden = arrow_columns.find_placeholders(column, placeholders[0]) if placeholders else None
-    return column if hidden is None else pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column), hidden
 
 
 def absent_columns(members: Members) -> frozenset[str]:

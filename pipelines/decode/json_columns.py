@@ -269,9 +269,9 @@ def temporals(column: SpanColumn, wanted: ValueType) -> Decoded:
         words, _ = text(column, is_text)
         styled = wanted.encoding in DATE_STYLES
         read = (
-            casting.from_style(words, wanted.arrow, wanted.encoding)
+            casting.from_style(words, wanted.arrow, wanted.encoding, wanted.infinite)
             if styled
-            else casting.from_text(words, wanted.arrow)
+            else casting.from_text(words, wanted.arrow, wanted.infinite)
         )
         from_text, bad = read
         numbers = column.has_value & ~is_text
@@ -280,7 +280,7 @@ def temporals(column: SpanColumn, wanted: ValueType) -> Decoded:
         from_number, wrong = temporals(only(column, numbers), wanted)
         return pc.coalesce(from_text, from_number), bad | wrong
     values, valid, none = whole_numbers(column)
-    array, outside = casting.from_integers(values, valid, wanted.arrow, wanted.encoding)
+    array, outside = casting.from_integers(values, valid, wanted.arrow, wanted.encoding, wanted.infinite)
     return array, none | outside
 
 

@@ -7,6 +7,7 @@ Covers members of structs, lists and maps, and the plain types that mirrors stor
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Literal
 
 import pyarrow as pa
 
@@ -41,6 +42,9 @@ class Encoding(Enum):
     """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
 
 
+InfiniteDates = Literal["quarantine", "null", "clamp"]
+"""What becomes of dates and timestamps outside of the years 1 to 9999, such as PostgreSQL's infinity."""
+
 DATE_STYLES = frozenset(
     {Encoding.SQL_MDY, Encoding.SQL_DMY, Encoding.POSTGRES_MDY, Encoding.POSTGRES_DMY, Encoding.GERMAN}
 )
@@ -67,6 +71,7 @@ class ValueType:
             inferred one lacks is wrong, because nobody decided that the member is not wanted.
         scale: scale of a decimal's unscaled value in bytes or base64, if it is not that of the type: Iceberg's decimals
             have scales of 0 to 38, other schemas any.
+        infinite: what becomes of dates outside of the years 1 to 9999.
     """
 
     arrow: pa.DataType
@@ -77,6 +82,7 @@ class ValueType:
     into: pa.DataType | None = None
     scale: int | None = None
     inferred: bool = False
+    infinite: InfiniteDates = "quarantine"
 
 
 def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
@@ -101,6 +107,12 @@ def with_plain_decimals(type_: ValueType) -> ValueType:
         return replace(type_, members=tuple((name, with_plain_decimals(member)) for name, member in type_.members))
     is_open = pa.types.is_decimal(type_.arrow) and type_.encoding is Encoding.NATURAL
     return replace(type_, encoding=Encoding.PLAIN) if is_open else type_
+
+
+def with_infinite_dates(type_: ValueType, infinite: InfiniteDates) -> ValueType:
+    """The same type with this rule for dates outside of the years 1 to 9999."""
+    members = tuple((name, with_infinite_dates(member, infinite)) for name, member in type_.members)
+    return replace(type_, members=members, infinite=infinite)
 
 
 def as_written(wanted: ValueType, declared: ValueType) -> ValueType:

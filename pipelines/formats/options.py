@@ -21,7 +21,7 @@ class DebeziumOptions:
     """Options of Debezium.
 
     Attributes:
-        placeholder: the connector's `unavailable.value.placeholder`.
+        placeholder: the connector's `unavailable.value.placeholder`; behind `hex:`, its bytes in hexadecimal digits.
         tombstones: `ignore`, or `delete` if only they indicate deletes.
         objects: `struct`, or `text` to keep undeclared nested objects as JSON text.
     """
@@ -31,7 +31,11 @@ class DebeziumOptions:
     objects: str = "struct"
 
     def __post_init__(self) -> None:
-        if not self.placeholder:
+        try:
+            empty = not self.placeholder_bytes
+        except ValueError as error:
+            raise ConfigError(f"placeholder: {self.placeholder!r} has other than hexadecimal digits") from error
+        if empty:
             raise ConfigError(
                 "placeholder is empty; leave it out, or set the connector's unavailable.value.placeholder"
             )
@@ -39,6 +43,12 @@ class DebeziumOptions:
             raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
         if self.objects not in {"struct", "text"}:
             raise ConfigError(f"objects must be struct or text, not {self.objects!r}")
+
+    @property
+    def placeholder_bytes(self) -> bytes:
+        """The placeholder as the connector has it."""
+        text = self.placeholder
+        return bytes.fromhex(text.removeprefix("hex:")) if text.startswith("hex:") else text.encode()
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
         declared_of=np.maximum(version, 0),
         declared=tuple(t.declared for t in tables) or (Declared(),),
         order=no_order,
-        placeholders=(UNCHANGED,),
+        placeholder=UNCHANGED,
         refusals=refusal(broken, "a message of logical replication that cannot be read"),
     )
 

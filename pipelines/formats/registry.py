@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.assemble import EMPTY, Assembled, Reading, assemble
+from nevermore.pipelines.decode.assemble import EMPTY, MOVED, Assembled, Reading, assemble
 from nevermore.pipelines.decode.batches import (
     ChangeBatch,
     Complete,
@@ -40,7 +40,6 @@ from nevermore.pipelines.decode.events import (
     without_refused,
 )
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
-from nevermore.pipelines.decode.image import placeholder_patterns
 from nevermore.pipelines.decode.json_columns import json_text
 from nevermore.pipelines.errors import ConfigError, SourceError, WideBatchError
 from nevermore.pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
@@ -645,7 +644,7 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     events = without_refused(events)
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
-        placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else events.placeholders,
+        options.placeholder_bytes if hasattr(options, "placeholder") else events.placeholder,
         may_be_base64=chosen.may_write_base64,
     )
     refused = (reject(readable, r.rows, r.reason) for r in each_once(events.refusals))
@@ -681,7 +680,7 @@ def _require_every_change(raw: RawEvents, rows: NDArray[np.int64], table: str, d
     Raises:
         LostEventsError: there are fewer or more changes than were taken from events.
     """
-    taken = done.changes.num_rows + done.counts[EMPTY]
+    taken = done.changes.num_rows + done.counts[EMPTY] + done.counts[MOVED]
     if done.rejected.num_rows:  # with all changes of its event
         offsets = pa.chunked_array(done.rejected.table["source_offset"])
         taken += int(pc.sum(pc.is_in(raw.source_offset.take(pa.array(rows)), offsets.combine_chunks())).as_py() or 0)

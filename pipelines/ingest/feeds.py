@@ -548,5 +548,6 @@ def _table_feed(
         rename=config.rename,
         cast=config.cast,
         on_conflict=config.on_conflict,
+        infinite_dates=config.infinite_dates,
         schema_version=0 if table is None else table.schema_version,
     )

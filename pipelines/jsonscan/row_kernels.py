@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nevermore.pipelines.jsonscan.text_kernels import copy_text, double_of, integer_of
-from nevermore.pipelines.jsonscan.value_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
+from nevermore.pipelines.jsonscan.value_kernels import ESCAPED, ONE, Bytes, Kinds, Places, require
 from nevermore.scan_core.native import kernel
 
 TEXT, INTEGER, DOUBLE = range(3)
@@ -31,53 +31,6 @@ def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
         require(highest < kinds)
         for row in range(kind.shape[1]):
             counts[c, np.uint64(kind[c, np.uint64(row)])] += 1
-
-
-@kernel("u8[] i32[][] i32[][] i8[][] bool[] u8[] i32[] i8[] bool[]=")
-def find_patterns(
-    data: Bytes,
-    start: Places,
-    end: Places,
-    kind: Kinds,
-    asked: NDArray[np.bool_],
-    patterns: Bytes,
-    pattern_offsets: Places,
-    pattern_kinds: Kinds,
-    found: NDArray[np.bool_],
-) -> None:
-    """Mark those of the columns `asked` in which a value has the kind and bytes of a pattern."""
-    columns, count = kind.shape
-    require(start.shape[0] >= columns and start.shape[1] >= count and end.shape[0] >= columns and end.shape[1] >= count)
-    require(len(asked) >= columns and len(found) >= columns and len(pattern_offsets) > len(pattern_kinds))
-    for k in range(len(pattern_offsets)):
-        require(0 <= pattern_offsets[k] <= len(patterns))
-    longest = np.int32(0)
-    for k in range(len(pattern_kinds)):
-        longest = max(longest, pattern_offsets[k + 1] - pattern_offsets[k])
-    for column in range(kind.shape[0]):
-        c = np.uint64(column)
-        if not asked[c]:
-            continue
-        for row in range(kind.shape[1]):
-            r = np.uint64(row)
-            length = end[c, r] - start[c, r]
-            if kind[c, r] < STRING or length > longest:
-                continue
-            for k in range(len(pattern_kinds)):
-                first = pattern_offsets[k]
-                if kind[c, r] != pattern_kinds[k] or length != pattern_offsets[k + 1] - first:
-                    continue
-                require(start[c, r] >= 0 and start[c, r] <= end[c, r] and end[c, r] <= len(data))
-                same = True
-                for i in range(length):
-                    if data[start[c, r] + i] != patterns[first + i]:
-                        same = False
-                        break
-                if same:
-                    found[c] = True
-                    break
-            if found[c]:
-                break
 
 
 @kernel("u8[] i32[][] i32[][] i8[][] u64[] u8[] u64[] i64[] i64[]= u8[]= i32[][]= u64[][]= bool[][]=")

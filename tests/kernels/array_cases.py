@@ -257,15 +257,6 @@ def count_kinds(random: Random) -> Arguments:
     return [kind, np.zeros((len(kind), kernels.ARRAY + 1), np.int64)]
 
 
-def find_patterns(random: Random) -> Arguments:
-    given = cells(random, columns := int(random.integers(0, 4)), int(random.integers(0, 9)))
-    patterns = [string(random)[0] for _ in range(random.integers(1, 4))]
-    offsets = np.cumsum([0, *map(len, patterns)], dtype=np.int32)
-    kinds = np.full(len(patterns), kernels.STRING, np.int8)
-    asked = random.integers(0, 2, columns).astype(np.bool_)
-    return [*given, asked, fixed(b"".join(patterns)), offsets, kinds, np.zeros(columns, np.bool_)]
-
-
 def parse_rows(random: Random) -> Arguments:
     given = cells(random, total := int(random.integers(1, 5)), count := int(random.integers(0, 130)))
     wanted = random.permutation(total)[: random.integers(0, total + 1)]
@@ -705,7 +696,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.object_kernels.begin_with": begin_with,
     "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
     "nevermore.pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
-    "nevermore.pipelines.jsonscan.row_kernels.find_patterns": find_patterns,
     "nevermore.pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
     "nevermore.pipelines.jsonscan.text_kernels.match_bytes": match_bytes,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nevermore.pipelines.decode import image
 from nevermore.pipelines.decode.column_types import InferenceOptions, infer
-from nevermore.pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, placeholder_patterns, typed
+from nevermore.pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, typed
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.jsonscan.members import scan_objects
 from nevermore.pipelines.jsonscan.spans import from_binary
@@ -47,9 +47,9 @@ VALUES = st.one_of(
 
 def both(rows: list[dict[str, Any]], types: dict[str, ValueType]) -> None:
     members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())), tuple(types))
-    images = [typed(members, types, placeholder_patterns(PLACEHOLDER))]
+    images = [typed(members, types, PLACEHOLDER.encode())]
     with patch.object(image, "decoded_by_rows", lambda *_: {}):
-        images.append(typed(members, types, placeholder_patterns(PLACEHOLDER)))
+        images.append(typed(members, types, PLACEHOLDER.encode()))
     for name in types:
         one, other = (found.columns[name] for found in images)
         assert one.type == other.type

@@ -1,0 +1,46 @@
+"""Text of dates and times in the forms that docs/sources.md lists."""
+
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nevermore.pipelines.decode import casting
+
+PAGE = Path(__file__).parents[3] / "docs" / "sources.md"
+TABLE = PAGE.read_text().partition("## Dates and times as text")[2].partition("\n## ")[0]
+FORMS = [line.split("`")[1] for line in TABLE.splitlines() if line.startswith("| `")]
+WHOLE = datetime(2024, 5, 10, 23, 0, 0, 276_489, UTC)
+
+
+@pytest.mark.parametrize("text", FORMS)
+@pytest.mark.parametrize("zone", ["UTC", None])
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "among others"])
+def test_every_form_is_the_same_moment(text: str, zone: str | None, others: int) -> None:
+    words = pa.array([*(["2024-05-10T23:00:00.276489Z"] * others), text, None, f" {text} ", "no time"])
+    values, bad = casting.from_text(words, pa.timestamp("us", zone))
+    wanted = WHOLE if "276489" in text else WHOLE.replace(microsecond=0)
+    wanted = wanted if zone else wanted.replace(tzinfo=None)
+    assert values.to_pylist()[others:] == [wanted, None, wanted, None]
+    assert bad.tolist()[others:] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("text", [form for form in FORMS if form[:4] == "2024"])
+def test_date_of_every_form(text: str) -> None:
+    values, bad = casting.from_text(pa.array([text]), pa.date32())
+    assert (values.to_pylist(), bad.any()) == ([date.fromisoformat(text[:10])], False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2024-05-10 23:00:00 IST", "10/05/2024 23:00:00", "2024-05-10 11:00:00 PM", "2024-05-10T23:00:00[Europe/Moscow]",
+     "2024-05-10 23:00:00 +3", "2024-05-10 23:00:00 +03:00 +03:00", "2024-05-10 +03:00", "Fri May 10 23:00:00 MSK 2024"],
+)  # fmt: skip
+def test_ambiguous_text_is_refused(text: str) -> None:
+    assert casting.from_text(pa.array([text]), pa.timestamp("us", "UTC"))[1].tolist() == [True]
+
+
+@pytest.mark.parametrize("text", ["02:00:00.276489", "02:00:00.2764890", "02:00:00,276489", "02:00:00.276489 +00:00"])
+def test_times_of_day(text: str) -> None:
+    assert casting.from_text(pa.array([text]), pa.time64("us"))[0].to_pylist() == [time(2, 0, 0, 276_489)]

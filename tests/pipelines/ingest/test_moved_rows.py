@@ -1,0 +1,119 @@
+"""Changes of a key that Debezium sends as a delete and an insert, which lacks the large values that did not change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipelines.ingest.test_new_column import Feed
+
+UNSENT = "__debezium_unavailable_value"
+Event = dict[str, Any]
+
+
+def event(op: str, before: Event | None, after: Event | None, *, flat: bool = False, **source: Any) -> Event:
+    origin = {"db": "shop", "table": "t", **source}
+    if flat:
+        row = after or before or {}
+        return {**row, "__deleted": str(op == "d").lower(), "__op": op, **{f"__{n}": v for n, v in origin.items()}}
+    return {"before": before, "after": after, "source": origin, "op": op, "ts_ms": 1}
+
+
+def moves(steps: list[tuple[int, int]], *, flat: bool = False, full: bool = False, at: Any = None) -> list[Any]:
+    """Updates of keys in one transaction; each at its own place of the log, or all `at` one."""
+    text: dict[int, str] = {1: "one", 2: "two", 3: "three"}
+    events: list[Any] = []
+    for number, (old, new) in enumerate(steps):
+        place = {"txId": 7, "lsn": 100 + number} if at is None else at
+        before = {"id": old, "n": 1, "d": text[old]} if full else {"id": old, "n": None, "d": None}
+        events.append(event("d", before, None, flat=flat, **place))
+        events.append(event("c", None, {"id": new, "n": 2, "d": UNSENT}, flat=flat, **place))
+        text[new] = text.pop(old)
+    return events
+
+
+def first_rows(*, flat: bool = False) -> list[Event]:
+    return [event("c", None, {"id": i, "n": 1, "d": d}, flat=flat) for i, d in ((1, "one"), (2, "two"), (3, "three"))]
+
+
+STEPS = {
+    "one": [(1, 9)],
+    "chain": [(1, 9), (9, 8), (8, 7)],
+    "swap": [(1, -1), (2, 1), (-1, 2)],
+    "there and back": [(1, 9), (9, 1)],
+    "rotation": [(3, -3), (2, 3), (1, 2), (-3, 1)],
+}
+
+
+def expected(steps: list[tuple[int, int]]) -> list[Event]:
+    rows = {1: ("one", 1), 2: ("two", 1), 3: ("three", 1)}
+    for old, new in steps:
+        rows[new] = (rows.pop(old)[0], 2)
+    return [{"id": i, "n": n, "d": d} for i, (d, n) in sorted(rows.items())]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["one batch", "two runs"])
+@pytest.mark.parametrize("layout", ["envelope", "flat", "identity full", "one place per transaction", "file and pos"])
+@pytest.mark.parametrize("steps", STEPS)
+def test_values_follow_the_row_to_its_new_key(steps: str, layout: str, tmp_path: Path, *, at_once: bool) -> None:
+    flat = layout == "flat"
+    one_place = {"one place per transaction": {"txId": 7, "lsn": 5}, "file and pos": {"file": "log.1", "pos": 5}}
+    events = moves(STEPS[steps], flat=flat, full=layout == "identity full", at=one_place.get(layout))
+    feed = Feed(tmp_path, "debezium-json")
+    if at_once:
+        feed.land(*first_rows(flat=flat), *events)
+    else:
+        feed.land(*first_rows(flat=flat))
+        feed.land(*events)
+    assert feed.rows() == expected(STEPS[steps])
+
+
+@pytest.mark.parametrize("options", [{"soft_delete": True}, {"key": None, "identity": "full"}], ids=["soft", "full"])
+def test_values_follow_the_row_in_other_kinds_of_mirrors(options: dict[str, Any], tmp_path: Path) -> None:
+    feed = Feed(tmp_path, "debezium-json", **options, on_conflict="quarantine")
+    feed.land(*first_rows())
+    feed.land(*moves(STEPS["swap"], full="identity" in options))
+    rows = [{n: row[n] for n in ("id", "n", "d")} for row in feed.rows() if not row.get("_deleted")]
+    assert rows == expected(STEPS["swap"])
+
+
+def test_insert_that_comes_before_the_delete_of_its_row(tmp_path: Path) -> None:
+    """Other partitions of a topic may be read first."""
+    feed = Feed(tmp_path, "debezium-json")
+    feed.land(*first_rows())
+    feed.land(*reversed(moves(STEPS["one"])))
+    assert feed.rows() == expected(STEPS["one"])
+
+
+def test_delete_and_insert_of_different_changes_stay_what_they_are(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, "debezium-json")
+    feed.land(*first_rows())
+    place = {"txId": 7, "lsn": 100}
+    feed.land(
+        event("d", {"id": 1, "n": None, "d": None}, None, **place),
+        event("c", None, {"id": 9, "n": 2, "d": UNSENT}, **place | {"lsn": 101}),
+        event("d", {"id": 2, "n": None, "d": None}, None, **place | {"lsn": 102}),
+        event("c", None, {"id": 8, "n": 2, "d": "sent"}, **place | {"lsn": 102}),
+    )
+    assert feed.rows() == [{"id": 3, "n": 1, "d": "three"}, {"id": 8, "n": 2, "d": "sent"}]
+
+
+def test_delete_is_applied_where_the_insert_is_rejected(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, "debezium-json", types={"n": "int"}, on_conflict="quarantine", max_quarantine_ratio=1)
+    feed.land(*first_rows())
+    delete, insert = moves(STEPS["one"])
+    insert["after"]["n"] = "no number"
+    feed.land(delete, insert)
+    assert [row["id"] for row in feed.rows()] == [2, 3]
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_delete_and_insert_in_different_files(runs: int, tmp_path: Path) -> None:
+    feed = Feed(tmp_path, "debezium-json")
+    feed.land(*first_rows())
+    delete, insert = moves(STEPS["one"])
+    if runs == 2:
+        feed.land(delete)
+    else:
+        (tmp_path / "landing" / "15.jsonl").write_text("")
+    feed.land(insert) if runs == 2 else feed.land(delete, insert)
