@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 import pyarrow as pa
@@ -573,6 +573,7 @@ class DeleteCache:
         self._kept: BoundedCache[Hashable, Any] = BoundedCache(lambda entry: entry.num_bytes)
         self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._building: SharedBuilds[Hashable, Any] = SharedBuilds()
+        self._held: tuple[ref[object], object] | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -604,6 +605,17 @@ class DeleteCache:
         metrics.delete_index_hits += not is_new
         return entry
 
+    def hold(self, entry: Sized, owner: object) -> None:
+        """Keep the entry that was used last for as long as its owner lives, such as a group of a scan that goes on.
+
+        However little is to be cached, the next file of the scan needs it again.
+        """
+        self._held = ref(owner, self._let_go), entry
+
+    def _let_go(self, owner: ref[object]) -> None:
+        if self._held is not None and self._held[0] is owner:
+            self._held = None
+
     def holds(self, key: Hashable) -> bool:
         """Whether an entry is there, and need not be built."""
         with self._lock:
@@ -612,6 +624,7 @@ class DeleteCache:
     def clear(self) -> None:
         """Remove every entry."""
         with self._lock:
+            self._held = None
             self._kept.clear()
             self._alive.clear()
 
@@ -641,7 +654,10 @@ def equality_index(
         MissingFileError: a delete file is gone.
     """
     source = _KeySource(group, context, metrics, joined)
-    return DELETE_CACHE.get_or_build(source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics)
+    limit = context.options.delete_cache_bytes
+    index = DELETE_CACHE.get_or_build(source.cache_key, source.build_or_map, limit, metrics)
+    DELETE_CACHE.hold(index, group)
+    return index
 
 
 class _KeySource:
@@ -737,17 +753,13 @@ def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
 
 def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
     """A key that identifies the content of all files of a group, so that a thousand tasks do not look at a thousand files each."""
-    known = _GROUP_KEYS.find(id(group))
-    if known is not None and known[1] == io:
-        return known[2]
-    key = tuple(sorted((file_key(file, io) for file in group.files), key=repr))
-    _GROUP_KEYS.put(id(group), (group, io, key), _REMEMBERED_GROUPS)
-    return key
-
-
-_GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable]] = BoundedCache()
-"""Look up by `id()`, which stays unique because the cache keeps the group alive."""
-os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)
+    known: tuple[FileIOConfig, Hashable] | None = vars(group).get(
+        "_content_key"
+    )  # goes with the group, when the scan ends
+    if known is None or known[0] != io:
+        key = tuple(sorted((file_key(file, io) for file in group.files), key=repr))
+        known = vars(group)["_content_key"] = io, key
+    return known[1]
 
 
 _MIN_RATIO = 8

@@ -6,9 +6,10 @@ the file before anything is allocated.
 
 import os
 import stat
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +17,8 @@ from nevermore.scan_core.io.location import FileIOConfig, Location, is_within, p
 from nevermore.scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
 from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
+
+T = TypeVar("T")
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS = (
@@ -342,6 +345,31 @@ def _require_plain(status: os.stat_result, path: str) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for test, name in _KINDS if test(status.st_mode)), "no plain file")
         raise MissingFileError(f"cannot open {path}: it is {kind}, no file of a table")
+
+
+def forget_object(path: str, io: FileIOConfig) -> bool:
+    """Forget what the disk cache holds of a file whose bytes are damaged.
+
+    Returns whether other bytes may come if it is read again: those of a store may have been damaged on the way.
+    """
+    location = locate(path, io)
+    if not location.is_local and (stored := open_s3(location, io.properties, io.disk_cache_bytes)) is not None:
+        stored.forget()
+    return not location.is_local
+
+
+def read_twice(path: str, io: FileIOConfig, read: Callable[[], T]) -> T:
+    """What `read` finds in a file; if its bytes are damaged, and came from a store, they are asked for once more.
+
+    Raises:
+        MalformedTableError: they are damaged again.
+    """
+    try:
+        return read()
+    except MalformedTableError:
+        if not forget_object(path, io):
+            raise
+        return read()
 
 
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import xxhash
 
 from nevermore.scan_core.io.location import Location
-from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, user_folder
+from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, remove_leftovers, user_folder
 from nevermore.scan_core.model.running import ProcessLock
 
 _KNOWN = frozenset({
@@ -64,6 +64,8 @@ _state = {"is_used": False, "is_forked": False}
 _lock = Lock()
 
 _FOLDER = "objects"
+INDEXES = "indexes"
+"""Of delete keys, which Spark's workers share."""
 _SWEEPING = "lock"
 MAX_RANGE_BYTES = 1024**2
 """Longer ranges are limited by bandwidth rather than latency, and are not kept."""
@@ -218,9 +220,9 @@ class DiskCache:
                 _log.warning("objects of object stores are not kept in %s: %s", self._folder.path, error)
             self._limit = 0
 
-    def clear(self) -> int:
-        """Remove all entries; returns their number."""
-        names = self._folder.names()
+    def clear(self, prefix: str = "") -> int:
+        """Remove all entries whose names begin like this; returns their number."""
+        names = [name for name in self._folder.names() if name.startswith(prefix)]
         for name in names:
             self._folder.remove(name)
         return len(names)
@@ -263,9 +265,9 @@ def disk_cache(limit_bytes: int) -> DiskCache | None:
     return found
 
 
-def clear_disk_cache() -> int:
-    """Remove everything that this user's cache on this machine holds; returns the number of entries."""
-    return DiskCache(user_folder(_FOLDER), 0).clear()
+def clear_caches() -> int:
+    """Remove what caches of this user on this machine hold of tables, and what killed processes spilled; returns their number."""
+    return remove_leftovers() + sum(DiskCache(user_folder(purpose), 0).clear() for purpose in (_FOLDER, INDEXES))
 
 
 def entry_name(*parts: str) -> str:
@@ -318,7 +320,7 @@ class S3Object:
         """See `StoredObject`. If it is cached, the store is only asked whether the object has changed."""
         import obstore
 
-        name = entry_name(self._identity, str(length))
+        name = self._name(str(length))
         kept = self._cache.get(name) if self._cache is not None else None
         version, size, data = _parse_end(kept)
         options: Any = {"range": {"suffix": length}}
@@ -375,13 +377,13 @@ class S3Object:
         """A range, if it is kept."""
         if self._cache is None or self._version is None or not 0 < length <= MAX_RANGE_BYTES:
             return None
-        found = self._cache.get(self._name(length, offset))
+        found = self._cache.get(self._name(str(self._version), str(offset), str(length)))
         return None if found is None else memoryview(found)
 
     def keep(self, offset: int, data: memoryview) -> None:
         """Keep a range that was read, from the second time on."""
         if self._cache is not None and self._version is not None and len(data) <= MAX_RANGE_BYTES:
-            self._cache.put(self._name(len(data), offset), data, is_first=True)
+            self._cache.put(self._name(str(self._version), str(offset), str(len(data))), data, is_first=True)
 
     def close(self) -> None:
         """Nothing to do: the store keeps its connections."""
@@ -394,8 +396,13 @@ class S3Object:
         if (version := meta["e_tag"]) is not None:
             self.expect(version)
 
-    def _name(self, length: int, offset: int) -> str:
-        return entry_name(self._identity, str(self._version), str(offset), str(length))
+    def forget(self) -> None:
+        """Remove what is kept of the object: its bytes were damaged when they were read."""
+        if self._cache is not None:
+            self._cache.clear(entry_name(self._identity))
+
+    def _name(self, *parts: str) -> str:
+        return f"{entry_name(self._identity)}-{entry_name(*parts)}"
 
 
 def _parse_end(kept: bytes | None) -> tuple[str | None, int, memoryview]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nevermore.scan_core.io.cache import cached
-from nevermore.scan_core.io.files import fingerprint, read_bytes
+from nevermore.scan_core.io.files import fingerprint, read_bytes, read_twice
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.metadata.avro_container import (
     AvroError,
@@ -101,7 +101,7 @@ def read_manifest_list(path: str, io: FileIOConfig) -> tuple[ManifestFile, ...]:
         MissingFileError: there is no such file.
         MalformedTableError: it breaks the specification; names file and field.
     """
-    return cached(("list", *fingerprint(path, io)), lambda: _read_list(path, io))
+    return cached(("list", *fingerprint(path, io)), lambda: read_twice(path, io, lambda: _read_list(path, io)))
 
 
 def _read_list(path: str, io: FileIOConfig) -> tuple[tuple[ManifestFile, ...], int]:

@@ -5,7 +5,7 @@ one (`manifest_entries.py`). Decoded manifests, which never change, are kept in 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from nevermore.scan_core.io import cache
-from nevermore.scan_core.io.files import Fingerprint, fingerprint, read_whole
+from nevermore.scan_core.io.files import Fingerprint, fingerprint, read_twice, read_whole
 from nevermore.scan_core.io.location import FileIOConfig, relocate
 from nevermore.scan_core.metadata.avro_container import malformed_avro, parse_avro_schema, read_blocks, read_header
 from nevermore.scan_core.metadata.avro_decoders import DAMAGE, Decoder, compile_record
@@ -112,7 +112,8 @@ class _Reader:
         batch: list[tuple[int, _Read]] = []
         size = 0
         for index, (data, identity) in zip(wanted, self._bytes(manifests[i] for i in wanted), strict=True):
-            batch.append((index, self._opened(manifests[index], data, identity)))
+            received = iter([(data, identity)])
+            batch.append((index, self._received(manifests[index], received)))
             size += batch[-1][1].num_bytes
             if size >= _BATCH_BYTES:
                 self._finish(batch, keys, found)
@@ -143,6 +144,11 @@ class _Reader:
         with ThreadPoolExecutor(min(_REQUESTS, len(paths)), "manifests") as pool:
             for begin in range(0, len(paths), _REQUESTS):
                 yield from pool.map(lambda path: read_whole(path, self._io), paths[begin : begin + _REQUESTS])
+
+    def _received(self, manifest: ManifestFile, received: Iterator[tuple[bytes, Fingerprint]]) -> _Read:
+        """A manifest of bytes that were received, or that are asked for again if these were damaged."""
+        path, io = manifest.path, self._io
+        return read_twice(path, io, lambda: self._opened(manifest, *(next(received, None) or read_whole(path, io))))
 
     def _opened(self, manifest: ManifestFile, data: bytes, identity: Fingerprint) -> _Read:
         try:

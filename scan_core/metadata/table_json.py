@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 
-from nevermore.scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes
+from nevermore.scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes, read_twice
 from nevermore.scan_core.io.location import FileIOConfig, parse_location
 from nevermore.scan_core.metadata import avro_container
 from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, check_json_size
@@ -268,7 +269,8 @@ def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
         UnsupportedError: a format version newer than this reader.
     """
     path = find_metadata_file(location, io)
-    return parse_metadata(read_bytes(path, io, max_bytes=MAX_METADATA_BYTES), path), path
+    read = partial(read_bytes, path, io, max_bytes=MAX_METADATA_BYTES)
+    return read_twice(path, io, lambda: parse_metadata(read(), path)), path
 
 
 def read_document(path: str, io: FileIOConfig) -> Any:

@@ -14,7 +14,7 @@ class ScanMetrics:
     those pruned. Bytes read ahead were fetched from object stores before they were asked for, those read in vain never
     were. Bytes from the disk cache are ranges of such files that were kept on this machine. Bytes spilled are decoded columns
     that went through a temporary file, because a page of each column of a row group does not fit into the memory limit at the
-    same time; in row groups over the memory limit the pages of a single column exceed a worker's part of it.
+    same time; splits are read again if bytes of an object store were damaged on the way. In row groups over the memory limit the pages of a single column exceed a worker's part of it.
     """
 
     manifests_read: int = 0
@@ -25,6 +25,7 @@ class ScanMetrics:
     delete_files_pruned: int = 0
 
     splits_read: int = 0
+    splits_read_again: int = 0
     data_files_read: int = 0
     row_groups_read: int = 0
     row_groups_pruned: int = 0

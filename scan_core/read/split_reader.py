@@ -1,10 +1,11 @@
 """The whole worker path: from a split to record batches, a count, or aggregates; all values of one column for indexes."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -14,12 +15,13 @@ import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import MemoryBudget
 from nevermore.scan_core.deletes.indexes import JoinedKeys
+from nevermore.scan_core.io.files import forget_object
 from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import JOINED_FILES
 from nevermore.scan_core.model.schema import NestedField, Schema
-from nevermore.scan_core.model.snapshot import FileFormat
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
 from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group
 from nevermore.scan_core.read.lazy import LazyColumns
@@ -43,6 +45,7 @@ from nevermore.scan_core.rows.selection import (
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 _FEW_ROWS = 1_024
 """So few rows of a row group are read by page after all of its pieces were filtered."""
 
@@ -98,9 +101,10 @@ def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = No
             metrics.rows_out += batch.num_rows
             yield batch
 
-    fields = split.context.projection.fields
-    with closing(_of_pieces(split, split.tasks, fields, metrics, ahead, batches)) as found:
-        yield from found
+    columns = split.context.projection.fields
+    yield from _read_twice(
+        split, metrics, ahead, lambda known: _of_pieces(split, split.tasks, columns, metrics, known, batches)
+    )
 
 
 def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> int:
@@ -109,8 +113,11 @@ def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = N
     total = 0
     if len(tasks) < len(split.tasks):
         total = sum(task.data_file.record_count for task in split.tasks if _manifest_tells(task, split.context))
-    with closing(_of_pieces(split, tasks, (), metrics, ahead, lambda p: [selected_count(p.selection)])) as found:
-        total += sum(found)
+
+    def counts(known: FilesAhead | None) -> Generator[list[int], None, None]:
+        yield list(_of_pieces(split, tasks, (), metrics, known, lambda p: [selected_count(p.selection)]))
+
+    total += sum(chain.from_iterable(_read_twice(split, metrics, ahead, counts)))
     metrics.rows_out += total
     return total
 
@@ -125,9 +132,59 @@ def aggregate_split(
         metrics.rows_out += selected_count(piece.selection)
         return [aggregate_group(calls, piece.output.sources, piece.columns, piece.selection, use_numba=use_numba)]
 
-    fields = split.context.projection.fields
-    with closing(_of_pieces(split, split.tasks, fields, metrics, ahead, partials)) as found:
-        yield from found
+    def all_partials(known: FilesAhead | None) -> Generator[list[tuple[Partial, ...]], None, None]:
+        yield list(_of_pieces(split, split.tasks, split.context.projection.fields, metrics, known, partials))
+
+    yield from chain.from_iterable(_read_twice(split, metrics, ahead, all_partials))
+
+
+_Rows = TypeVar("_Rows", pa.RecordBatch, Flags, list[int], list[tuple[Partial, ...]])
+
+
+def _read_twice(
+    split: Split,
+    metrics: ScanMetrics,
+    ahead: FilesAhead | None,
+    read: Callable[[FilesAhead | None], Generator[_Rows, None, None]],
+) -> Iterator[_Rows]:
+    """What `read` yields. If bytes of an object store are damaged, caches forget the files, and the rest is read once more.
+
+    The rows of a split come in the same order each time, but perhaps in other batches.
+    """
+    before, num_rows = replace(metrics), 0
+    try:
+        with closing(read(ahead)) as found:
+            for rows in found:
+                num_rows += len(rows)
+                yield rows
+    except MalformedTableError as error:
+        forgotten = [forget_object(path, split.context.io) for path in _paths(split)]
+        if not any(forgotten):
+            raise
+        _log.warning("read again, as bytes may have been damaged on the way: %s", error)
+    else:
+        return
+    from nevermore.scan_core.files.parquet.file_layout import FOOTERS  # loaded with the decoder
+
+    FOOTERS.clear()
+    for counter in fields(metrics):
+        setattr(metrics, counter.name, getattr(before, counter.name))
+    metrics.splits_read_again += 1
+    with closing(read(None)) as found:
+        for rows in found:
+            num_known = min(num_rows, len(rows))
+            num_rows -= num_known
+            if num_known < len(rows):
+                yield rows[num_known:]
+
+
+def _paths(split: Split) -> set[str]:
+    """Paths of the data and delete files of a split."""
+    files: list[DataFile | DeleteFile | None] = []
+    for task in split.tasks:
+        of_keys = (file for group in task.equality_deletes for file in group.files)
+        files += [task.data_file, task.deletion_vector, *task.position_deletes, *of_keys]
+    return {file.path for file in files if file is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -441,6 +498,10 @@ def resolve_deletes(task: FileScanTask, context: ScanContext, metrics: ScanMetri
             return [np.zeros(count, np.bool_)]
         return [dead.flags if len(dead.flags) == count else dead.flags[to_mask(piece.selection)]]
 
-    fields = flags_only.projection.fields
-    with closing(_of_pieces(Split(flags_only, (task,)), (task,), fields, metrics, None, flags)) as found:
-        yield from found
+    split = Split(flags_only, (task,))
+    yield from _read_twice(
+        split,
+        metrics,
+        None,
+        lambda known: _of_pieces(split, (task,), flags_only.projection.fields, metrics, known, flags),
+    )

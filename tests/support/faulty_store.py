@@ -21,11 +21,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to do instead of answering: a status, or after `seconds` the answer, cut in the middle if `is_cut`."""
+    """What to do instead of answering: a status, or after `seconds` the answer, cut in the middle if `is_cut`, or with a damaged byte
+    at a place of the object, counted from the end if it is negative."""
 
     status: int = 0
     seconds: float = 0.0
     is_cut: bool = False
+    damaged: int | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ def faulty_store(root: Path) -> Iterator[Store]:
 
     class Handler(FolderHandler):
         is_cut = False
+        damaged: int | None = None
 
         def _answer(self, *, body: bool) -> None:
             name, given = self.path.rpartition("/")[2], self.headers.get("Range", "") if body else "HEAD"
@@ -62,15 +65,19 @@ def faulty_store(root: Path) -> Iterator[Store]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            self.is_cut = fault.is_cut
+            self.is_cut, self.damaged = fault.is_cut, fault.damaged
             super()._answer(body=body)
 
         def _send(self, path: Path, begin: int, end: int) -> None:
-            if not self.is_cut:
+            if self.damaged is not None:
+                data = bytearray(path.read_bytes())
+                data[self.damaged] ^= 4
+                self.wfile.write(data[begin:end])
+            elif not self.is_cut:
                 super()._send(path, begin, end)
-                return
-            super()._send(path, begin, (begin + end) // 2)
-            self.close_connection = True
+            else:
+                super()._send(path, begin, (begin + end) // 2)
+                self.close_connection = True
 
     handler = type("FaultyHandler", (Handler,), {"root": root, "request_seconds": 0.0})
     with FolderServer(("127.0.0.1", 0), handler) as server:

@@ -1,12 +1,17 @@
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Never
 
 import pytest
 
-from nevermore.scan_core.deletes.indexes import DeleteCache
+from nevermore.scan_core import ScanOptions, open_table
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE, DeleteCache
 from nevermore.scan_core.model.metrics import ScanMetrics
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -79,3 +84,23 @@ def test_error_of_a_build_is_raised_and_not_remembered() -> None:
     with pytest.raises(ValueError, match="broken"):
         cache.get_or_build("a", fail, 100, ScanMetrics())
     assert cache.get_or_build("a", lambda: Entry("a"), 100, ScanMetrics()).name == "a"
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("limit", [0, 1, 10**9])
+def test_a_scan_builds_an_index_once_however_little_is_cached(tmp_path: Path, limit: int, parallelism: int) -> None:
+    table = TableBuilder(tmp_path, [Column(1, "id", "long")])
+    for start in (0, 100, 200):
+        table.commit(table.data({"id": range(start, start + 100)}))
+    for key in range(0, 300, 5):
+        table.commit(table.equality_delete({"id": [key]}, ids=[1]))
+    DELETE_CACHE.clear()
+    options = ScanOptions(delete_cache_bytes=limit, parallelism=parallelism, split_bytes=1)
+    scan = open_table(str(tmp_path)).scan().with_options(options)
+    assert sum(batch.num_rows for batch in scan.to_batches()) == 240
+    assert scan.metrics.delete_indexes_built == 1
+    if not limit:  # nothing of it stays
+        del scan
+        gc.collect()
+        assert DELETE_CACHE._held is None
+        assert not DELETE_CACHE._alive

@@ -34,7 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(1)
     for start in (0, ROWS // 2):
         ids = range(start, start + ROWS // 2)
-        table.commit(table.data({"id": ids, "text": [rng.bytes(40).hex() for _ in ids]}, use_dictionary=False))
+        rows = {"id": ids, "text": [rng.bytes(40).hex() for _ in ids]}
+        table.commit(table.data(rows, use_dictionary=False, write_page_checksum=True))
     table.commit(table.equality_delete({"id": [5, 30_000]}, ids=[1]))
     return root
 
@@ -83,6 +84,47 @@ def test_requests_that_fail_are_repeated(store: Store, folder: Path, status: int
 def test_answers_that_are_cut_short_are_read_again(store: Store, folder: Path) -> None:
     store.fault = lambda asked: Fault(is_cut=True) if asked.before < 1 and "data" in asked.name else None
     assert ids_of(opened(store, folder)) == EXPECTED
+
+
+READS = {
+    "rows": lambda scan: sorted(scan.select("id", "text").to_table()["id"].to_pylist()),
+    "a filter": lambda scan: scan.select("id").where("id < 29000").to_table().num_rows + 10_999,
+    "a count": lambda scan: scan.where("text >= ''").count(),
+    "an aggregate": lambda scan: scan.aggregate(("count", "text"))[0],
+}
+PARTS = {"data": 1000, "data, its end": -1, "delete": -1, "snap": 1, "-m": 1}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("part", PARTS)
+def test_bytes_that_are_damaged_on_the_way_are_forgotten_and_read_again(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str, read: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    expected = EXPECTED if read == "rows" else len(EXPECTED)
+    wanted = part.partition(",")[0]
+    hit = set()
+
+    def damage(asked: Asked) -> Fault | None:
+        is_wanted = wanted in asked.name and (wanted == "delete" or "delete" not in asked.name)
+        if asked.bytes == "HEAD" or not is_wanted or asked.name in hit:
+            return None
+        hit.add(asked.name)
+        return Fault(damaged=PARTS[part])
+
+    store.fault = damage
+    assert READS[read](opened(store, folder)) == expected
+    assert hit
+    for _ in range(2):
+        forget()
+        assert READS[read](opened(store, folder)) == expected
+
+
+@pytest.mark.parametrize("part", ["data", "delete"])
+def test_damage_in_the_store_itself_is_one_error(store: Store, folder: Path, part: str) -> None:
+    store.fault = lambda asked: Fault(damaged=1000 if part == "data" else -1) if part in asked.name else None
+    with pytest.raises(scan_core.MalformedTableError, match=part):
+        ids_of(opened(store, folder))
 
 
 def test_a_request_that_takes_far_too_long_is_sent_again_and_the_first_answer_counts(
