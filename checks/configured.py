@@ -211,7 +211,7 @@ class _Target:
             raise ConfigError(f"{self.name} no longer exists")
         expectations = expectations_of(self.checks, self.scan.schema, self.key)
         shape = [str(self.opened.metadata.table_uuid), list(self.key), shape_of(expectations)]
-        return ResultStore(storage_of(handle), metadata_location(handle), shape, KIND)
+        return ResultStore(storage_of(handle), metadata_location(handle), shape, self.opened.metadata.snapshots, KIND)
 
     def session(self) -> Any:
         from nevermore.pipelines.spark.session import project_session

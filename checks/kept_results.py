@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from nevermore.checks.comparison import CheckResult
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import ScanError
+from nevermore.scan_core import ScanError, Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +51,20 @@ class ResultStore:
         storage: storage of the table.
         folder: folder of its manifests.
         shape: everything that decides what is checked: with another shape, the results are those of other checks.
+        snapshots: of the table. Results hold for a snapshot as long as its manifest list has the bytes that it had then.
         kind: prefix of the names of the files, if other results are kept in the same folder.
     """
 
-    def __init__(self, storage: Storage, folder: str, shape: Sequence[Any], kind: str = "") -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        shape: Sequence[Any],
+        snapshots: Mapping[int, Snapshot],
+        kind: str = "",
+    ) -> None:
         self._storage = storage
+        self._snapshots = snapshots
         self._folder = f"{folder}/{FOLDER}"
         self._kind = kind
         self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
@@ -67,20 +76,21 @@ class ResultStore:
 
     def keep(self, kept: KeptResults) -> None:
         """Keep results, replacing earlier ones for the snapshot; if writing fails, the checks run again later."""
-        document = {
-            "shape": self._shape,
-            "since": kept.since,
-            "full_at": kept.full_at,
-            "results": {name: asdict(result) for name, result in kept.results.items()},
-            "documents": list(kept.documents),
-        }
-        earlier = self._paths(kept.snapshot_id)
         path = f"{self._folder}/{self._kind}{kept.snapshot_id}-{time.time_ns()}-{uuid4().hex[:8]}.json"
         try:
+            document = {
+                "shape": self._shape,
+                "manifest_list": self._checksum(kept.snapshot_id),
+                "since": kept.since,
+                "full_at": kept.full_at,
+                "results": {name: asdict(result) for name, result in kept.results.items()},
+                "documents": list(kept.documents),
+            }
+            earlier = self._paths(kept.snapshot_id)
             self._storage.write(path, json.dumps(document, default=str).encode())
             old = sorted(self._paths(), key=_time, reverse=True)[MAX_KEPT:]
             self._storage.remove([*earlier, *old])
-        except OSError as error:
+        except (OSError, ScanError) as error:
             _log.warning("results of checks could not be kept in %s: %s", self._folder, error)
 
     def newest(self) -> KeptResults | None:
@@ -98,10 +108,16 @@ class ResultStore:
         # the files of one kind may begin with a number only
         return [p for p in found if p.rpartition("/")[2].removeprefix(self._kind)[:1].isdigit()]
 
+    def _checksum(self, snapshot_id: int) -> str:
+        """Of the manifest list of a snapshot; empty if it is unknown or has none."""
+        snapshot = self._snapshots.get(snapshot_id)
+        path = None if snapshot is None else snapshot.manifest_list
+        return "" if path is None else hashlib.sha256(self._storage.read(path)).hexdigest()
+
     def _read(self, path: str, snapshot_id: int) -> KeptResults | None:
         try:
             document = json.loads(self._storage.read(path))
-            if document["shape"] != self._shape:
+            if document["shape"] != self._shape or document["manifest_list"] != self._checksum(snapshot_id):
                 return None
             results = {name: CheckResult(**kept) for name, kept in document["results"].items()}
             documents = tuple(document.get("documents", ()))

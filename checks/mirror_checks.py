@@ -358,7 +358,7 @@ def _store(config: Config, table: str, subject: Subject) -> ResultStore:
         raise SourceError(f"{table} no longer exists")
     # with another key, or with `soft_delete` switched, the results are those of another check
     shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
-    return ResultStore(storage_of(mirror), metadata_location(mirror), shape)
+    return ResultStore(storage_of(mirror), metadata_location(mirror), shape, subject.opened.metadata.snapshots)
 
 
 def _results_without_log(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:

@@ -101,6 +101,16 @@ def test_results_are_kept_beside_the_mirror_and_found_out_once_per_snapshot(
     assert kept not in files(project)
 
 
+def test_a_verdict_does_not_hold_for_a_manifest_list_that_was_edited_in_place(project: ShopProject) -> None:
+    project.land("orders", "3.jsonl", [event("d", "orders", before=order(3, 30.0, 2))])
+    run_once(project.config)
+    assert all(verdict.passed for verdict in audit(project))
+    path = mirror(project).metadata.current_snapshot().manifest_list.removeprefix("file://")
+    rewrite_avro(path, lambda rows, _: rows.remove(next(row for row in rows if row["content"] == 1)))
+    verdicts = audit(project)  # the deletes are gone, and the snapshot has the same id
+    assert not all(verdict.passed for verdict in verdicts), verdicts
+
+
 def test_a_check_by_hand_is_the_result_that_a_publication_finds(project: ShopProject) -> None:
     write_behind_the_log(project)
     config = project.config
