@@ -44,7 +44,7 @@ from nevermore.pipelines.config.published import FORMATS, PublishedConfig, Unit
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.iceberg.commit import is_transient
-from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.maintain.compact import compact_mirror, tables_of
 from nevermore.pipelines.maintain.log_base import MIN_SHARE, trim_logs
 from nevermore.pipelines.maintain.orphans import orphans_of_all
 from nevermore.pipelines.maintain.retention import expire_all
@@ -131,13 +131,14 @@ def compact_job(tables: Sequence[str]) -> dg.JobDefinition:
     def compact_one(table: str) -> dg.OpDefinition:
         @dg.op(name="compact_" + re.sub(r"\W", "_", table), pool=table_pool(table), description=f"Compact {table}.")
         def compact_table(context: dg.OpExecutionContext, project: Project) -> None:
-            report = compact_mirror(project.config(), table)
-            for line in [f"{table}: nothing that may be compacted"] if report is None else report.lines:
-                context.log.info(line)
-            if report is not None:
-                context.add_output_metadata(
-                    report.as_dict() | {"snapshot_id": str(report.snapshot_id), "indexes": list(report.indexes)}
-                )
+            for own in tables_of(table):
+                report = compact_mirror(project.config(), table, own=own)
+                for line in [f"{own}: nothing that may be compacted"] if report is None else report.lines:
+                    context.log.info(line)
+                if report is not None and own == table:
+                    context.add_output_metadata(
+                        report.as_dict() | {"snapshot_id": str(report.snapshot_id), "indexes": list(report.indexes)}
+                    )
 
         return compact_table
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    "write.metadata.previous-versions-max": "20",
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",

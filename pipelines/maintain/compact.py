@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore.pipelines.changes.row_order import AS_THEY_ARE, Order
-from nevermore.pipelines.config.project import Config, SparkConfig
+from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_SPARK_ABOVE_BYTES,
@@ -346,13 +346,21 @@ def rewrite_without(
     return report, lost
 
 
-def compact_mirror(config: Config, name: str, max_seconds: float | None = None) -> CompactReport | None:
+def tables_of(mirror: str) -> tuple[str, str, str]:
+    """The tables that grow with a mirror: it, its change log and its quarantine."""
+    return mirror, change_log_name(mirror), quarantine_name(mirror)
+
+
+def compact_mirror(
+    config: Config, name: str, max_seconds: float | None = None, *, own: str | None = None
+) -> CompactReport | None:
     """Compact a mirror as its config says, then update its indexes; None if there is nothing that may be compacted.
 
     Args:
         config: config of the project.
         name: a mirror.
         max_seconds: nothing further is begun after this time.
+        own: another of `tables_of` it, which is compacted instead.
 
     Raises:
         PipelineError: see `compact`.
@@ -360,11 +368,14 @@ def compact_mirror(config: Config, name: str, max_seconds: float | None = None) 
     entry = config.table(name)
     if entry.maintenance.compact == "off":
         return None
-    table = find_table(open_catalog(config), name)
+    table = find_table(open_catalog(config), own or name)
     if table is None or table.format_version not in WRITTEN_VERSIONS:
         return None
-    settings = CompactSettings.of(table, config, is_automatic=True, max_seconds=max_seconds)
+    limit = entry.memory_limit_bytes
+    settings = CompactSettings.of(table, config, is_automatic=True, max_seconds=max_seconds, memory_limit_bytes=limit)
     report = compact(table, settings)
+    if own not in {None, name}:
+        return report
     if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:
         report.indexes = (*update.lines, *update.warnings)
     arranged = arrange_manifests(table, is_automatic=True, memory_limit_bytes=entry.memory_limit_bytes)
@@ -380,7 +391,7 @@ MAX_TIME_SHARE = 0.2
 
 
 class Upkeep:
-    """Compacts mirrors between the rounds of a continuous run, in a bounded part of its time. A failure stops nothing."""
+    """Compacts mirrors, their change logs and their quarantines between the rounds of a continuous run, in a bounded part of its time. A failure stops nothing."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -389,18 +400,18 @@ class Upkeep:
 
     def after_commits(self, tables: Iterable[str]) -> Iterator[CompactReport | str]:
         """Compact those of these mirrors that need it; yield what was done, or why it failed."""
-        for name in tables:
+        for name, own in [(mirror, own) for mirror in tables for own in tables_of(mirror)]:
             began = time.monotonic()
             left = MAX_TIME_SHARE * (began - self._began) - self._spent
             if left <= 0:
                 return
             try:
-                report = compact_mirror(self._config, name, left)
+                report = compact_mirror(self._config, name, left, own=own)
                 if report is not None and report.has_changed:
                     yield report
             except Exception as error:  # noqa: BLE001 - the changes are applied, whatever happens to the layout of the files
-                _log.warning("%s was not compacted", name, exc_info=error)
-                yield f"{name}: was not compacted: {error}"
+                _log.warning("%s was not compacted", own, exc_info=error)
+                yield f"{own}: was not compacted: {error}"
             finally:
                 self._spent += time.monotonic() - began
 

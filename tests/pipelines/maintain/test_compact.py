@@ -22,6 +22,7 @@ from nevermore import scan_core
 from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.changes.row_order import Order, sorted_rows
 from nevermore.pipelines.cli.arguments import split_names
+from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError, PipelineError, SchemaConflictError, SourceError
 from nevermore.pipelines.iceberg import storage
@@ -37,6 +38,7 @@ from nevermore.pipelines.maintain.compact import (
     CompactSettings,
     Costs,
     FileDebt,
+    Upkeep,
     choose_groups,
     compact,
     compact_mirror,
@@ -657,6 +659,30 @@ def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: p
     assert project.rows() == rows
     project.write({"shop.products": {"key": ["id"], "maintenance": {"compact": False}}})
     assert compact_mirror(load(tmp_path / "nevermore.yaml"), "shop.products") is None
+
+
+def test_logs_and_quarantines_are_compacted_with_their_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MAX_TIME_SHARE", 1e9)
+    project = Project(tmp_path)
+    for number in range(12):
+        changes = [event("u", product(key, f"v{number}"), before=product(key)) for key in range(3)]
+        project.land(f"{number:02}.jsonl", [*changes, f"no json {number}"])
+        project.run()
+    config, rows = load(tmp_path / "nevermore.yaml"), project.rows()
+    logged = project.rows("change_log.shop_products", "ordinal")
+    done = {report.table: report for report in Upkeep(config).after_commits(["shop.products"])}
+    assert set(done) == {"shop.products", "change_log.shop_products", "quarantine.shop_products"}
+    assert all(report.files_after < report.files_before / 3 for report in done.values())
+    assert (project.rows(), project.rows("change_log.shop_products", "ordinal")) == (rows, logged)
+    project.land("99.jsonl", [event("d", product(1))])
+    project.run()
+    assert project.rows() == [row for row in rows if row["id"] != 1]
+    for command in (["check"], ["resync", "shop.products"], ["check"]):
+        with pytest.raises(SystemExit) as end:
+            main([*command, "--config", str(tmp_path / "nevermore.yaml")])
+        assert not end.value.code, command
+    assert project.rows() == [row for row in rows if row["id"] != 1]
 
 
 @pytest.mark.parametrize("version", [2, 3])
