@@ -63,6 +63,10 @@ class CommitUnknownError(PipelineError):
     """A catalog does not reveal whether a commit happened. Files of such a commit are never removed."""
 
 
+class CommitNotWrittenError(PipelineError, OSError):
+    """The metadata of a commit could not be written, as the disk is full or broken: nothing of it has happened."""
+
+
 class PositionLostError(PipelineError):
     """A table has rows but no source position: starting from zero would apply everything twice."""
 

@@ -19,7 +19,6 @@ from nevermore.pipelines.decode.feed import ORDER, POSITION
 from nevermore.pipelines.errors import (
     CommitConflictError,
     ConfigError,
-    PipelineError,
     PositionLostError,
     SchemaConflictError,
 )
@@ -451,15 +450,15 @@ class ChangeLog:
         reload: Reload | None,
     ) -> Appended:
         table = self._moved_table(before)
-        delta = RowDelta(table, _OPTIONS)
         files: list[WrittenFile] = []
         first = last = self.last_ordinal
         order = self.order_reached
-        known = self.reload_from
-        try:
+        reload_from = self.reload_from
+        with RowDelta(table, _OPTIONS) as delta:
             if isinstance(changes, RemoteChanges):
                 self._evolve(delta, changes.schema.insert(0, pa.field(ORDINAL, pa.int64())))
                 files += changes.write_log(delta.target, delta.default_spec, last + 1)
+                delta.storage.created.extend(file.path for file in files)
                 last += changes.num_rows
                 order = max(filter(None, (order, changes.last_place)), default=None)
             for part in () if changes is None or isinstance(changes, RemoteChanges) else changes.tables():
@@ -470,16 +469,14 @@ class ChangeLog:
             if order is not None:
                 more = {**more, positions.ORDER_REACHED: order}
             if reload == "begins":
-                self.reload_from = known or first + 1
-            elif reload == "ends" and known:
-                self.reload_from = 0
-                more = {**more, positions.RELOADED: f"{known} {last}"}
-            committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
-        except PipelineError:
-            self.reload_from = known
-            delta.discard(files)
-            raise
+                reload_from = reload_from or first + 1
+            elif reload == "ends" and reload_from:
+                more = {**more, positions.RELOADED: f"{reload_from} {last}"}
+                reload_from = 0
+            carried = self._properties(position, last, delta, reload_from)
+            committed = delta.commit(files, {**carried, **more}, operation="append")
         self.position, self.last_ordinal, self.order_reached = position, last, order
+        self.reload_from = reload_from
         self.order_by = more.get(positions.ORDER_BY, self.order_by)
         return Appended(changes, first + 1, committed)
 
@@ -503,28 +500,24 @@ class ChangeLog:
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
         table = self._moved_table(self.position)
-        delta = RowDelta(table, _OPTIONS)
-        delta.set_properties({LOADED: "true"})
         files: list[WrittenFile] = []
         last = self.last_ordinal
-        try:
+        with RowDelta(table, _OPTIONS) as delta:
+            delta.set_properties({LOADED: "true"})
             for number, batch in enumerate(batches):
                 changes = pa.concat_tables([truncate(batch), batch.table]) if number == 0 else batch.table
                 if self.order_reached is not None:  # late changes belong before it
                     changes = placed(changes, self.order_reached)
                 files += self._written(changes, last + 1, delta)
                 last += changes.num_rows
-            delta.commit(files, self._properties(position, last, delta), operation="append")
-        except PipelineError:
-            delta.discard(files)
-            raise
+            delta.commit(files, self._properties(position, last, delta, self.reload_from), operation="append")
         self.position = position
         count, self.last_ordinal = last - self.last_ordinal, last
         return count
 
-    def _properties(self, position: str, last: int, delta: RowDelta) -> dict[str, str]:
+    def _properties(self, position: str, last: int, delta: RowDelta, reload_from: int | None) -> dict[str, str]:
         carried = positions.position_properties(position, metadata_location(self.stored), delta.storage)
-        reload = {} if self.reload_from is None else {positions.RELOAD: str(self.reload_from)}
+        reload = {} if reload_from is None else {positions.RELOAD: str(reload_from)}
         return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties, **reload}
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.config.project import quarantine_name
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, Rejected
-from nevermore.pipelines.errors import CommitConflictError, QuarantineLimitError
+from nevermore.pipelines.errors import QuarantineLimitError
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
@@ -75,13 +75,9 @@ def _attempt(table: "CatalogTable", events: pa.Table) -> int:
     if fresh.num_rows == 0:
         return 0
     now = pa.array([datetime.now(UTC)] * fresh.num_rows, TIMESTAMP)
-    delta = RowDelta(table)
-    files = write_rows(fresh.append_column(QUARANTINED_AT, now), delta.target, delta.default_spec)
-    try:
+    with RowDelta(table) as delta:
+        files = write_rows(fresh.append_column(QUARANTINED_AT, now), delta.target, delta.default_spec)
         delta.commit(files, {}, operation="append")
-    except CommitConflictError:
-        delta.discard(files)
-        raise
     return int(fresh.num_rows)
 
 

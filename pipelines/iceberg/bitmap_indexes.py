@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from nevermore import scan_core
 from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
-from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
+from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, ConfigError, SourceError
 from nevermore.pipelines.iceberg.commit import retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.iceberg.metadata_swap import metadata_file, metadata_log, next_version, supports, swap_location
@@ -133,7 +133,7 @@ class CatalogTarget:
             stem = f"{next_version(base.metadata_path):05d}-{uuid.uuid4()}"
             name, content = metadata_file(stem, document, orjson.dumps(document))
             path = f"{self.folder}/{name}"
-            self.storage.write(path, content)
+            self.storage.write_for_commit(path, content)
             if not swap_location(self._table.catalog, self._table.name(), base.metadata_path, path):
                 self.storage.remove([path])
                 raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}")
@@ -279,8 +279,12 @@ class PuffinWriter:
         self.blobs: list[PuffinBlob] = []
         self.footer_size_bytes = 0
         self._storage = storage
-        self._sink = storage.open_output(path)
-        self._sink.write(MAGIC)
+        try:
+            self._sink = storage.open_output(path)
+            self._sink.write(MAGIC)
+        except BaseException:
+            storage.remove([path])
+            raise
         self._offset = len(MAGIC)
         self._is_complete = False
 
@@ -319,8 +323,10 @@ class PuffinWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._is_complete:
-            self._sink.close()
-            self._storage.remove([self.path])
+            try:
+                self._sink.close()
+            finally:
+                self._storage.remove([self.path])
 
 
 NO_INDEX_TYPE = "nevermore-no-bitmap-index-v1"
@@ -668,7 +674,7 @@ def build_indexes(
     leftover: list[str] = []
     try:
         report = retry_conflicts(lambda: _Run(target, columns, snapshot_id, max_values, chosen).run(leftover))
-    except CommitConflictError:
+    except (CommitConflictError, CommitNotWrittenError):
         target.storage.remove(leftover)
         raise
     target.storage.remove(path for path in leftover if path != report.path)

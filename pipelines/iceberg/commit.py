@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from nevermore.pipelines import own_version
-from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError
+from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, CommitUnknownError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
@@ -80,6 +81,7 @@ def request_until_known(
 
     Raises:
         CommitConflictError: the commit has not happened and never will.
+        CommitNotWrittenError: likewise, as a disk is full or broken.
         CommitUnknownError: the commit may have happened, or may still happen.
     """
     name = ".".join(table.name())
@@ -94,8 +96,8 @@ def request_until_known(
             last = error
         else:
             return
-        # The first request found another snapshot: nothing is in flight, so the table need not be loaded.
-        if attempt == 0 and isinstance(last, CommitConflictError):
+        # The first request found another snapshot, or was never sent: nothing is in flight, so the table need not be loaded.
+        if attempt == 0 and isinstance(last, CommitConflictError | CommitNotWrittenError):
             raise last
         outcome = _outcome(table, base_id, snapshot_id, is_staged=is_staged)
         if outcome == "happened":
@@ -310,6 +312,8 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
 class RowDelta:
     """A commit under construction: schema and specs first, then files, then `commit`, once.
 
+    As a context manager, it removes every file that was written through its `storage` if an error keeps it from being committed.
+
     It is bound to the snapshot that was current at its start; if rows of the table have changed since, `commit` fails, and the
     caller decides whether to start again.
     """
@@ -327,6 +331,16 @@ class RowDelta:
         self._requirements: list[dict[str, Any]] = []
         self._written: list[str] = []
         self._may_have_happened = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # after a signal or an error while the catalog is asked, the files may be part of the table
+        if isinstance(error, Exception | KeyboardInterrupt) and not self._may_have_happened:
+            self.storage.remove(self.storage.created)
 
     @property
     def target(self) -> WriteTarget:
@@ -390,7 +404,7 @@ class RowDelta:
             properties: entries for the snapshot's summary, such as positions.
             remove: selects the live data and delete files to remove from the table.
             operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
-            forgets: with `remove`: the manifests name no removed file any more, whose bounds are values of its rows.
+            forgets: with `remove`: the manifests name no removed file any more, as partitions and bounds are values of its rows.
             after_rewrites: what to add and to remove instead, now that compaction or conversion has replaced files of the table,
                 but changed no row. Without it that is a conflict: a large batch would be written again after each of them, and
                 might never be committed.
@@ -476,7 +490,16 @@ class RowDelta:
         self._updates += [dict(update) for update in updates]
         self._requirements += [dict(requirement) for requirement in requirements]
 
-    def _snapshot(
+    def _snapshot(self, *inputs: Any, **options: Any) -> tuple[dict[str, Any], Committed]:
+        """Write the manifests; return the snapshot in the form of table metadata. Nothing is left of them if that fails."""
+        storage.reached("after-files")
+        try:
+            return self._with_manifests(*inputs, **options)
+        except (Exception, KeyboardInterrupt):
+            self.storage.remove(self._written)
+            raise
+
+    def _with_manifests(
         self,
         added: Sequence[WrittenFile],
         properties: Mapping[str, str],
@@ -486,8 +509,6 @@ class RowDelta:
         forgets: bool = False,
         arrangement: Arrangement | None = None,
     ) -> tuple[dict[str, Any], Committed]:
-        """Write the manifests; return the snapshot in the form of table metadata."""
-        storage.reached("after-files")
         metadata = cast("TableMetadataV2", self.table.metadata)
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
@@ -502,7 +523,6 @@ class RowDelta:
             carried = manifests.arranged(base, arrangement)
         # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
         if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
-            self.storage.remove(self._written)
             raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
         records = [*manifests.added(added), *carried.records]
         row_ids = {}
@@ -555,7 +575,7 @@ class RowDelta:
         self._may_have_happened = True
         try:
             request_until_known(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
-        except CommitConflictError:
+        except (CommitConflictError, CommitNotWrittenError):
             self._may_have_happened = False
             self.storage.remove(self._written)
             raise
@@ -646,8 +666,8 @@ def request_commit(
         }
     )
     try:
-        if table.format_version > 2 and supports(table):
-            _commit_version_3(table, request)
+        if supports(table):
+            _commit_to_database(table, request)
         else:
             table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
     except (ValueError, BadRequestError) as error:
@@ -657,8 +677,8 @@ def request_commit(
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
 
 
-def _commit_version_3(table: "Table", request: "CommitTableRequest") -> None:
-    """Commit to a SQL catalog, as PyIceberg does for version 2."""
+def _commit_to_database(table: "Table", request: "CommitTableRequest") -> None:
+    """Commit to a SQL catalog. PyIceberg does the same, but not for version 3, and a full disk keeps what it has written."""
     from pyiceberg.table.update import update_table_metadata
 
     base = table.catalog.load_table(table.name())

@@ -264,7 +264,8 @@ class _Conversion:
             self.discard()
         if self._resolved is None:
             check_keys_stored(self._table, delta.schema, state.plan.tasks)
-            self._resolved = self._resolve(state, delta, has_vectors=has_vectors)
+            with delta:
+                self._resolved = self._resolve(state, delta, has_vectors=has_vectors)
         resolved = self._resolved
         if not resolved.leaving:
             snapshot = state.plan.snapshot
@@ -509,14 +510,10 @@ def _num_named(task: FileScanTask, context: ScanContext) -> int:
 
 def _write_files(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
     added: dict[str, WrittenFile] = {}
-    try:
-        for task, rows in dead:
-            file = task.data_file
-            positions = np.frombuffer(rows.to_array(), np.uint64).astype(np.int64)
-            added[file.path] = write_positions(file.path, positions, delta.target, *_place(file, context))
-    except BaseException:
-        delta.discard(tuple(added.values()))
-        raise
+    for task, rows in dead:
+        file = task.data_file
+        positions = np.frombuffer(rows.to_array(), np.uint64).astype(np.int64)
+        added[file.path] = write_positions(file.path, positions, delta.target, *_place(file, context))
     return added
 
 

@@ -275,8 +275,13 @@ class ManifestEntry:
         return self.path, self.data_file.get("content_offset")
 
     def with_status(self, status: EntryStatus, snapshot_id: int | None) -> "ManifestEntry":
-        """The entry for another manifest, with the same sequence numbers."""
-        return replace(self, status=status, snapshot_id=snapshot_id)
+        """The entry for another manifest, with the same sequence numbers.
+
+        Bounds are values of rows. Nothing reads those of removed files, so that a manifest names no row that is gone.
+        """
+        is_gone = status is EntryStatus.DELETED
+        file = {**self.data_file, "lower_bounds": None, "upper_bounds": None} if is_gone else self.data_file
+        return replace(self, status=status, snapshot_id=snapshot_id, data_file=file)
 
 
 def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) -> ManifestEntry:
@@ -742,7 +747,7 @@ class SnapshotManifests:
     def carried(self, base: "Snapshot | None", remove: Selection | None, *, forgets: bool = False) -> Carried:
         """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files.
 
-        Removed files stay listed as deleted, with the bounds of their values; with `forgets` none is, of earlier commits neither.
+        Removed files stay listed as deleted; with `forgets` none is, of earlier commits neither.
         """
         if base is None:
             return Carried()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from nevermore.pipelines.errors import CommitNotWrittenError
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core.metadata import decompress_document
 
@@ -40,20 +41,30 @@ def current_location(catalog: "Catalog", identifier: tuple[str, ...]) -> str | N
 
 
 def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new: str) -> bool | None:
-    """Make `new` the current metadata file if `old` still is; False if not, None in catalogs that are not SQL ones."""
+    """Make `new` the current metadata file if `old` still is; False if not, None in catalogs that are not SQL ones.
+
+    Raises:
+        CommitNotWrittenError: the disk of an SQLite catalog is full; SQLite has undone the change.
+    """
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
     if type(catalog) is not SqlCatalog:
         return None
     from sqlalchemy import update
+    from sqlalchemy.exc import OperationalError
 
     statement = (
         update(IcebergTables)
         .where(*_row(catalog, identifier), IcebergTables.metadata_location == old)
         .values(metadata_location=new, previous_metadata_location=old)
     )
-    with catalog.engine.begin() as connection:
-        return bool(connection.execute(statement).rowcount == 1)
+    try:
+        with catalog.engine.begin() as connection:
+            return bool(connection.execute(statement).rowcount == 1)
+    except OperationalError as error:
+        if getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL":
+            raise
+        raise CommitNotWrittenError("nothing was committed: the disk of the catalog is full") from error
 
 
 def can_swap(catalog: "Catalog") -> bool:
@@ -146,8 +157,13 @@ def _swap(table: "Table", before: _Document, after: _Document, storage: Storage,
     base = str(table.metadata_location)
     name, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", after.rest, after.text())
     location = f"{folder}/{name}"
-    storage.write(location, content)
-    if not swap_location(table.catalog, table.name(), base, location):
+    storage.write_for_commit(location, content)
+    try:
+        is_swapped = swap_location(table.catalog, table.name(), base, location)
+    except CommitNotWrittenError:
+        storage.remove([location])
+        raise
+    if not is_swapped:
         storage.remove([location])
         return None
     _remember(location, after, base)

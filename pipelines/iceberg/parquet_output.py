@@ -4,6 +4,7 @@ A sample decides which columns get a dictionary. Rows come from `table_writer.py
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, log, log2
 from typing import Any
@@ -184,23 +185,26 @@ def write_parquet(
     column_encoding: dict[str, str] | None,
     bloom_filter_options: dict[str, dict[str, float]] | None,
 ) -> tuple[pq.FileMetaData, int]:
-    """Write a file; return its footer and size."""
-    with writing(path):
-        output = ParquetOutput(
-            storage.open_output(path),
-            rows.schema,
-            compression=options.compression,
-            use_dictionary=use_dictionary,
-            column_encoding=column_encoding,
-            max_rows_per_page=options.page_rows,
-            bloom_filter_options=bloom_filter_options,
-        )
-        try:
+    """Write a file; return its footer and size. Nothing is left of it if that fails."""
+    output: ParquetOutput | None = None
+    try:
+        with writing(path):
+            output = ParquetOutput(
+                storage.open_output(path),
+                rows.schema,
+                compression=options.compression,
+                use_dictionary=use_dictionary,
+                column_encoding=column_encoding,
+                max_rows_per_page=options.page_rows,
+                bloom_filter_options=bloom_filter_options,
+            )
             output.write(rows, options.row_group_rows)
-        except BaseException:
+            return output.finish()
+    except BaseException:
+        if output is not None:
             output.abandon()
-            raise
-        return output.finish()
+        storage.remove([path])
+        raise
 
 
 class ParquetOutput:
@@ -236,7 +240,6 @@ class ParquetOutput:
 
     def abandon(self) -> None:
         """Close the sink; the file is incomplete and must be removed."""
-        try:
-            self._writer.close()
-        finally:
-            self._sink.close()
+        for part in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):  # a full disk does not take the end of the file either
+                part.close()

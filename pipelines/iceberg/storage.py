@@ -16,6 +16,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from nevermore.pipelines.errors import CommitNotWrittenError
 from nevermore.scan_core.io import FileIOConfig, filesystem, parse_location, read_bytes
 
 CrashPoint = Literal["after-files", "after-manifests", "after-commit", "before-acknowledgement"]
@@ -69,10 +70,13 @@ class Storage:
     """The files below a table's location. `io` holds the FileIO properties of the catalog."""
 
     io: FileIOConfig = field(default_factory=FileIOConfig)
+    created: list[str] = field(default_factory=list, repr=False, compare=False)
+    """Paths of the files that were opened for writing."""
     _folders: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing; the caller closes it."""
+        self.created.append(path)
         location = parse_location(path)
         if not location.is_local:
             remote, inner = filesystem(location, self.io.properties)
@@ -92,9 +96,27 @@ class Storage:
         return remote.open_input_file(inner)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file."""
-        with writing(path), self.open_output(path) as sink:
-            sink.write(data)
+        """Write a new file; nothing is left of it if that fails."""
+        try:
+            with writing(path), self.open_output(path) as sink:
+                sink.write(data)
+        except BaseException:
+            self.remove([path])
+            raise
+
+    def write_for_commit(self, path: str, data: bytes) -> None:
+        """Write what the catalog is to point to.
+
+        Raises:
+            CommitNotWrittenError: the disk of this machine does not take it, so nothing has happened. A store of objects may have
+                taken it all the same.
+        """
+        try:
+            self.write(path, data)
+        except OSError as error:
+            if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
+                raise
+            raise CommitNotWrittenError(f"nothing was committed: {error}") from error
 
     def read(self, path: str) -> bytes:
         """Read all bytes of a file."""

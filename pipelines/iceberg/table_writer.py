@@ -8,7 +8,6 @@ import struct
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -409,8 +408,7 @@ class RollingWriter:
 
     def _remove(self) -> None:
         for file in self._open.values():
-            with suppress(OSError, pa.ArrowException):
-                file.output.abandon()
+            file.output.abandon()
         self._target.storage.remove(self._paths)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
@@ -491,9 +489,9 @@ class RollingWriter:
         return _OpenFile(path, part.values, output, capacity)
 
     def _finish(self, file: _OpenFile) -> None:
-        self._open.pop(partition_key(file.partition), None)
         with writing(file.path):
             footer, size = file.output.finish()
+        self._open.pop(partition_key(file.partition), None)
         self.files.append(
             describe_parquet(
                 file.path,

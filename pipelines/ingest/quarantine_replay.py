@@ -26,7 +26,7 @@ from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.events import rows_of, schema_of
 from nevermore.pipelines.decode.feed import FeedConfig
 from nevermore.pipelines.decode.schema_registry import unframed
-from nevermore.pipelines.errors import CommitConflictError, SourceError
+from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats.registry import decode, lookup
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
@@ -331,10 +331,6 @@ def _take_out(held: "CatalogTable", done: pa.Table) -> None:
     leaving = KeySet(done.select(identity).columns).find(rows.select(identity).columns) >= 0
     if not leaving.any():
         return
-    delta = RowDelta(held)
-    files = write_rows(rows.filter(pa.array(~leaving)), delta.target, delta.default_spec)
-    try:
+    with RowDelta(held) as delta:
+        files = write_rows(rows.filter(pa.array(~leaving)), delta.target, delta.default_spec)
         delta.commit(files, {}, remove=everything, operation="overwrite")
-    except CommitConflictError:
-        delta.discard(files)
-        raise

@@ -24,8 +24,16 @@ from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
-from nevermore.pipelines.iceberg.manifests import NamedFiles
-from nevermore.pipelines.iceberg.positions import ERASED, LAST_ORDINAL, LOG_ORDINAL, carried_positions, newest_property
+from nevermore.pipelines.iceberg.manifests import NamedFiles, read_manifest_list
+from nevermore.pipelines.iceberg.positions import (
+    ERASED,
+    LAST_ORDINAL,
+    LOG_ORDINAL,
+    ancestors,
+    carried_positions,
+    newest_property,
+    summary_properties,
+)
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, member
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.ingest.table_patterns import expanded
@@ -68,7 +76,7 @@ from nevermore.scan_core import (
     size_text,
     texts_in,
 )
-from nevermore.scan_core.io import clear_disk_cache
+from nevermore.scan_core.io import clear_caches
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
 
 if TYPE_CHECKING:
@@ -141,6 +149,7 @@ class Erasure:
         left_out: texts that were not searched for, because they are short, too many, or part of other rows.
         tables: what was erased of each table.
         source_files: files of the source from which the rows came, which are not touched, with numbers of events.
+        not_touched: folders that may name the rows and are not searched, with what removes that.
         is_dry: whether nothing was changed.
         seconds: time taken.
     """
@@ -152,6 +161,7 @@ class Erasure:
     left_out: int
     tables: tuple[ErasedTable, ...]
     source_files: Mapping[str, int]
+    not_touched: Mapping[str, str]
     is_dry: bool
     seconds: float
 
@@ -182,6 +192,7 @@ class Erasure:
             yield from (
                 f"    {path}: {counted(n, 'event')}" for path, n in sorted(self.source_files.items())[:_MAX_LISTED]
             )
+        yield from (f"  not touched: {path}: {how}" for path, how in self.not_touched.items())
         if self.is_dry:
             yield "  nothing was changed; --delete erases the rows. That cannot be undone"
 
@@ -225,7 +236,7 @@ def erase(
     run = _Run(catalog, config, name, where, show)
     if not is_dry:
         run.erase(publish)
-        clear_disk_cache()  # which may have ranges of the files that are gone
+        clear_caches()  # which may have ranges of the files that are gone, and keys of their deletes
     tables = tuple(run.report(is_dry=is_dry))
     return Erasure(
         table=name,
@@ -235,9 +246,22 @@ def erase(
         left_out=run.left_out,
         tables=tables,
         source_files=dict(run.source_files),
+        not_touched=dict(_not_touched(config)),
         is_dry=is_dry,
         seconds=time.monotonic() - began,
     )
+
+
+def _not_touched(config: Config) -> Iterator[tuple[str, str]]:
+    """Folders of a project in which reports of runs and checks may name keys, and what removes them."""
+    folders = {
+        config.path.parent
+        / ".dagster": "results of checks and output of runs; delete the runs in the UI, or stop it and remove the folder",
+        config.docs.folder_of(
+            config.path
+        ): "pages of results of checks; remove the folder, and write it again with nevermore docs",
+    }
+    yield from ((str(folder), how) for folder, how in folders.items() if folder.exists())
 
 
 _OPTIONS = ScanOptions.of(record_filters=False, disk_cache_bytes=0)
@@ -568,10 +592,7 @@ class _Run:
             self._check_applied()
         marks: dict[str, int] = {}
         for place in self._places:
-            rows, deletes = self._before[place.name]
-            if rows or deletes:
-                self._show(f"{place.name}: rewriting {counted(len(rows), 'data file')}")
-                self._rewrite(place)
+            self._clean(place)
             if (mark := self._mark_of(place.name)) is not None:
                 marks[place.name] = mark
         if self._is_mirror and self._name in marks:
@@ -593,6 +614,15 @@ class _Run:
                 f"snapshots that an erasure removes: run nevermore ingest {self._name}, then erase again"
             )
 
+    def _clean(self, place: _Place) -> None:
+        """Commit the table without the rows, or without what it removed before, which may have been rows of the keys."""
+        rows, deletes = self._before[place.name]
+        if rows or deletes:
+            self._show(f"{place.name}: rewriting {counted(len(rows), 'data file')}")
+            self._rewrite(place)
+        elif self.keys.num_rows or self.texts:
+            _forget_removed(opened(self._catalog, place.name), {ERASED: "true"})
+
     def _rewrite(self, place: _Place) -> None:
         """Commit the table without the rows, and without deletes that name their keys."""
         handle = opened(self._catalog, place.name).handle
@@ -609,7 +639,7 @@ class _Run:
             rewrite_without(handle, settings, live, place.drops, {ERASED: "true"})
         else:
             raise CommitConflictError(f"other writers kept changing {place.name}: erase again")
-        retry_conflicts(lambda: _mark(handle))
+        retry_conflicts(lambda: _forget(handle, {ERASED: "true"}))
 
     def _mark_of(self, name: str) -> int | None:
         """The newest snapshot before which none may stay."""
@@ -654,6 +684,7 @@ class _Run:
                 )
                 self._published[name] = ErasedTable(name, held=(f"published before: {reason}",), is_published=True)
                 continue
+            since = _forget_removed(opened(self._catalog, name)) or since
             self._expire(MaintainedTable(name, name, entry.maintenance), since)
             gone, deleted = self._gone[name], self._deleted[name]
             self._published[name] = ErasedTable(name, expired=gone, deleted_files=deleted, is_published=True)
@@ -748,7 +779,7 @@ class _Run:
                 reasons[file.path] = "one of the texts"
             elif searched.fault:
                 reasons[file.path] = (
-                    f"values that cannot be read, so nobody knows whether it has the texts ({searched.fault})"
+                    f"values that cannot be read, so nobody knows whether it has the rows ({searched.fault})"
                 )
         held = tuple(self._holders(found, reasons)) if reasons else ()
         stored = sum(file.size_bytes for file in listed)
@@ -778,20 +809,42 @@ def _files_in(found: OpenedTable, snapshot: Snapshot) -> Iterator[tuple[str, str
     return live_files(list(manifests_of([snapshot], found.table)), found.table)
 
 
-def _mark(handle: "CatalogTable") -> None:
-    """Commit that all older snapshots must go, and that a change log lacks changes."""
+def _forget_removed(found: OpenedTable, properties: Mapping[str, str] | None = None) -> int | None:
+    """Commit the table without removed files, if its manifests may list some; returns the snapshot."""
+    path = (
+        None if found.table.metadata.current_snapshot is None else found.table.metadata.current_snapshot.manifest_list
+    )
+    listed = [] if path is None else read_manifest_list(found.storage.read(path), path)
+    if all(manifest["deleted_files_count"] == 0 for manifest in listed):
+        return None
+    return retry_conflicts(lambda: _forget(found.handle, properties or {}))
+
+
+def _forget(handle: "CatalogTable", properties: Mapping[str, str]) -> int:
+    """Commit the same files without those that were removed, so that all older snapshots can go; a change log lacks changes."""
     refresh(handle)
     delta = RowDelta(handle)
-    carried = carried_positions(handle)
+    carried = {**carried_positions(handle), **_published_from(handle)}
     if (last := int(carried.get(LAST_ORDINAL, 0))) > 0:
         carried |= LogBase(last, open_current(handle).scan().count()).properties
-    delta.commit(
+    return delta.commit(
         [],
-        {**carried, ERASED: "true"},
+        {**carried, **properties},
         remove=NamedFiles(frozenset()),
         operation="replace",
         forgets=True,
-    )
+    ).snapshot_id
+
+
+def _published_from(handle: "CatalogTable") -> Mapping[str, str]:
+    """What the newest snapshot records that made all rows; nothing if later ones changed some: then all are made again."""
+    for snapshot in ancestors(handle):
+        summary = summary_properties(snapshot)
+        if STATE in summary:
+            return {name: value for name, value in summary.items() if name.startswith("nevermore.")}
+        if snapshot.summary is None or snapshot.summary.operation.value != "replace":
+            break
+    return {}
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

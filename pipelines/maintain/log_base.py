@@ -423,25 +423,18 @@ class _Base:
             task.data_file.path: task.data_file.file_size_bytes
             for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
         }
-        delta = RowDelta(table)
-        spec = delta.unpartitioned_spec()
         files: list[WrittenFile] = []
-        try:
-            with closing(SpilledTables()) as made:
-                ordinals = [self._add(part, made) for part in self._changes()]
-                self.num_changes = made.num_rows
-                sampled = np.sort(
-                    np.concatenate([np.zeros(0, np.int64), *(part[::_SAMPLE_EVERY] for part in ordinals)])
-                )
-                count = max(1, made.nbytes // self.limit_bytes + 1)
-                bounds = sampled[np.linspace(0, len(sampled), count, endpoint=False).astype(np.int64)[1:]]
-                in_order = spread(made.tables(), partial(_part_of, bounds), count)
-                for part in chain(in_order, self._later_changes()):
-                    rows = part.sort_by(ORDINAL)
-                    files += write_rows(rows, delta.target, spec)
-        except BaseException:
-            delta.discard(files)
-            raise
+        with RowDelta(table) as delta, closing(SpilledTables()) as made:
+            spec = delta.unpartitioned_spec()
+            ordinals = [self._add(part, made) for part in self._changes()]
+            self.num_changes = made.num_rows
+            sampled = np.sort(np.concatenate([np.zeros(0, np.int64), *(part[::_SAMPLE_EVERY] for part in ordinals)]))
+            count = max(1, made.nbytes // self.limit_bytes + 1)
+            bounds = sampled[np.linspace(0, len(sampled), count, endpoint=False).astype(np.int64)[1:]]
+            in_order = spread(made.tables(), partial(_part_of, bounds), count)
+            for part in chain(in_order, self._later_changes()):
+                rows = part.sort_by(ORDINAL)
+                files += write_rows(rows, delta.target, spec)
         return files
 
     def _add(self, part: pa.Table, made: SpilledTables) -> Rows:

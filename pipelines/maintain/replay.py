@@ -21,7 +21,6 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.errors import (
     AdoptedRowsError,
-    CommitConflictError,
     ConfigError,
     PositionLostError,
     SourceError,
@@ -339,7 +338,8 @@ def _attempt(
     shape = soft_delete_property(config)
     if ADOPTED in target.metadata.properties:
         shape |= {ADOPTED_SNAPSHOT: "", ADOPTED_ORDINAL: "0"}
-    return _swap_rows(RowDelta(target, fresh.options), fresh.table, log, shape)
+    with RowDelta(target, fresh.options) as delta:
+        return _swap_rows(delta, fresh.table, log, shape)
 
 
 def _swap_rows(
@@ -369,11 +369,7 @@ def _swap_rows(
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
     properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.ready_ordinal)}
-    try:
-        committed = delta.commit(files, properties, remove=everything, operation="overwrite")
-    except CommitConflictError:
-        delta.discard(files)
-        raise
+    committed = delta.commit(files, properties, remove=everything, operation="overwrite")
     return committed.snapshot_id, num_rows
 
 

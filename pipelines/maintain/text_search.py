@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nevermore.pipelines.iceberg.manifests import read_avro
+from nevermore.pipelines.iceberg.manifests import EntryStatus, read_avro
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.maintain.retention import OpenedTable
 from nevermore.scan_core import ScanError
@@ -83,7 +83,7 @@ class Searched:
     Attributes:
         has_text: whether it has one of the texts.
         num_bytes: bytes of the values that were compared.
-        fault: why its values cannot be read, so that nobody knows which texts it has; empty if they were read.
+        fault: what keeps anybody from knowing which texts and keys it has, such as damage; empty if they are known.
     """
 
     has_text: bool
@@ -104,7 +104,7 @@ class TextSearch:
 
     def look_into(self, file: StoredFile, found: OpenedTable) -> Searched:
         """Search one file, of whatever format its name states."""
-        if not self._patterns:
+        if not self._patterns and not file.path.endswith(".avro"):
             return Searched(has_text=False)
         try:
             return self._look_into(file.path, found)
@@ -118,8 +118,10 @@ class TextSearch:
             return self._in_parquet(path, found)
         data = found.storage.read(path)
         if path.endswith(".avro"):
-            values = list(_leaves(read_avro(data, path).rows))
-            return Searched(any(self._in_text(value) for value in values), sum(map(len, values)))
+            rows = read_avro(data, path).rows
+            values = list(_leaves(rows))
+            fault = "bounds of files that were removed" * any(map(_has_removed_bounds, rows))
+            return Searched(any(self._in_text(value) for value in values), sum(map(len, values)), fault)
         if path.endswith(".gz"):
             with pa.CompressedInputStream(io.BytesIO(data), "gzip") as stream:
                 data = stream.read()
@@ -152,6 +154,11 @@ class TextSearch:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
             return False
         return any(pc.any(pc.match_substring_regex(column, pattern)).as_py() for pattern in self._patterns)
+
+
+def _has_removed_bounds(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a manifest has values of a removed file: cut off, or of any type, so that no text finds them."""
+    return row.get("status") == EntryStatus.DELETED and bool(row["data_file"].get("lower_bounds"))
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -215,13 +215,9 @@ def scope_again(
     key_ids = limited[0].equality_ids
     key_schema = delta.schema.select(key_ids)
     live = live_keys(delta.table, delta.schema, key_schema.names)
-    try:
-        for keys in _stored_keys(limited, delta, key_schema, limit_bytes):
-            for scoped in scope_deletes(delta, keys, live).deletes:
-                found += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
-    except BaseException:
-        delta.discard([*found, *limited])
-        raise
+    for keys in _stored_keys(limited, delta, key_schema, limit_bytes):
+        for scoped in scope_deletes(delta, keys, live).deletes:
+            found += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
     delta.discard(limited)
     return found
 

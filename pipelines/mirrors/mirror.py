@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from nevermore.pipelines.changes.change_run import (
 from nevermore.pipelines.changes.quarantine import FEW_CHANGES, check_ratio
 from nevermore.pipelines.config.tables import TableConfig, partition_field
 from nevermore.pipelines.decode.batches import Rejected
-from nevermore.pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
+from nevermore.pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
@@ -66,7 +66,7 @@ from nevermore.pipelines.mirrors.table_shape import (
     shape_properties,
     with_declared,
 )
-from nevermore.scan_core import Mask, Rows, ScanError, ScanOptions
+from nevermore.scan_core import Mask, Rows, ScanOptions
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
@@ -107,17 +107,13 @@ def prepare(
         SchemaConflictError: the table cannot hold a column or key.
     """
     writing = _Writing(delta, config, trusts_inserts=trusts_inserts)
-    try:
-        if config.identity == "full":
-            _recount(writing, changes)
-        elif config.soft_delete and next(changes.tables()).column("op")[0].as_py() == "t":
-            _flag_all(writing)
-        else:
-            _fold(writing, changes, key)
-        return writing.done()
-    except BaseException:
-        delta.discard(writing.files)
-        raise
+    if config.identity == "full":
+        _recount(writing, changes)
+    elif config.soft_delete and next(changes.tables()).column("op")[0].as_py() == "t":
+        _flag_all(writing)
+    else:
+        _fold(writing, changes, key)
+    return writing.done()
 
 
 def prepare_remotely(
@@ -130,6 +126,7 @@ def prepare_remotely(
     spec = scope_without_look(delta, key, live) if live.num_files and not changes.truncates else None
     order = FoldOrder(delta.target, delta.default_spec, spec, live, key, trusts_inserts)
     files, num_missed = changes.write_mirror(order)
+    delta.storage.created.extend(file.path for file in files)
     return BatchFiles(tuple(files), Rejected.none(), changes.truncates, num_missed)
 
 
@@ -494,27 +491,22 @@ class Mirror:
             raise CommitConflictError(f"another ingester has written {self.name} in the meantime", may_retry=False)
         if table.format_version < self.config.format_version:
             upgrade(table, self.config.format_version)
-        delta = RowDelta(table, self.options)
-        if isinstance(changes, RemoteChanges):
-            work = prepare_remotely(delta, changes, self.key, trusts_inserts=trusts_inserts)
-        else:
-            work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
-        properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
-        content = _Content(delta, work, self.config)
-        try:
+        with ExitStack() as stack:
+            delta = stack.enter_context(RowDelta(table, self.options))
+            if isinstance(changes, RemoteChanges):
+                work = prepare_remotely(delta, changes, self.key, trusts_inserts=trusts_inserts)
+            else:
+                work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
+            content = stack.enter_context(closing(_Content(delta, work, self.config)))
             if work.rejected.num_rows:
                 limit = self.config.max_quarantine_ratio
                 check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
                 reject(work.rejected)
             if changed := dict(self.config.properties.items() - table.metadata.properties.items()):
                 delta.set_properties(changed)
+            properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
             added, removed = content.of_base()
             committed = delta.commit(added, properties, remove=removed, after_rewrites=content.of_base)
-        except (PipelineError, ScanError):
-            delta.discard(content.files)
-            raise
-        finally:
-            content.close()
         return Applied(committed, content.files, work.rejected, changes.num_rows, reached, work.num_missed)
 
 

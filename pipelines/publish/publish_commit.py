@@ -35,7 +35,6 @@ from nevermore.pipelines.iceberg.manifests import (
     ManifestEntry,
     PartitionLayout,
     Record,
-    Selection,
     read_manifest,
     read_manifest_list,
 )
@@ -437,21 +436,23 @@ class Publication:
         self, delta: RowDelta, live: LiveKeys | None, summary: Mapping[str, str], commit: Callable[..., Committed]
     ) -> tuple[tuple[WrittenFile, ...], Committed]:
         """Add the snapshot as the mode requires; return its files."""
-        match self.target.mode:
-            case "replace":
-                remove: Selection = everything
-                if self.values is not None:
-                    remove = partitions_in(delta.default_spec.spec_id, {(value,) for value in self.values})
-                return self._files, commit(self._files, summary, remove=remove, operation="overwrite")
-            case "append":
-                return self._files, commit(self._files, summary, operation="append")
-            case "upsert":
-                more = () if live is None else tuple(self._other_deletes(delta, live))
-                try:
-                    return (*self._files, *more), commit([*self._files, *more], summary)
-                except CommitConflictError:
-                    delta.discard(more)
-                    raise
+        more: tuple[WrittenFile, ...] = ()
+        options: dict[str, Any] = {}
+        try:
+            match self.target.mode:
+                case "replace":
+                    options = {"remove": everything, "operation": "overwrite"}
+                    if self.values is not None:
+                        options["remove"] = partitions_in(delta.default_spec.spec_id, {(v,) for v in self.values})
+                case "append":
+                    options = {"operation": "append"}
+                case "upsert":
+                    more = () if live is None else tuple(self._other_deletes(delta, live))
+            return (*self._files, *more), commit([*self._files, *more], summary, **options)
+        except (CommitConflictError, OSError) as error:
+            # after a conflict the files are committed again; a disk that is full or broken must not get fuller
+            delta.discard(more if isinstance(error, CommitConflictError) else [*self._files, *more])
+            raise
 
     def _fits(self, delta: RowDelta) -> bool:
         """Whether the written files can be committed to the table as it is now."""

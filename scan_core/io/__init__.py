@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nevermore.scan_core.io.location import is_within as is_within
     from nevermore.scan_core.io.location import parse_location as parse_location
     from nevermore.scan_core.io.location import relocate as relocate
-    from nevermore.scan_core.io.object_store import clear_disk_cache as clear_disk_cache
+    from nevermore.scan_core.io.object_store import clear_caches as clear_caches
     from nevermore.scan_core.io.private_files import remove_leftovers as remove_leftovers
     from nevermore.scan_core.io.private_files import spill_folder as spill_folder
     from nevermore.scan_core.io.private_files import temporary_folder as temporary_folder
@@ -32,7 +32,7 @@ else:
         {
             "nevermore.scan_core.io.cache": "BoundedCache",
             "nevermore.scan_core.io.catalog": "filesystem load_catalog load_table table_facts with_file_io",
-            "nevermore.scan_core.io.object_store": "clear_disk_cache",
+            "nevermore.scan_core.io.object_store": "clear_caches",
             "nevermore.scan_core.io.files": "exists file_size read_bytes",
             "nevermore.scan_core.io.location": "FileIOConfig is_within parse_location relocate",
             "nevermore.scan_core.io.private_files": "remove_leftovers spill_folder temporary_folder user_folder whole_file",

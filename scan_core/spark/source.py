@@ -22,6 +22,7 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from nevermore.scan_core.io.location import Location, parse_location
+from nevermore.scan_core.io.object_store import INDEXES
 from nevermore.scan_core.io.private_files import UnsafeFileError, user_folder
 from nevermore.scan_core.model.errors import OptionError, ScanError
 from nevermore.scan_core.model.metrics import ScanMetrics
@@ -211,7 +212,7 @@ def with_shared_indexes(context: ScanContext) -> ScanContext:
     options = context.options
     if not options.switches.share_indexes or options.index_folder is not None:
         return context
-    return replace(context, options=replace(options, index_folder=str(user_folder("indexes").path)))
+    return replace(context, options=replace(options, index_folder=str(user_folder(INDEXES).path)))
 
 
 FORMAT = "nevermore"

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.iceberg.manifests import read_avro
+from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.manifests import ManifestEntry, read_avro
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.maintain.erase import Erasure, erase
-from nevermore.pipelines.publish.state import STATE, PublishedState, SourceState
+from nevermore.pipelines.publish.state import SOURCE, STATE, PublishedState, SourceState, base_of
 from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import user_folder
 from tests.pipelines.iceberg_tables import new_table
 from tests.pipelines.maintain.test_retention import append
 from tests.pipelines.project import Project, event
@@ -89,7 +93,7 @@ def files_with(project: Project, *texts: str) -> list[str]:
     return sorted(
         path.name
         for path in (project.folder / "warehouse").rglob("*")
-        if path.is_file() and path.name != "catalog.db" and any(text in _decoded(path) for text in texts)
+        if path.is_file() and any(text in _decoded(path) for text in texts)
     )
 
 
@@ -501,6 +505,97 @@ def test_published_tables_are_published_again_and_expire(plain: Project) -> None
     made = open_catalog(load(plain.folder / "nevermore.yaml")).load_table("shop.mails")
     assert len(made.metadata.snapshots) == 1
     assert made.scan().to_arrow() == pa.table({"id": pa.array([0], pa.int64())}, schema=made.scan().to_arrow().schema)
+
+
+def mails(project: Project, name: str = "shop.mails") -> Callable[[str], object]:
+    """Publishes the rows of the mirror, as `incremental: keys` does: the files of the last time are listed as removed."""
+    path = project.folder / "nevermore.yaml"
+    path.write_text(f"{path.read_text()}published:\n  {name}: {{sql: 'select id, email from shop.people'}}\n")
+    columns = {"id": "long", "email": "string", "home": "string"}
+    new_table(open_catalog(load(path)), columns, ("identity", "home"), name=name)
+
+    def publish(name: str) -> object:
+        delta = RowDelta(open_catalog(load(path)).load_table(name))
+        rows = [{"id": key, "email": email, "home": f"home of {email}"} for key, email in emails(project).items()]
+        files = write_rows(pa.Table.from_pylist(rows), delta.target, delta.default_spec)
+        mirror = project.table(NAME).metadata
+        source = SourceState(str(mirror.table_uuid), mirror.current_snapshot_id, "")
+        state = PublishedState("q", {NAME: source}).as_json()
+        return delta.commit(files, {STATE: state, SOURCE + NAME: str(mirror.current_snapshot_id)}, remove=everything)
+
+    return publish
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_no_manifest_of_a_published_table_lists_what_was_removed(plain: Project, times: int) -> None:
+    publish = mails(plain)
+    for _ in range(times):
+        publish("shop.mails")
+    done = run(plain, "id = 1", publish=publish)
+    assert done.is_complete, list(done.lines)
+    assert not files_with(plain, "person-1@", "moved-1@")
+    made = open_catalog(load(plain.folder / "nevermore.yaml")).load_table("shop.mails")
+    assert not removed_files(plain)
+    assert base_of(made, "replace").state is not None  # the next publication goes on from there
+    assert sorted(row["id"] for row in made.scan().to_arrow().to_pylist()) == [0, 3, 4, 5]
+
+
+def removed_files(project: Project) -> list[Any]:
+    """The entries of removed files in all manifests below the warehouse."""
+    manifests = (project.folder / "warehouse").rglob("*-m0.avro")
+    rows = (row for path in manifests for row in read_avro(path.read_bytes(), str(path)).rows)
+    return [row["data_file"] for row in rows if row["status"] == 2]
+
+
+def test_no_manifest_has_bounds_of_files_that_a_commit_removed(plain: Project) -> None:
+    """A person whose rows are in no file, no snapshot and no log is found by nothing, and must be named by nothing."""
+    publish = mails(plain)
+    for _ in range(2):
+        publish("shop.mails")
+    main_(plain, "compact", NAME)
+    removed = removed_files(plain)
+    assert len(removed) > 4
+    assert not any(file["lower_bounds"] or file["upper_bounds"] for file in removed)
+
+
+def test_bounds_of_removed_files_by_another_writer_are_forgotten(
+    plain: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has the rows any more, but the manifest that removed their file: other writers keep its bounds."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestEntry, "with_status", lambda e, status, i: replace(e, status=status, snapshot_id=i))
+        run(plain, "id = 1")
+        plain.land("3.jsonl", [people("c", person(9)), people("d", person(9))])
+        plain.run()
+        main_(plain, "compact", NAME)
+    assert any(file["lower_bounds"] for file in removed_files(plain))
+    assert run(plain, "email = 'person-9@example.org'").is_complete
+    assert not removed_files(plain)
+
+
+def main_(project: Project, *command: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--config", str(project.folder / "nevermore.yaml")])
+    assert not end.value.code
+
+
+def test_caches_and_spilled_files_go_and_the_rest_is_named(
+    plain: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "caches"))
+    held = [user_folder(purpose) for purpose in ("objects", "indexes", "spill")]
+    for folder, name in zip(held, ("4f", "4f.index", "4f"), strict=True):
+        with (folder.folder(name) if folder is held[2] else folder).replace("keys") as file:
+            file.write(b"person-1@example.org")
+    with held[2].existing_folder("4f").replace("lock") as file:
+        file.write(b"")  # of a killed process
+    for name in (".dagster/storage/run.db", "data_docs/index.html"):
+        (plain.folder / name).parent.mkdir(parents=True)
+        (plain.folder / name).write_text("person-1@example.org")
+    done = run(plain, "email = 'person-1@example.org'")
+    assert not [path for path in (tmp_path / "caches").rglob("*") if path.is_file() and b"person" in path.read_bytes()]
+    assert sum("not touched" in line for line in done.lines) == 3  # the landed files, too
+    assert set(done.not_touched) == {str(plain.folder / ".dagster"), str(plain.folder / "data_docs")}
 
 
 def test_published_tables_that_are_left_as_they_are_are_named(plain: Project) -> None:
