@@ -409,13 +409,17 @@ class Feed:
             applied_lines=applied,
             complete=complete_events_of(self.source.format, self.format_options),
             on_skipped=on_skipped,
+            is_ordered=self._is_ordered,
         )
+
+    @property
+    def _is_ordered(self) -> bool:
+        return any(settings.order_by != POSITION for settings in self.settings)
 
     @property
     def _message_bytes(self) -> int:
         """Size of the messages of a batch."""
-        is_ordered = any(settings.order_by != POSITION for settings in self.settings)
-        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if is_ordered else self.read_bytes
+        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if self._is_ordered else self.read_bytes
 
     def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
         """Read the messages of topics that follow a position."""

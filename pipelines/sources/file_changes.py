@@ -3,6 +3,7 @@
 Loads no decoder: most runs find nothing new. What is new is read in `files.py`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,6 +76,7 @@ MARGIN_NS = 3600 * 1_000_000_000
 DISTINCT_BYTES = 1024
 """Shorter prefixes may be equal by chance, so such a file is not taken for a renamed one if others were read since."""
 
+_DIGITS = re.compile(r"\d+")
 RE_DELIVERED = "re-delivered file"
 
 OnSkipped = Callable[[str, int], None]
@@ -142,6 +144,20 @@ def begin_sweep(
     now = position if position.is_sweeping else position.sweeping(max(listing.newest_ns, position.settled_ns))
     changed = list(_changed_files(listing, now, options, on_skipped, look))
     return Sweep(listing, now, _in_order(changed, now, applied_lines))
+
+
+def overtaken(sweep: Sweep) -> list[str]:
+    """New files whose numbered names come before those of files that were read already.
+
+    An object store may list a file late, after one with a higher number. Only names that differ by digits alone are compared.
+    """
+    read: dict[str, str] = {}
+    for known in sweep.position.named:
+        kind = _DIGITS.sub("0", known.name)
+        read[kind] = max(read.get(kind, ""), known.name, key=place)
+    begun = {known.name for known in sweep.position.named}
+    highest = ((file.name, read.get(_DIGITS.sub("0", file.name), "")) for file, _ in sweep.files)
+    return [name for name, other in highest if other and name not in begun and place(name) < place(other)]
 
 
 def may_have_news(listing: Listing, position: FilePosition, options: FileOptions) -> bool:

@@ -10,9 +10,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -171,9 +171,62 @@ def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.Nati
                 if file.size <= _SMALL_BYTES:
                     return pa.BufferReader(opened.read())
             return pa.OSFile(file.path)
-        return (filesystem or environment_files()).open_input_file(file.path)
+        opens = partial((filesystem or environment_files()).open_input_file, file.path)
+        return pa.PythonFile(_Repeated(file.path, opens), "r")
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"cannot open {file.path}: {in_short(error)}") from error
+
+
+_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.25
+"""Before the second attempt, doubled before each later one."""
+
+
+class _Repeated:
+    """A file of a store, for `pyarrow.PythonFile`. It is read again from where an answer breaks off, as scans do."""
+
+    closed = False
+
+    def __init__(self, path: str, open_again: Callable[[], pa.NativeFile]) -> None:
+        self._path = path
+        self._open_again = open_again
+        self._file = open_again()
+        self._size = int(self._file.size())
+        self._place = 0
+
+    def read(self, length: int | None = None) -> bytes:
+        """The next bytes; fewer only where the file ends."""
+        left = max(self._size - self._place, 0)
+        length = left if length is None or length < 0 else min(length, left)
+        for attempt in range(1, _ATTEMPTS + 1):
+            error: Exception | None = None
+            try:
+                data: bytes = self._file.read_at(length, self._place)
+            except OSError as broken:
+                error = broken
+            if error is None and len(data) == length:
+                break
+            if attempt == _ATTEMPTS or isinstance(error, FileNotFoundError | PermissionError):
+                reason = f"{len(data)} of {length} bytes arrived" if error is None else in_short(error)
+                raise SourceError(f"cannot read {self._path}: {reason}") from error
+            time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
+            self._file = self._open_again()
+        self._place += length
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place, from the beginning, from here or from the end."""
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def tell(self) -> int:
+        """The place."""
+        return self._place
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+        self._file.close()
 
 
 def stored_version(file: ListedFile, filesystem: FileSystem | None = None) -> bytes | None:
@@ -184,8 +237,11 @@ def stored_version(file: ListedFile, filesystem: FileSystem | None = None) -> by
     """
     if "://" not in file.path:
         return None
-    with open_file(file, filesystem) as stream:
-        metadata: dict[str, bytes] = stream.metadata() or {}
+    try:
+        with (filesystem or environment_files()).open_input_file(file.path) as stream:
+            metadata: dict[str, bytes] = stream.metadata() or {}
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"cannot open {file.path}: {in_short(error)}") from error
     return next((value for name, value in metadata.items() if name.lower() == "etag"), None)
 
 

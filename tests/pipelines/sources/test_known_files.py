@@ -186,3 +186,29 @@ def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
             seen += reader.run(stop_after=data.draw(st.integers(0, 3)), batch_rows=data.draw(st.integers(1, 4)))
     seen += reader.run()
     assert sorted(numbers(seen)) == list(range(written))
+
+
+@pytest.mark.parametrize(
+    ("first", "late", "is_named"),
+    [
+        (["000001.jsonl", "000003.jsonl"], "000002.jsonl", True),
+        (["a-9.jsonl", "a-11.jsonl"], "a-10.jsonl", True),
+        (["000001.jsonl", "000002.jsonl"], "000003.jsonl", False),
+        (["orders-3.jsonl"], "customers-2.jsonl", False),
+        (["b/3.jsonl"], "a/2.jsonl", False),
+    ],
+)
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_lower_number_that_appears_late_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: list[str], late: str, is_named: bool, is_ordered: bool
+) -> None:
+    pattern, position = str(tmp_path / "**" / "*.jsonl"), None
+    for names in (first, [late]):
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(f'{{"id": "{name}"}}\n')
+        assert not caplog.records
+        for batch in discover([pattern], position, is_ordered=is_ordered):
+            position = batch.position_after
+    found = [record.getMessage() for record in caplog.records]
+    assert [late in text and "order_by" in text for text in found] == [True] * (is_named and not is_ordered)

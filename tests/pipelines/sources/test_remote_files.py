@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -14,6 +15,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.maintain.replay import resync_from
+from nevermore.pipelines.sources import file_listing
 from nevermore.pipelines.sources.file_listing import RemoteFiles
 from nevermore.pipelines.sources.file_options import FileOptions
 from nevermore.pipelines.sources.files import discover
@@ -56,6 +58,52 @@ def test_patterns_mean_on_an_object_store_what_they_mean_in_folders(
     batches = list(discover([pattern], filesystem=remote))
     assert [name for b in batches for name in b.raw.source_file.to_pylist()] == names
     assert list(discover([pattern], batches[-1].position_after, filesystem=remote)) == []
+
+
+class Breaking(RemoteFiles):
+    """A store whose answers break off."""
+
+
+class BreakingFile:
+    def __init__(self, file: Any, *breaks: str) -> None:
+        self.file, self.breaks = file, list(breaks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        how = self.breaks.pop(0) if self.breaks else ""
+        if how == "error":
+            raise OSError("curlCode: 18, Transferred a partial file")
+        data: bytes = self.file.read_at(length, offset)
+        return data[: len(data) // 2] if how == "cut" else data
+
+
+@pytest.mark.parametrize("how", ["error", "cut"])
+@pytest.mark.parametrize("name", ["a/1.jsonl", "b/2.jsonl.gz", "b/3.csv"])
+def test_an_answer_that_breaks_off_is_read_again(
+    name: str, how: str, properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"s3://lake/in/{name}"
+    expected = [b.raw.source_offset.to_pylist() for b in discover([path], filesystem=RemoteFiles(properties))]
+    monkeypatch.setattr(file_listing, "_PAUSE_SECONDS", 0)
+    breaks = iter([[how], []])
+    monkeypatch.setattr(Breaking, "open_input_file", lambda self, at: BreakingFile(
+        RemoteFiles.open_input_file(self, at), *next(breaks, [])
+    ))  # fmt: skip
+    found = list(discover([path], filesystem=Breaking(properties)))
+    assert [b.raw.source_offset.to_pylist() for b in found] == expected
+
+
+def test_an_answer_that_breaks_off_for_ever_is_an_error(
+    properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_listing, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(Breaking, "open_input_file", lambda self, at: BreakingFile(
+        RemoteFiles.open_input_file(self, at), *["error"] * 9
+    ))  # fmt: skip
+    with pytest.raises(SourceError, match=r"a/1\.jsonl.*partial file"):
+        list(discover(["s3://lake/in/a/1.jsonl"], filesystem=Breaking(properties)))
 
 
 def test_what_is_not_there_is_named(properties: dict[str, str]) -> None:
