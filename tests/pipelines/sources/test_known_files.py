@@ -200,7 +200,7 @@ def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
 )
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_a_lower_number_that_appears_late_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: list[str], late: str, is_named: bool, is_ordered: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: list[str], late: str, *, is_named: bool, is_ordered: bool
 ) -> None:
     pattern, position = str(tmp_path / "**" / "*.jsonl"), None
     for names in (first, [late]):
