@@ -18,7 +18,7 @@ def spark_package(
     as_json: AsJson = False,
 ) -> None:
     """Build the archive of Nevermore for Spark workers, for `spark-submit --py-files` and `spark: {package: ...}`."""
-    from nevermore.pipelines.spark.package import build_package, pack_dependencies
+    from nevermore.scan_core.spark import build_package, pack_dependencies
 
     package = build_package(output)
     libraries = pack_dependencies(output) if with_dependencies else None

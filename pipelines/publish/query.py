@@ -185,6 +185,17 @@ def parse_query(
     return query
 
 
+def _check_names(query: PublishedQuery) -> None:
+    for expression in query.tree.selects:
+        # what makes several columns, or may, gets their names from Spark
+        if not (expression.output_name or expression.is_star or isinstance(expression, _MAKES_COLUMNS)):
+            text = expression.sql(dialect=DIALECT)
+            raise ConfigError(f"published {query.name}: a column has no name: write `{text} as` and a name")
+
+
+_MAKES_COLUMNS = (exp.UDTF, exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
+
+
 def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
     known = {*given, *(PARTITION_PARAMETERS if query.partition is not None else ())}
     for parameter in sorted(query.parameters - known):
@@ -223,7 +234,7 @@ def published_query(config: Config, name: str) -> PublishedQuery:
     """
     entry = published_entry(config, name)
     column = None if entry.partitioning is None else entry.partitioning.column
-    return parse_query(
+    query = parse_query(
         name,
         entry.sql,
         column,
@@ -232,6 +243,8 @@ def published_query(config: Config, name: str) -> PublishedQuery:
         published=config.published,
         case_sensitive=config.spark.compares_case,
     )
+    _check_names(query)
+    return query
 
 
 def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:

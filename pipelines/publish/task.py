@@ -1,7 +1,7 @@
 """The part of publishing that runs in Spark tasks: write Arrow batches to Parquet files and report them.
 
 Tasks also write the equality deletes of an upsert. This module imports neither pyspark nor what only the driver needs:
-workers of a cluster have the libraries of `nevermore.pipelines.spark.package.REQUIREMENTS` alone.
+workers of a cluster have the libraries of `nevermore.scan_core.spark.package.REQUIREMENTS` alone.
 """
 
 import pickle

@@ -68,9 +68,6 @@ def bound(value: Any) -> Any:
     return date_literal(value) if isinstance(value, date) else value
 
 
-_HINT = "; the workers' Python does not have it: `nevermore spark-package` builds what they need, see docs/spark.md"
-
-
 def write_result(name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask) -> TaskReport:
     """Run a query and write its rows, arranged by the options of the entry.
 
@@ -257,9 +254,7 @@ def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
 
 
 def _job_failed(name: str, error: Exception) -> PublishError:
-    message = spark_message(error)
-    hint = _HINT if "No module named" in message else ""
-    return PublishError(f"published {name}: the Spark job failed: {message}{hint}")
+    return PublishError(f"published {name}: the Spark job failed: {spark_message(error)}")
 
 
 def _quoted(columns: Sequence[str]) -> list[str]:

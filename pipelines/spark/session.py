@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.spark.package import build_package, check_package
 from nevermore.scan_core import Scan, Table, open_table
 from nevermore.scan_core.spark import (
     NativeLimits,
     Reader,
     ReaderChoice,
+    check_package,
     choice_of,
     compares_case,
     parse_sql,
@@ -79,13 +79,12 @@ def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
     from nevermore.scan_core import OptionError
     from nevermore.scan_core.spark import spark_session
 
-    archives = _archives(spark)
     try:
         return spark_session(
             master=spark.master or LOCAL_MASTER,
             config=_settings(spark, for_tasks=for_tasks),
             remote=spark.remote,
-            py_files=archives,
+            py_files=_archives(spark),
         )
     except OptionError as error:
         raise ConfigError(str(error)) from error
@@ -103,17 +102,12 @@ def _settings(spark: SparkConfig, *, for_tasks: bool) -> dict[str, str]:
     return settings
 
 
-def _archives(spark: SparkConfig) -> list[str]:
-    from nevermore.scan_core.io import temporary_folder
-    from nevermore.scan_core.spark import is_local
-
+def _archives(spark: SparkConfig) -> list[str] | None:
     match spark.package:
         case "installed":
             return []
         case "auto":
-            if spark.remote is None and is_local(spark.master or LOCAL_MASTER):
-                return []
-            return [str(build_package(temporary_folder() / "package").path)]
+            return None
         case path:
             check_package(path)
             return [path]

@@ -9,7 +9,6 @@ from nevermore.scan_core.expr.bound import (
     BoundExpr,
     Call,
     Case,
-    Cast,
     Column,
     Comparison,
     InSet,
@@ -25,7 +24,7 @@ from nevermore.scan_core.expr.coercion import (
     DATE,
     STRING,
     ConversionError,
-    can_cast,
+    cast_to,
     coerce,
     common_type,
     decimal_of,
@@ -254,10 +253,10 @@ class _Binder:
                 target = parse_type(_TYPE_SYNONYMS.get(text, text))
             except ValueError as error:
                 raise self.refuse(cast, f"cast to {cast.type}: {error}") from error
-        operand = self.bind(cast.operand)
-        if not can_cast(operand.type, target):
-            raise self.refuse(cast, f"a cast from {operand.type} to {target} is not supported in a filter")
-        return operand if operand.type == target else Cast(operand, target, cast.safe)
+        try:
+            return cast_to(self.bind(cast.operand), target, safe=cast.safe)
+        except ConversionError as error:
+            raise self.refuse(cast, str(error)) from error
 
     def _bind_name(self, name: Name) -> BoundExpr:
         try:

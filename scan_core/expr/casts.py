@@ -1,6 +1,10 @@
 """Casts on columns with Spark's ANSI meaning, and dates and timestamps from text and to text."""
 
+import datetime as dt
+import re
+import unicodedata
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from nevermore.scan_core.expr.coercion import (
     INTEGRAL,
     TIMESTAMPS,
     TRUE_TEXTS,
+    decimal_constant,
     decimal_of,
     name_of,
 )
@@ -27,7 +32,9 @@ from nevermore.scan_core.expr.literals import (
     MAX_ZONE_SECONDS,
     TIME_TEXT,
     TIMESTAMP_TEXT,
+    ZONE_PARTS,
 )
+from nevermore.scan_core.expr.strings import with_special
 from nevermore.scan_core.expr.temporal import DAY_MICROS, Days, first_day
 from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
@@ -56,15 +63,24 @@ def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
 def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     """Timestamps from text in Spark's notations with UTC offsets, and a mask of the strings that are valid."""
     digits = 9 if name_of(target).endswith("_ns") else 6
+    if "tz" in name_of(target):  # a time alone is one of today
+        today = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}T"
+        text = pc.replace_substring_regex(
+            text, pattern=r"^(?:T(\d[\d:.]*)|(\d{1,2}:[\d:.]+))$", replacement=rf"{today}\1\2"
+        )
     matched, number, found = _parts(text, TIMESTAMP_TEXT)
+    if (_matches(text, r"^T?\d+:\d+:\d.*[+-]|:\d{1,2}:\d{1,2}(?:\.\d*)?\s*[A-Za-z]\S*$") & ~matched).any():
+        raise ValueError(
+            "a timestamp with a time zone by name, or with a time zone and no date, is not supported in a filter"
+        )
     days, legal_day = _days_of(number)
     ticks, legal_time = _time_of(number, found, digits)
     matched &= legal_day & legal_time
     limit = LONG_RANGE[1] // (DAY_MICROS * (1000 if digits == 9 else 1)) - 1
     matched &= (days <= limit) & (days >= -limit)
     values = np.where(matched, days, 0) * (86_400 * 10**digits) + ticks
-    minute, second = number("zone_minute", 0), number("zone_second", 0)
-    zone = (number("zone_hour", 0) * 60 + minute) * 60 + second
+    hour, minute, second = (sum(number(part, 0) for part in names) for names in ZONE_PARTS)
+    zone = (hour * 60 + minute) * 60 + second
     matched &= (zone <= MAX_ZONE_SECONDS) & (minute <= 59) & (second <= 59)
     if "tz" in name_of(target):
         offset = zone * 10**digits
@@ -139,6 +155,8 @@ def cast(array: pa.Array, source: Type, target: Type) -> Vector:
         return Vector(pa.nulls(len(array), arrow_type(target)))
     if names[0] == "string":
         return _from_text(array, target)
+    if names[0] in BYTES and names[1] == "string":
+        return _decoded(array.cast(pa.binary()))
     if names[1] == "string":
         return Vector(_to_text(array, source))
     if names[0] in TIMESTAMPS | {"date"}:
@@ -232,10 +250,22 @@ def _to_text(array: pa.Array, source: Type) -> pa.Array:
             return timestamps_to_text(array, source)
         case "uuid":
             return _uuids_to_text(array)
-        case "fixed" | "binary":
-            return array.cast(pa.binary()).cast(pa.string())
         case _:
             return array.cast(pa.string())
+
+
+_UTF8 = (
+    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|\xed[\x80-\x9f][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$"
+)
+
+
+def _decoded(array: pa.Array) -> Vector:
+    valid = _matches(array, _UTF8)
+    failed = ~valid if (present := validity(array)) is None else ~valid & present
+    if failed.any():
+        return Vector(with_nulls(array, failed).cast(pa.string()), failed, "bytes that are not UTF-8")
+    return Vector(array.cast(pa.string()))
 
 
 def _uuids_to_text(array: pa.Array) -> pa.Array:
@@ -287,9 +317,22 @@ def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     return plain.cast(arrow_type(target)), matched
 
 
+_DIGITS = {c: str(unicodedata.decimal(chr(c))) for c in range(128, 0x10000) if chr(c).isdecimal()}
+"""Decimal digits of all scripts, which Java's decimals know, but not its integers."""
+_UNUSUAL_DECIMAL = r"[^\x00-\x7f]|[eE][+-]?\d{2}|\d{19}"
+"""Digits of other scripts, large exponents, long numbers: read one by one, as Arrow fails for some of them."""
+
+
 def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
-    if decimal_of(target)[1] <= 36:  # digits after the 37th do not change how it rounds
-        text = pc.replace_substring_regex(text, pattern=r"^([^.eE]*\.\d{37})\d+$", replacement=r"\1")
+    def plain(value: str) -> str:
+        value = value.translate(_DIGITS)
+        try:
+            exact = decimal_constant(Decimal(value), target) if re.match(_DECIMAL_TEXT, value, re.ASCII) else None
+        except ArithmeticError:  # beyond what decimals hold
+            return ""
+        return value if exact is None else f"{exact:f}"
+
+    text = with_special(text, text, _UNUSUAL_DECIMAL, plain)
     matched = _matches(text, _DECIMAL_TEXT) & _matches(text, _DECIMAL_WIDTH)
     exact = pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement="").cast(_WIDEST)
     vector = rounded_decimal(exact, null_mask(text), target)

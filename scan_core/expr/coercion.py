@@ -108,7 +108,7 @@ def _with_string(other: Type) -> Type:
         return LONG
     if name_of(other) in FLOATING | {"decimal"}:
         return DOUBLE
-    return other
+    return BINARY if name_of(other) == "fixed" else other
 
 
 _TRUTH_AND_NUMBERS = INTEGRAL | FLOATING | {"boolean", "decimal"}
@@ -171,13 +171,25 @@ def coerce(node: BoundExpr, target: Type) -> BoundExpr:
     """The expression in the target type: constants are converted, everything else is cast.
 
     Raises:
-        ConversionError: a constant without a value in that type.
+        ConversionError: a constant without a value in that type, or no such cast.
+    """
+    if isinstance(node, Literal) and node.type != target:
+        return Literal(convert_constant(node.value, node.type, target), target)
+    return cast_to(node, target)
+
+
+def cast_to(node: BoundExpr, target: Type, *, safe: bool = False) -> BoundExpr:
+    """A cast of the expression, unless it has the type already.
+
+    Raises:
+        ConversionError: the engine has no such cast.
     """
     if node.type == target:
         return node
-    if isinstance(node, Literal):
-        return Literal(convert_constant(node.value, node.type, target), target)
-    return Cast(node, target)
+    if not can_cast(node.type, target):
+        raise ConversionError(f"a cast from {node.type} to {target} is not supported in a filter")
+    # Spark's text may be any bytes, ours is UTF-8: other bytes fail also in try_cast, which is NULL for none of them
+    return Cast(node, target, safe and name_of(node.type) not in BYTES)
 
 
 def convert_constant(value: Any, source: Type, target: Type) -> Any:
@@ -220,7 +232,7 @@ def _from_text(text: str, target: Type) -> Any:
         case "boolean":
             folded = text.strip().lower()
             return True if folded in TRUE_TEXTS else False if folded in FALSE_TEXTS else None
-        case "binary" | "fixed":
+        case "binary":
             return text.encode()
         case "date" | "time" | "uuid" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" as name:
             return parse_text(text, name)

@@ -48,6 +48,8 @@ _OPERATORS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]
 def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_type: Type) -> Mask:
     """`left sign right` for one of = <> < <= > >=; at least one side is an array."""
     kind = name_of(left_type)
+    if kind == "unknown":  # NULL and NULL
+        return np.zeros(len(left if isinstance(left, pa.Array) else right), dtype=np.bool_)
     if kind == "decimal" and left_type != right_type:
         left, right, left_type = _align_decimals(left, right, left_type, right_type)
     if kind in FLOATING:

@@ -1,5 +1,6 @@
 """The columns of one batch as expressions see them, and three-valued logic with failed rows as a fourth state."""
 
+import datetime as dt
 import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def remembered_truth(
         or pa.types.is_floating(array.type)
     ):
         return evaluate(frame)
-    key = node, array.type
+    key = node, array.type, dt.datetime.now(dt.UTC).date()  # a time as text is one of today
     known = _REMEMBERED.find(key)
     if known is None:
         truth = evaluate(frame)

@@ -41,7 +41,7 @@ from nevermore.scan_core.expr.bound import (
     walk,
 )
 from nevermore.scan_core.expr.casts import cast
-from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
+from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, decimal_of, name_of
 from nevermore.scan_core.expr.compare import compare, contains, numbers
 from nevermore.scan_core.expr.frame import (
     Codes,
@@ -58,7 +58,6 @@ from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from nevermore.scan_core.expr.strings import like_matcher, lower
 from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
-    SHORT_DECIMAL_DIGITS,
     Kernel,
     Operand,
     Truth,
@@ -67,9 +66,7 @@ from nevermore.scan_core.expr.vectors import (
     array_of,
     array_of_truth,
     boolean_values,
-    decimal_array,
     failures,
-    fixed_values,
     is_null_scalar,
     minus,
     null_mask,
@@ -80,7 +77,7 @@ from nevermore.scan_core.expr.vectors import (
     union,
     with_nulls,
 )
-from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, StructType, Type, arrow_type
+from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type, arrow_type
 from nevermore.scan_core.rows.buffers import Mask, scalar, validity
 
 DIVISION_BY_ZERO = "division by zero"
@@ -180,18 +177,26 @@ def _decimals(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
         return rounded_decimal((pc.add if sign == "+" else pc.subtract)(left, right), null, result)
     if sign == "*":
         return rounded_decimal(pc.multiply(left, right), null, result)
-    if sign in {"%", "div"}:  # binding allows at most 18 digits at the common scale
-        return _short_decimal_division(sign, arguments, types, result)
     length = len(left) if isinstance(left, pa.Array) else len(right)
     if isinstance(right, pa.Scalar):
         zero = np.full(length, right.as_py() == 0)
     else:
         zero = np.asarray(pc.fill_null(pc.equal(right, _decimal(0, right.type)), False))
-    # Arrow cuts off after max(4, s1 + p2 - s2 + 1) digits; one digit more than wanted makes rounding half up exact
-    missing = max(0, decimal_of(result)[1] + 1 - max(4, s1 + p2 - s2 + 1))
-    dividend = left.cast(pa.decimal256(p1 + missing, s1 + missing))
     divisor = pc.if_else(pa.array(zero), _decimal(1, right.type), right) if zero.any() else right
-    vector = rounded_decimal(pc.divide(dividend, divisor), union(null, zero if zero.any() else None), result)
+    if sign == "/":
+        # Arrow cuts off after max(4, s1 + p2 - s2 + 1) digits; one digit more than wanted makes rounding half up exact
+        missing = max(0, decimal_of(result)[1] + 1 - max(4, s1 + p2 - s2 + 1))
+        left = left.cast(pa.decimal256(p1 + missing, s1 + missing))
+    quotient = pc.divide(left, divisor)
+    if sign != "/":
+        digits = p1 - s1 + s2
+        quotient = pc.round(quotient, ndigits=0, round_mode="towards_zero").cast(pa.decimal256(max(1, digits), 0))
+    if sign == "div":  # the low 64 bits, as in Spark
+        values = np.frombuffer(quotient.buffers()[1], np.int64)[4 * quotient.offset :][: 4 * length : 4]
+        return outcome(values, null, zero, result, DIVISION_BY_ZERO)
+    if sign == "%":
+        quotient = pc.subtract(left, pc.multiply(quotient, divisor).cast(pa.decimal256(max(digits, s2 + 1), s2)))
+    vector = rounded_decimal(quotient, union(null, zero if zero.any() else None), result)
     failed = zero if null is None else zero & ~null
     if not failed.any():
         return vector
@@ -201,24 +206,6 @@ def _decimals(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
 def _decimal(unit: int, type_: pa.DataType) -> pa.Scalar:
     """Zero, or the smallest positive value; the number 1 does not fit a decimal(2, 2)."""
     return pa.scalar(decimal.Decimal(unit).scaleb(-type_.scale), type_)
-
-
-def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    scale = max(decimal_of(t)[1] for t in types)
-    aligned = pa.decimal128(SHORT_DECIMAL_DIGITS, scale)
-    stored = PrimitiveType("decimal", (SHORT_DECIMAL_DIGITS, scale))
-    sides = [a.cast(pa.decimal128(*decimal_of(t))).cast(aligned) for a, t in zip(arguments, types, strict=True)]
-    left, right = (
-        n.astype(np.int64) if isinstance(n, np.ndarray) else np.int64(n) for n in (numbers(s, stored) for s in sides)
-    )
-    null = nulls_of(*arguments)
-    whole = _integer_division(sign, left, right, null, LONG)
-    if sign == "div":
-        return whole
-    unscaled = fixed_values(whole.values).astype(np.int64)
-    values = decimal_array(unscaled, null_mask(whole.values), scale)
-    vector = rounded_decimal(values, null_mask(whole.values), result)
-    return Vector(vector.values, union(vector.failed, whole.failed), whole.reason or vector.reason)
 
 
 def _sign_kernel(of_decimals: Callable[[Any], Any], of_numbers: Callable[[Any], Any]) -> Kernel:
@@ -693,7 +680,23 @@ def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     return Vector(array_from(vector.values, values.num_rows).take(pa.array(codes)), failed, vector.reason)
 
 
-def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per node
+def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:
+    try:
+        return _computed(node, frame)
+    # what libraries raise for a value that they cannot compute with, such as text that is not UTF-8
+    except (ValueError, ArithmeticError, pa.ArrowCapacityError) as error:
+        if frame.num_rows == 0:
+            raise
+        reason = str(error).partition("\n")[0]
+    if frame.num_rows == 1:
+        return Vector(pa.nulls(1, arrow_type(node.type)), np.ones(1, dtype=np.bool_), reason)
+    first = np.arange(frame.num_rows) < frame.num_rows // 2
+    halves = [_plain_vector(node, frame.narrow(rows)) for rows in (first, ~first)]
+    failed = [np.zeros(len(h.values), np.bool_) if h.failed is None else h.failed for h in halves]
+    return Vector(pa.concat_arrays([h.values for h in halves]), np.concatenate(failed), reason)
+
+
+def _computed(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per node
     match node:
         case Column(field_id):
             return Vector(frame.column(field_id))

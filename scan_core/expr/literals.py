@@ -19,14 +19,17 @@ MAX_PRECISION = 38
 MAX_ZONE_SECONDS = 18 * 3600
 
 DATE_PATTERN = r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
-TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
+TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?"
+"""The groups of minutes and seconds are still open: a zone follows seconds only."""
 ZONE_PATTERN = (
-    r"\s*(?:Z|(?:UTC|GMT|UT)?"
-    r"(?:(?P<sign>[+-])(?P<zone_hour>\d{1,2})(?::?(?P<zone_minute>\d{2})(?::?(?P<zone_second>\d{2}))?)?)?)"
+    r"\s*(?:Z|(?:UTC|GMT|UT)?(?:(?P<sign>[+-])(?:(?P<zone_hour>\d{1,2})(?::(?:(?P<zone_minute>\d{2})"
+    r"(?::(?P<zone_second>\d{2}))?|(?P<zone_minutes>\d)))?|(?P<zone_hours>\d{2})(?P<zone_of_hours>\d{2})(?P<zone_rest>\d{2})?))?)"
 )
+ZONE_PARTS = ("zone_hour", "zone_hours"), ("zone_minute", "zone_minutes", "zone_of_hours"), ("zone_second", "zone_rest")
+"""Groups of hours, minutes and seconds, of which one matches."""
 DATE_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T].*)?\s*$"
-TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T]{TIME_PATTERN}{ZONE_PATTERN})?\s*$"
-TIME_TEXT = rf"^\s*{TIME_PATTERN}\s*$"
+TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN.replace('7', '6')}(?:[ T]{TIME_PATTERN}{ZONE_PATTERN})?)?)?\s*$"
+TIME_TEXT = rf"^\s*{TIME_PATTERN})?)?\s*$"
 
 _DATE, _TIMESTAMP, _TIME = re.compile(DATE_TEXT), re.compile(TIMESTAMP_TEXT), re.compile(TIME_TEXT)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -141,7 +144,7 @@ def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
         return None
     value = days * 86_400 * 10**digits + within_day
     if parts["sign"]:
-        hour, minute, second = (int(parts[f"zone_{p}"] or 0) for p in ("hour", "minute", "second"))
+        hour, minute, second = (sum(int(parts[p] or 0) for p in names) for names in ZONE_PARTS)
         offset = (hour * 60 + minute) * 60 + second
         if offset > MAX_ZONE_SECONDS or minute > 59 or second > 59:
             return None

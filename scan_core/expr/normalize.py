@@ -344,15 +344,22 @@ def normalize(node: BoundExpr) -> BoundExpr:
             return _simplify(with_children(node, tuple(map(normalize, children(node)))))
 
 
-def _simplify(node: BoundExpr) -> BoundExpr:
+def _simplify(node: BoundExpr) -> BoundExpr:  # noqa: C901  # a flat case per rule
     parts = children(node)
     if all(isinstance(p, Literal) for p in parts):
         return constant_value(node)
     match node:
         case Comparison("<=>", left, Literal(None)) | Comparison("<=>", Literal(None), left):
             return IsNull(left)
-        case Comparison(_, left, Literal(None)) | Comparison(_, Literal(None), left) if not may_fail(left):
+        case Comparison("<=>", left, right) if left == right:
+            return _TRUE
+        # as in Spark, NULL also where the other side would fail
+        case Comparison(_, _, Literal(None)) | Comparison(_, Literal(None)):
             return _NULL
+        case InSet(_, values, True, False) if not values:
+            return _NULL
+        case Call() if any(isinstance(p, Literal) and p.value is None for p in parts):
+            return Literal(None, node.type)
         case Comparison(sign, Literal() as left, right):
             return _simplify(Comparison(_FLIPPED[sign], right, left))
         case Comparison() | InSet() | Between():
@@ -387,6 +394,8 @@ def _shorter_case(node: Case) -> BoundExpr:
             default = value
             break
         branches.append((condition, value))
+    while branches and branches[-1][1] == default:
+        branches.pop()
     return Case(tuple(branches), default, node.type) if branches else default
 
 

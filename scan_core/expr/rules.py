@@ -19,6 +19,7 @@ from nevermore.scan_core.expr.coercion import (
     TIMESTAMPS,
     TIMESTAMPTZ,
     arithmetic_type,
+    cast_to,
     coerce,
     common_type,
     decimal_of,
@@ -137,7 +138,7 @@ def contains_element(name: str, arguments: Arguments) -> BoundExpr:
     element = operand.type.element if isinstance(operand.type, ListType) else None
     if name == "map_contains_key":
         element = operand.type.key if isinstance(operand.type, MapType) else None
-    if element is None or common_type(element.type, value.type) is None:
+    if element is None or common_type(element.type, value.type) != element.type:
         raise ArgumentError(f"{name} cannot look for {value.type} in {operand.type}")
     return Call(name, (operand, coerce(value, element.type)), BOOLEAN)
 
@@ -251,13 +252,14 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
             raise ArgumentError(f"{plain} takes numbers, not {argument.type}", index)
     left, right = (coerce(a, INT) if name_of(a.type) == "unknown" else a for a in (left, right))
     result = arithmetic_type(plain, left.type, right.type)
-    if name_of(result) in FLOATING:
-        left, right = coerce(left, result), coerce(right, result)
-    elif name_of(result) == "decimal":
+    kinds = {name_of(left.type), name_of(right.type)}
+    if plain == "div" and kinds & FLOATING:
+        raise ArgumentError("div takes whole numbers and decimals; write floor(a / b), or cast to a decimal")
+    if "decimal" in kinds and name_of(result) not in FLOATING:
         left, right = (coerce(a, _exact_decimal(a)) for a in (left, right))
         result = arithmetic_type(plain, left.type, right.type)
         _check_decimal_digits(plain, left.type, right.type, result)
-    elif plain != "div" or "decimal" not in {name_of(left.type), name_of(right.type)}:
+    else:
         left, right = coerce(left, result), coerce(right, result)
     return Call(operator, (left, right), result)
 
@@ -272,19 +274,23 @@ def _exact_decimal(argument: BoundExpr) -> Type:
 def _check_decimal_digits(operator: str, left: Type, right: Type, result: Type) -> None:
     (p1, s1), (p2, s2) = decimal_of(left), decimal_of(right)
     match operator:
+        case "+" | "-":
+            digits = max(p1 - s1, p2 - s2) + max(s1, s2) + 1
         case "*":
-            digits, most = p1 + p2 + 1, 76
+            digits = p1 + p2 + 1
         case "/":
-            digits, most = p1 - s1 + s2 + max(decimal_of(result)[1] + 1, 4, s1 + p2 - s2 + 1), 76
-        case "%" | "div":
-            digits, most = max(p1 - s1, p2 - s2) + max(s1, s2), 18
+            digits = p1 - s1 + s2 + max(decimal_of(result)[1] + 1, 4, s1 + p2 - s2 + 1)
         case _:
-            return
-    if digits > most:
+            digits = p1 - s1 + s2 + max(p2 + 1, 4, s1 + p2 - s2 + 1)
+    if digits > _MAX_DIGITS:
         raise ArgumentError(
-            f"{operator} of {left} and {right} is not supported in a filter: it needs {digits} digits, more than {most}; "
-            "cast to a narrower decimal or to double"
+            f"{operator} of {left} and {right} is not supported in a filter: it needs {digits} digits, more than "
+            f"{_MAX_DIGITS}; cast to a narrower decimal or to double"
         )
+
+
+_MAX_DIGITS = 76
+"""Of Arrow's widest decimal."""
 
 
 def same_number(name: str, arguments: Arguments) -> BoundExpr:
@@ -385,8 +391,14 @@ def _nvl2(name: str, arguments: Arguments) -> BoundExpr:
 
 
 def _nullif(name: str, arguments: Arguments) -> BoundExpr:
-    (left, right), _ = same_type(name, arguments)
+    (left, right), type_ = same_type(name, arguments)
+    _comparable(name, type_)
     return Case(((Comparison("=", left, right), Literal(None, arguments[0].type)),), arguments[0], arguments[0].type)
+
+
+def _comparable(name: str, type_: Type) -> None:
+    if not is_primitive(type_):
+        raise ArgumentError(f"{name} cannot compare {type_}")
 
 
 def _length(_: str, arguments: Arguments) -> BoundExpr:
@@ -398,8 +410,7 @@ def _length(_: str, arguments: Arguments) -> BoundExpr:
 def _extreme(name: str, arguments: Arguments) -> BoundExpr:
     """The largest or smallest argument that is not NULL."""
     operands, type_ = same_type(name, arguments)
-    if not is_primitive(type_):
-        raise ArgumentError(f"{name} cannot compare {type_}")
+    _comparable(name, type_)
     sign = ">=" if name == "greatest" else "<="
     result = operands[-1]
     for operand in reversed(operands[:-1]):
@@ -416,7 +427,7 @@ def _nanvl(name: str, arguments: Arguments) -> BoundExpr:
 
 
 def _cast_call(target: PrimitiveType) -> Rule:
-    return lambda _, arguments: Cast(arguments[0], target)
+    return lambda _, arguments: cast_to(arguments[0], target)
 
 
 MAX_EXTREMES = 5

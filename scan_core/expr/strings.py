@@ -234,16 +234,17 @@ def _unary(function: Callable[[pa.Array], pa.Array]) -> Kernel:
 
 def lower(array: pa.Array) -> pa.Array:
     """Lower case as Java has it, context and expansion included."""
-    return _with_special(array, pc.utf8_lower(array), _SPECIAL_LOWER, str.lower)
+    return with_special(array, pc.utf8_lower(array), _SPECIAL_LOWER, str.lower)
 
 
 def upper(array: pa.Array) -> pa.Array:
     """Upper case as Java has it, expansions included."""
-    return _with_special(array, pc.utf8_upper(array), _SPECIAL_UPPER, str.upper)
+    return with_special(array, pc.utf8_upper(array), _SPECIAL_UPPER, str.upper)
 
 
-def _with_special(array: pa.Array, simple: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
-    if pc.all(pc.string_is_ascii(array), min_count=0).as_py():
+def with_special(array: pa.Array, simple: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
+    """`simple`, but with what `convert` makes of the values that match the pattern `special`."""
+    if not special.isascii() and pc.all(pc.string_is_ascii(array), min_count=0).as_py():
         return simple
     mask = pc.fill_null(pc.match_substring_regex(array, pattern=special), False)
     if not pc.any(mask, min_count=0).as_py():

@@ -44,17 +44,6 @@ def _on_longs(compute: Callable[..., Any]) -> Kernel:
     return kernel
 
 
-def _to_int(compute: Callable[..., Any]) -> Kernel:
-    """The kernel for results of 32 bits; a row whose result does not fit fails."""
-
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        values = compute(*(_long(a, t) for a, t in zip(arguments, types, strict=True)))
-        failed = (values < INT_RANGE[0]) | (values > INT_RANGE[1])
-        return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
-
-    return kernel
-
-
 def _divide_by(ticks: int) -> Callable[[Any], Any]:
     return lambda values: values // ticks
 
@@ -143,7 +132,8 @@ def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result:
         day = DAY_MICROS * per_micro
         days = values // day
         truncated = (days if unit == "day" else truncate_days(days, unit)) * day
-    return outcome(truncated, nulls_of(arguments[0]), None, result, "")
+    # only an overflow makes it later
+    return outcome(truncated, nulls_of(arguments[0]), truncated > values, result, f"{OVERFLOW} of {result}")
 
 
 def _trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -157,6 +147,12 @@ def _shift_months(days: Any, added: Any) -> Days:
     months = np.asarray((year - 1970) * 12 + month - 1 + added)
     last = first_day(months + 1) - first_day(months)
     return np.asarray(first_day(months) + np.minimum(day, last) - 1)
+
+
+def _add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    values = _shift_months(*(_long(a, t) for a, t in zip(arguments, types, strict=True)))
+    failed = (values < INT_RANGE[0]) | (values > INT_RANGE[1])
+    return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
 
 
 def _timestamp_add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -189,10 +185,10 @@ KERNELS: Mapping[str, Kernel] = {
     "second": _time_part("second", 60),
     "date_trunc": _date_trunc,
     "trunc": _trunc,
-    "date_add": _to_int(operator.add),
-    "date_sub": _to_int(operator.sub),
-    "add_months": _to_int(_shift_months),
-    "datediff": _to_int(operator.sub),
+    # a sum beyond 32 bits wraps around, as in Spark
+    "date_add": _on_longs(operator.add),
+    **dict.fromkeys(("date_sub", "datediff"), _on_longs(operator.sub)),
+    "add_months": _add_months,
     "timestamp_add": _timestamp_add,
     "timestamp_add_months": _timestamp_add_months,
 }

@@ -386,8 +386,15 @@ def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) ->
 def _how_to_allow(location: Location, path: str, io: FileIOConfig) -> str:
     if io.moved is not None and path.startswith(io.moved[0]):
         return _how_to_relocate(path, io)
-    folder = str(location).rpartition("/")[0]
-    return f"; if it is a file of the table, allow its folder: --relocate {folder}={folder} (relocate={{old: new}})"
+    folder = place = str(location).rpartition("/")[0]
+    if (
+        location.is_local and io.places and not folder.startswith("/")
+    ):  # what a relative path is relative to is not known
+        root = parse_location(io.places[0]).path.rstrip("/")
+        before, name, _ = f"{folder}/".partition(root[root.rindex("/") + 1 :] + "/")
+        first = folder.partition("/")[0]
+        folder, place = (before + name[:-1], root) if name else (first, f"{root}/{first}")
+    return f"; if it is a file of the table, allow its folder: --relocate {folder}={place} (relocate={{old: new}})"
 
 
 def _how_to_relocate(path: str, io: FileIOConfig) -> str:

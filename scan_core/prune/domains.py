@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any, TypeGuard
 
 from nevermore.scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
-from nevermore.scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
+from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, name_of
 from nevermore.scan_core.expr.evaluate import constant_value
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.model.statistics import ColumnStatistics
@@ -233,6 +233,8 @@ _MONOTONE = frozenset(
     | {f"unix_{unit}" for unit in ("date", "seconds", "millis", "micros")}
     | {"timestamp_seconds", "timestamp_millis", "timestamp_micros", "date_from_unix_date"}
 )
+_WRAPPING, _MAX_DAYS = frozenset({"date_add", "date_sub", "datediff", "last_day", "trunc"}), 2**30
+"""Functions whose results wrap around beyond 32 bits, and up to where they do not."""
 _RANGES = {
     "quarter": (1, 4),
     "month": (1, 12),
@@ -249,7 +251,7 @@ _RANGES = {
     "size": (0, None),
 }
 _NEVER_FAIL = frozenset(_RANGES) | {
-    *("year", "date_trunc", "trunc", "last_day", "unix_date", "unix_seconds", "unix_millis", "unix_micros"),
+    *("year", "trunc", "last_day", "unix_date", "unix_seconds", "unix_millis", "unix_micros"),
     *("lower", "upper", "substr", "left", "right", "trim", "ltrim", "rtrim", "reverse", "concat", "replace"),
     *("startswith", "endswith", "contains", "rlike", "floor", "isnan", "sqrt", "&", "|", "^", "~"),
     *("map_get", "array_contains", "map_contains_key"),
@@ -325,7 +327,7 @@ def _cast(node: Cast, below: Domain) -> Domain:
         if target not in FLOATING and below.may_be_nan:  # NaN has no counterpart
             result = replace(result, may_fail=True)
     else:
-        result = unknown(node.type, may_fail=below.may_fail or target != "string")
+        result = unknown(node.type, may_fail=below.may_fail or target != "string" or source in BYTES)
         result = replace(result, may_be_null=below.may_be_null)
     if node.safe:
         return replace(result, may_be_null=result.may_be_null or result.may_fail, may_fail=below.may_fail)
@@ -341,7 +343,9 @@ def _call(node: Call, arguments: list[Domain]) -> Domain:
     low, high = _RANGES.get(function, (None, None))
     result = Domain(low, high, may_be_null=may_be_null, may_be_nan=name_of(node.type) in FLOATING, may_fail=may_fail)
     is_prefix = function == "substr" and len(node.arguments) == 3 and arguments[1].only_value in {0, 1}
-    if function in _MONOTONE or is_prefix or (function in {"/", "div"} and _has_one_sign(arguments[1])):
+    # div of decimals wraps around
+    is_quotient = function == "/" or (function == "div" and name_of(node.arguments[0].type) != "decimal")
+    if function in _MONOTONE or is_prefix or (is_quotient and _has_one_sign(arguments[1])):
         result = _at_corners(node, arguments, lambda values: Call(node.function, values, node.type))
     if function == "isnan":
         (argument,) = arguments
@@ -381,6 +385,8 @@ def _at_corners(
     for corner in product(*(dict.fromkeys((d.lower, d.upper)) if d.may_be_value else (None,) for d in arguments)):
         if None in corner:  # an argument that is always NaN
             return replace(open_ended, may_be_nan=floating)
+        if function in _WRAPPING and any(isinstance(v, int) and abs(v) > _MAX_DAYS for v in corner):
+            return open_ended
         literals = tuple(Literal(v, o.type) for v, o in zip(corner, operands, strict=True))
         result = _evaluated(build(literals))
         if not isinstance(result, Literal) or result.value is None or result.value != result.value:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from nevermore.scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
     from nevermore.scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
     from nevermore.scan_core.spark.native import NativeLimits as NativeLimits
+    from nevermore.scan_core.spark.package import build_package as build_package
+    from nevermore.scan_core.spark.package import check_package as check_package
+    from nevermore.scan_core.spark.package import equip as equip
+    from nevermore.scan_core.spark.package import is_local as is_local
+    from nevermore.scan_core.spark.package import pack_dependencies as pack_dependencies
     from nevermore.scan_core.spark.pushdown import Pushed as Pushed
     from nevermore.scan_core.spark.pushdown import PushedScans as PushedScans
     from nevermore.scan_core.spark.pushdown import TableRead as TableRead
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
     from nevermore.scan_core.spark.reader_choice import require_session as require_session
     from nevermore.scan_core.spark.reports import TaskReports as TaskReports
-    from nevermore.scan_core.spark.session import is_local as is_local
     from nevermore.scan_core.spark.session import plan_for_few_rows as plan_for_few_rows
     from nevermore.scan_core.spark.session import planning as planning
     from nevermore.scan_core.spark.session import spark_session as spark_session
@@ -78,9 +82,10 @@ else:
             "nevermore.scan_core.spark.frames": "Sieve choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "nevermore.scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "nevermore.scan_core.spark.native": "NativeLimits",
+            "nevermore.scan_core.spark.package": "build_package check_package equip is_local pack_dependencies",
             "nevermore.scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "nevermore.scan_core.spark.reports": "TaskReports",
-            "nevermore.scan_core.spark.session": "is_local plan_for_few_rows planning spark_session",
+            "nevermore.scan_core.spark.session": "plan_for_few_rows planning spark_session",
             "nevermore.scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "nevermore.scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "nevermore.scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",

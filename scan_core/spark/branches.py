@@ -43,6 +43,7 @@ from nevermore.scan_core.spark.native import (
     spellings,
     why_not_columns,
 )
+from nevermore.scan_core.spark.package import equip
 from nevermore.scan_core.spark.reader_choice import READERS, Reader, ReaderChoice, require_scan, require_session
 from nevermore.scan_core.spark.reports import TaskReports, fetching
 from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
@@ -225,6 +226,7 @@ def _drop_when_run(
     )
     find = partial(_find_dead_rows, packed.shared, str(reports.directory), len(files))
     kind = "string" if by_path else "bigint"
+    equip(rows.sparkSession)
     bits = rows.sparkSession.createDataFrame(work).mapInArrow(
         find, f"{KEY} {kind}, __nevermore_rows int, __nevermore_words array<bigint>"
     )

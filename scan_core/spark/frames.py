@@ -34,6 +34,7 @@ from nevermore.scan_core.spark.native import (
     selects_rows,
     why_not_columns,
 )
+from nevermore.scan_core.spark.package import equip
 from nevermore.scan_core.spark.reader_choice import (
     READERS,
     Reader,
@@ -261,6 +262,7 @@ def frame_by_source(spark: SparkSession, scan: "Scan", parallelism: int, reports
 
 def register(spark: SparkSession) -> None:
     """Make `format("nevermore")` and `CREATE TEMPORARY VIEW ... USING nevermore OPTIONS (...)` known to a session."""
+    equip(spark)
     if spark not in _registered:
         spark.dataSource.register(NevermoreDataSource)
         _registered.add(spark)

@@ -49,6 +49,7 @@ from nevermore.scan_core.model.snapshot import DeleteFile, FileFormat
 from nevermore.scan_core.read.projection import METADATA_IDS, POS, Constant, FileProjection
 from nevermore.scan_core.read.split_reader import read_split, resolve_deletes
 from nevermore.scan_core.run import run_splits
+from nevermore.scan_core.spark.package import equip
 from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
 from nevermore.scan_core.spark.types import quoted_name, spark_type
 from nevermore.scan_core.split.tasks import (
@@ -661,6 +662,7 @@ def _inspect_by_job(
     splits = _splits(tasks, context, parallelism)
     packed = pack_splits(splits)
     work = pa.table({"number": pa.array(range(len(splits)), pa.int32()), "split": pa.array(packed.splits, pa.binary())})
+    equip(spark)
     rows = spark.createDataFrame(work).repartition(len(splits))
     answers = rows.mapInArrow(partial(_inspect_in_task, packed.shared), "number int, facts binary").toArrow()
     facts: dict[int, list[_Facts]] = {}

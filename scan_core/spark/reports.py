@@ -1,6 +1,7 @@
 """Reports of distributed tasks: one small JSON file per task, gathered from the hosts of a cluster."""
 
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nevermore.scan_core.io.private_files import private_folder, temporary_folder
@@ -17,6 +20,7 @@ from nevermore.scan_core.model.metrics import ScanMetrics
 
 REPORT_PATTERN = "stage-*.json"
 _PLAN_FILE = "plan.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,11 @@ def fetching(spark: SparkSession, parallelism: int) -> Callable[[Path], None] | 
 def _fetch(spark: SparkSession, parallelism: int, folder: Path) -> None:
     number = 2 * parallelism  # the first wave fills every slot of every executor
     rows = spark.range(0, number, 1, number).mapInArrow(partial(_reports_here, str(folder)), "name string, text string")
-    found = rows.distinct().toArrow()
+    try:
+        found = rows.distinct().toArrow()
+    except (PySparkException, Py4JError) as error:  # what was read and written is right without them
+        _log.warning("reports of tasks are missing, as Spark cannot fetch them: %s", str(error).partition("\n")[0])
+        return
     for name, text in zip(found["name"].to_pylist(), found["text"].to_pylist(), strict=True):
         write_report(folder, Path(name).name, text)
 

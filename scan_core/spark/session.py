@@ -34,6 +34,7 @@ from nevermore.scan_core.io.private_files import (
 )
 from nevermore.scan_core.model.errors import MissingRuntimeError, OptionError
 from nevermore.scan_core.spark.frames import register
+from nevermore.scan_core.spark.package import equip, is_local
 from nevermore.scan_core.sql.query_shape import computes_by_queries, computes_in_unions
 
 MINIMUM_JAVA = 17
@@ -188,7 +189,7 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     *,
     remote: str | None = None,
-    py_files: Sequence[Path | str] = (),
+    py_files: Sequence[Path | str] | None = None,
 ) -> SparkSession:
     """Start a session configured for reading and writing with scan_core, or return the one already running.
 
@@ -200,7 +201,7 @@ def spark_session(
         master: as `spark-submit --master`.
         config: settings that override the defaults; Java options are appended to the defaults.
         remote: a Spark Connect server, `sc://host:15002`, instead of `master`.
-        py_files: archives of Python code for the workers.
+        py_files: archives of Python code for the workers; None sends this code to those on other machines.
 
     Raises:
         MissingRuntimeError: no Java 17 or newer.
@@ -237,7 +238,7 @@ def spark_session(
         if is_first and remote is None and has_executors:
             # if the driver just exits, executors consider its tasks lost and start them again
             atexit.register(_stop, session)
-        ship(session, py_files)
+        equip(session, py_files)
         register(session)
         for name in _REPEATING_LOGGERS:
             PySparkLogger.getLogger(name).disabled = True
@@ -302,20 +303,6 @@ def plan_for_few_rows(frame: DataFrame) -> None:
         finally:
             for name, value in before.items():
                 session.conf.set(name, value)
-
-
-def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
-    """Add archives of Python code to the workers' path; archives already added are kept."""
-    for file in map(str, py_files):
-        if hasattr(session, "_jsparkSession"):  # Connect has none
-            session.sparkContext.addPyFile(file)
-        else:
-            session.addArtifacts(file, pyfile=True)
-
-
-def is_local(master: str) -> bool:
-    """Whether workers run on this machine and inherit this process's environment."""
-    return master.startswith("local")
 
 
 def _stop(session: SparkSession) -> None:

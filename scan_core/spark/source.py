@@ -225,6 +225,12 @@ MIN_SPLIT_BYTES = 4 * 1024**2
 """Below this, handing a task to a Python worker costs more than reading it."""
 
 
+_READS_ALL = (
+    "format('nevermore') reads all rows of %s, as Spark does not pass the filters of a DataFrame or a query to it: "
+    ".option('where', ...) reads only those that fulfil a condition, nevermore.scan_core.spark.sql only those that a query needs"
+)
+
+
 class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not typed for mypy here
     """`format("nevermore")`; options are those of `SourceOptions`."""
 
@@ -242,7 +248,10 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
         """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
         prepare_worker()  # here Spark plans, in a worker that it may use again
         with _without_traceback():
-            return NevermoreReader.plan(SourceOptions.parse(self.options), schema)
+            options = SourceOptions.parse(self.options)
+            if options.where is None and options.metrics_dir is None:  # `dataframe` gives a folder
+                _log.warning(_READS_ALL, options.table)
+            return NevermoreReader.plan(options, schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import venv
 from collections.abc import Collection
 from pathlib import Path
 
-from nevermore.pipelines.spark.package import required_distributions
+from nevermore.scan_core.spark.package import required_distributions
 
 
 def bare_python(folder: Path) -> Path:

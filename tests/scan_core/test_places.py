@@ -1,6 +1,8 @@
 """What the paths in a table's metadata may reach: its own folder, and what a caller or a catalog has named."""
 
+import json
 import os
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -176,3 +178,36 @@ def test_a_table_is_read_through_a_link_to_its_folder(tmp_path: Path) -> None:
     table.commit(table.data({"id": [1]}))
     (tmp_path / "link").symlink_to(tmp_path / "t")
     assert rows(str(tmp_path / "link")) == [1]
+
+
+def _relative(value: Any, root: str, place: str) -> Any:
+    match value:
+        case dict():
+            return {key: _relative(each, root, place) for key, each in value.items()}
+        case list():
+            return [_relative(each, root, place) for each in value]
+        case str():
+            return value.replace(root, place)
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("location", ["{root}", "elsewhere/t", "file:///elsewhere/t"])
+@pytest.mark.parametrize("prefix", ["t", "data/warehouse/t"])
+def test_the_hint_for_relative_paths_reads_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, prefix: str
+) -> None:
+    root = tmp_path / "t"
+    table = TableBuilder(root, [Column(1, "id", "long")])
+    table.commit(table.data({"id": [1, 2, 3]}))
+    metadata = Path(table.metadata_path)
+    place = f"{prefix}/"
+    for path in root.rglob("*.avro"):
+        rewrite_avro(str(path), lambda rows, _: rows.__setitem__(slice(None), _relative(rows, f"{root}/", place)))
+    text = metadata.read_text().replace(f"{root}/", place)
+    metadata.write_text(json.dumps(json.loads(text) | {"location": location.format(root=root)}))
+    monkeypatch.chdir("/")
+    with pytest.raises(scan_core.ScanError) as refused:
+        scan_core.open_table(root).scan().count()
+    old, new = re.search(r"--relocate '?(\S+?)=([^\s']+)", str(refused.value)).groups()  # type: ignore[union-attr]
+    assert scan_core.open_table(root, relocate={old: new}).scan().count() == 3

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.spark import package
-from nevermore.pipelines.spark.package import (
+from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.spark import package
+from nevermore.scan_core.spark.package import (
     build_package,
     check_package,
     installed_files,
@@ -77,22 +77,22 @@ def test_an_archive_of_this_code_is_taken(archive: Path) -> None:
 
 
 def test_an_archive_that_is_missing_or_of_other_code_is_refused(archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no archive .*; build it with `nevermore spark-package`"):
+    with pytest.raises(OptionError, match=r"no archive .*; build it with `nevermore spark-package`"):
         check_package(str(tmp_path / "none.zip"))
     (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(ConfigError, match="is not an archive of this product"):
+    with pytest.raises(OptionError, match="is not an archive of this product"):
         check_package(str(tmp_path / "text.zip"))
     other = tmp_path / "other.zip"
     shutil.copy(archive, other)
     with zipfile.ZipFile(other, "w") as changed:
         changed.writestr("nevermore-package.json", json.dumps({"code": "other", "version": "0.0.9"}))
-    with pytest.raises(ConfigError, match=r"holds other code \(0\.0\.9\) than the driver"):
+    with pytest.raises(OptionError, match=r"holds other code \(0\.0\.9\) than the driver"):
         check_package(str(other))
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot write the Spark package"):
+    with pytest.raises(OptionError, match="cannot write the Spark package"):
         build_package(tmp_path / "file")
 
 
@@ -108,7 +108,7 @@ def test_libraries_are_packed_with_all_that_they_require(tmp_path: Path, monkeyp
 
 def test_a_library_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "REQUIREMENTS", ("sqlglot", "no-such-library"))
-    with pytest.raises(ConfigError, match="no-such-library is not installed here"):
+    with pytest.raises(OptionError, match="no-such-library is not installed here"):
         required_distributions()
 
 

@@ -5,36 +5,25 @@ import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nevermore.pipelines.config.project import SparkConfig
-from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.spark import session as spark_place
-from nevermore.pipelines.spark.package import SparkPackage
-
-
-@pytest.fixture(autouse=True)
-def _built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_place, "build_package", lambda _folder: SparkPackage(Path("/built.zip"), ()))
+from nevermore.scan_core import OptionError
 
 
 @pytest.mark.parametrize(
     ("section", "archives"),
     [
-        ({}, []),
-        ({"master": "local[2]"}, []),
-        ({"master": "local-cluster[2,1,1024]"}, []),
-        ({"master": "spark://host:7077"}, ["/built.zip"]),
-        ({"master": "yarn"}, ["/built.zip"]),
-        ({"remote": "sc://host"}, ["/built.zip"]),
+        ({}, None),
+        ({"remote": "sc://host"}, None),
         ({"master": "yarn", "package": "installed"}, []),
         ({"master": "yarn", "package": "s3://bucket/ours.zip"}, ["s3://bucket/ours.zip"]),
     ],
 )
-def test_code_is_shipped_to_other_machines_only(section: dict[str, str], archives: list[str]) -> None:
+def test_the_config_chooses_the_code_that_is_shipped(section: dict[str, str], archives: list[str] | None) -> None:
     assert spark_place._archives(SparkConfig(**section)) == archives  # type: ignore[arg-type] # text alone
 
 
@@ -76,5 +65,5 @@ def test_the_process_that_workers_are_forked_from_makes_workers_until_it_is_let_
 
 
 def test_an_archive_that_is_not_there_is_told_before_spark_starts() -> None:
-    with pytest.raises(ConfigError, match=r"no archive /none\.zip"):
+    with pytest.raises(OptionError, match=r"no archive /none\.zip"):
         spark_place._archives(SparkConfig(package="/none.zip"))

@@ -85,7 +85,10 @@ _TEXTS = """1|-1|+1| 1|1.5|1.|.|.5|1e3|1E-3|1e40|inf|-Infinity|NaN|1d|1f|0x10|1,
 -2147483648|9223372036854775807|9223372036854775808|2020|2020-1|2020-01-01 |2020-01-01T|2020-01-01T10|2020-01-01 10:5
 2020-01-01 10:05:06.1234567|2020-01-01 10:05:06 Z|2020-01-01 10:05:06+1:30|2020-01-01 10:05:06 GMT+1|2020-01-01 24:00:00
 2020-13-01|0000-01-01|20200-01-01|-2020-01-01|202-01-01|2020-1-1 xyz|true|t|yes|off|n|--1|1L|9999-12-31 23:59:59.999999
-2020-01-01 10:05:06-19:00|2020-01-01 10:05:06-01:02:03|12345678901234567890123456789|0.005|-0.005"""
+2020-01-01 10:05:06-19:00|2020-01-01 10:05:06-01:02:03|12345678901234567890123456789|0.005|-0.005|12:30|T12:3:5.25|T12|12|24:00
+2020-01-01 10:05Z|2020-01-01 10:05+01:00|2020-01-01 10:05:06+130|2020-01-01 10:05:06+0130|2020-01-01 10:05:06+013005
+2020-01-01 10:05:06+01:3005|2020-01-01 10:05:06 UTC+1:3|2020-01-01 10:05:06.Z|2020-01-01 10:05:06 -7|0294247-01-01|12:30Z
+\uff11\uff12|\u0663.\u0665|1\u0662e\u0661|\uff0b1|\U0001d7cf|\u0967\u0968-01-01|1.5e+\u0661|0e400|1e37|1e38|1e-50"""
 TEXTS = [text for line in _TEXTS.split("\n") for text in line.split("|")]
 
 EXPRESSIONS = """
@@ -104,6 +107,11 @@ date_trunc('year', ts) | date_trunc('quarter', tz) | date_trunc('week', tz) | da
 date_trunc('millisecond', tz) | date_trunc('month', dt) | trunc(dt, 'month') | trunc(dt, 'week') | date_add(dt, 5)
 date_sub(dt, 40) | dt + 1 | add_months(dt, 1) | add_months(dt, -13) | last_day(dt) | datediff(dt, date '2020-01-01')
 dt + interval 1 month | ts + interval 3 days | tz - interval 2 hours | ts > timestamp '2000-01-01' | tz > '2000-01-01'
+date_add(dt, i) | date_sub(dt, i) | dt + i | dt - i | datediff(date_add(dt, i), dt) | add_months(dt, i) | dec div i | dec div l | l div dec | dec % l
+cast(dec as decimal(38,18)) div 7 | cast(dec as decimal(38,10)) % cast(l as decimal(20,0)) | l div cast(dec as decimal(38,2))
+l * -3 <= i + cast(null as int) | l * 3 in (null) | l * 3 between null and null | cast(s as int) <=> cast(s as int) | startswith(s, null)
+case when cast(s as double) is null then st.x else st.x end
+if(cast(s as int) > 1, s, s) | date_add(cast(s as date), null) | cast(s as int) + null | coalesce(1, cast(s as int))
 dt > ts | ts = tz | dt = '2020-01-31' | lower(s) | upper(s) | lower(st.x) | upper(st.x) | length(s) | substr(s, 2)
 substr(s, 2, 2) | substr(s, -2, 1) | substr(s, -5, 3) | substr(s, 0, 2) | substr(s, i) | left(s, 2) | left(s, i)
 right(s, 2) | right(s, i) | trim(s) | ltrim(s) | rtrim(s) | reverse(s) | replace(s, 'b', 'XX') | concat(s, 'x', st.x)
@@ -126,6 +134,7 @@ TEXT_CASTS = [
     f"cast(s as {t})" for t in ("int", "bigint", "double", "decimal(38,10)", "decimal(5,2)", "boolean", "date")
 ]
 TEXT_CASTS += [f"cast(s as {t})" for t in ("timestamp", "timestamp_ntz")]
+TEXT_CASTS += [text.replace("cast(", "try_cast(") for text in TEXT_CASTS]
 
 
 def rows_of_values() -> pa.Table:

@@ -1,7 +1,7 @@
 """Packs our code for the workers of a Spark cluster.
 
 Builds a zip that Spark puts on their path, and an archive of the libraries that it needs. The same code gives the same
-bytes. This module does not import pyspark.
+bytes.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
@@ -19,12 +19,20 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-from nevermore.pipelines import DISTRIBUTION, own_version
-from nevermore.pipelines.errors import ConfigError
-from nevermore.scan_core.io import whole_file
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from nevermore.scan_core.io import temporary_folder, whole_file
+from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.native import machine_code_file
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DISTRIBUTION = "nevermore-iceberg"
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (
     "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
@@ -57,30 +65,93 @@ def build_package(folder: Path) -> SparkPackage:
     """Write the archive of this code into a folder, unless it is there already.
 
     Raises:
-        ConfigError: the folder cannot be written.
+        OptionError: the folder cannot be written.
     """
     name, code = machine_code_file()
-    path = folder / f"nevermore-{own_version()}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
+    path = (
+        folder
+        / f"nevermore-{version(DISTRIBUTION)}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
+    )
     requirements = pinned_requirements()
     if not path.exists():
         members = dict(_sources()) | {name: code, "requirements.txt": "\n".join(requirements).encode() + b"\n"}
-        members[_FACTS] = json.dumps({"code": code_digest(), "version": own_version()}).encode()
-        members[f"{DISTRIBUTION.replace('-', '_')}-{own_version()}.dist-info/METADATA"] = (
+        members[_FACTS] = json.dumps({"code": code_digest(), "version": version(DISTRIBUTION)}).encode()
+        members[f"{DISTRIBUTION.replace('-', '_')}-{version(DISTRIBUTION)}.dist-info/METADATA"] = (
             distribution(DISTRIBUTION).read_text("METADATA") or ""
         ).encode()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _write(path, members)
         except OSError as error:
-            raise ConfigError(f"cannot write the Spark package to {folder}: {error}") from error
+            raise OptionError(f"cannot write the Spark package to {folder}: {error}") from error
     return SparkPackage(path, requirements)
+
+
+_equipped: "WeakSet[SparkSession]" = WeakSet()
+
+
+def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None) -> None:
+    """Send code to the workers of a session, once, and let one task try whether it runs there.
+
+    Args:
+        session: a session, classic or Connect. Workers on this machine have this code from the start.
+        archives: archives of code to send; None for one of this code.
+
+    Raises:
+        OptionError: the workers cannot run this code.
+    """
+    is_here = hasattr(session, "_jsparkSession") and is_local(session.sparkContext.master)
+    if session in _equipped or (is_here and not archives):
+        return
+    error = None
+    try:
+        if archives is None:
+            archives = [build_package(temporary_folder() / "package").path]
+        for file in map(str, archives):
+            if hasattr(session, "_jsparkSession"):  # Connect has none
+                session.sparkContext.addPyFile(file)
+            else:
+                session.addArtifacts(file, pyfile=True)
+    except (Py4JError, PySparkException) as failure:  # not fatal where it is installed
+        error = failure
+    missing = None if is_here else session.range(1).select(_missing_module()).first()[0]
+    if missing is not None:
+        sent = "" if error is None else f", and it cannot be sent to them: {str(error).partition(chr(10))[0]}"
+        raise OptionError(
+            f"the Python of Spark's workers lacks {missing}{sent}; `nevermore spark-package --with-dependencies` packs "
+            "the code and the libraries that workers need, see docs/spark.md"
+        )
+    _equipped.add(session)
+
+
+def _missing_module() -> Any:
+    """A column with what the Python of a worker lacks, or NULL; computed without Arrow, which it may lack too."""
+    from pyspark.sql.functions import udf
+
+    def missing() -> str | None:
+        from importlib import import_module
+
+        try:
+            for name in ("pyarrow", "nevermore.scan_core.spark.source"):
+                import_module(name)
+        except ImportError as error:
+            return error.name or str(error)
+        return None
+
+    missing.__module__ = "__main__"  # so that it is sent by its code, not by its name
+    return udf(missing, "string", useArrow=False)()
+
+
+def is_local(master: str) -> bool:
+    """Whether workers run on this machine and inherit this process's environment."""
+    return master.startswith("local")
 
 
 def check_package(path: str) -> None:
     """Refuse an archive of other code than this; an archive on a remote file system is not checked.
 
     Raises:
-        ConfigError: no such archive, not one of ours, or of other code.
+        OptionError: no such archive, not one of ours, or of other code.
     """
     if "://" in path:
         return
@@ -89,11 +160,11 @@ def check_package(path: str) -> None:
         with zipfile.ZipFile(path) as archive:
             facts = json.loads(archive.read(_FACTS))
     except FileNotFoundError as error:
-        raise ConfigError(f"spark.package: no archive {path}; {build}") from error
+        raise OptionError(f"spark.package: no archive {path}; {build}") from error
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"spark.package: {path} is not an archive of this product ({error}); {build}") from error
+        raise OptionError(f"spark.package: {path} is not an archive of this product ({error}); {build}") from error
     if facts.get("code") != code_digest():
-        raise ConfigError(
+        raise OptionError(
             f"spark.package: {path} holds other code ({facts.get('version')}) than the driver, but workers must run "
             f"the same code: {build} again"
         )
@@ -160,7 +231,7 @@ def pack_dependencies(folder: Path) -> Path:
     """Write the archive of libraries into a folder.
 
     Raises:
-        ConfigError: a library is missing here, or the folder cannot be written.
+        OptionError: a library is missing here, or the folder cannot be written.
     """
     path = dependencies_path(folder)
     try:
@@ -173,7 +244,7 @@ def pack_dependencies(folder: Path) -> Path:
                 for name, file in installed_files(one):
                     archive.add(file, name, recursive=False)
     except OSError as error:
-        raise ConfigError(f"cannot write the libraries of workers to {folder}: {error}") from error
+        raise OptionError(f"cannot write the libraries of workers to {folder}: {error}") from error
     return path
 
 
@@ -192,7 +263,7 @@ def required_distributions() -> list[Distribution]:
             found[name] = distribution(name)
         except PackageNotFoundError as error:
             if is_needed:
-                raise ConfigError(f"{name} is not installed here, so it cannot be packed for workers") from error
+                raise OptionError(f"{name} is not installed here, so it cannot be packed for workers") from error
             continue
         for text in found[name].requires or ():
             requirement = Requirement(text)
@@ -205,10 +276,10 @@ def installed_files(one: Distribution) -> Iterator[tuple[str, Path]]:
     """(place below site-packages, file) of one library, without its scripts and tests.
 
     Raises:
-        ConfigError: it does not list its files.
+        OptionError: it does not list its files.
     """
     if one.files is None:
-        raise ConfigError(f"{one.metadata['Name']} does not list its files; install it from a wheel")
+        raise OptionError(f"{one.metadata['Name']} does not list its files; install it from a wheel")
     for file in one.files:
         if ".." not in file.parts and not _LEFT_OUT & set(file.parts) and (path := Path(str(file.locate()))).is_file():
             yield str(file), path
