@@ -12,6 +12,7 @@ from nevermore.pipelines.config.values import (
     Bytes,
     Count,
     Group,
+    InfiniteDates,
     Labels,
     Names,
     NamesInOrder,
@@ -256,7 +257,7 @@ class TableConfig(AssetConfig):
     soft_delete: bool = False
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
-    infinite_dates: Literal["quarantine", "null", "clamp"] = "quarantine"
+    infinite_dates: InfiniteDates = "quarantine"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
     sort_by: Names = ()
     bloom_filters: bool = False

@@ -177,6 +177,11 @@ def _word(value: Any) -> Any:
     return "off" if value is False else value
 
 
+def _word_or_null(value: Any) -> Any:
+    """The word `null` is YAML's for nothing."""
+    return "null" if value is None else value
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -214,6 +219,7 @@ SecondsOrOff = Annotated[
     Literal["off"] | Annotated[float, Field(gt=0, le=MAX_SECONDS)], BeforeValidator(_seconds_or_off)
 ]
 AutoOrOff = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
+InfiniteDates = Annotated[Literal["quarantine", "null", "clamp"], BeforeValidator(_word_or_null)]
 Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]
 """What a check that fails does: it stops what is published from the table, it is only reported, or it is not run."""
 Day = Annotated[str, BeforeValidator(_day)]

@@ -194,6 +194,11 @@ def test_words_are_true_or_false_where_options_are(text: str, value: bool) -> No
     assert parse(with_lines(f"soft_delete: {text}")).tables["shop.products"].soft_delete is value
 
 
+@pytest.mark.parametrize("text", ["null", "'null'"])
+def test_the_word_null_is_a_choice_although_yaml_reads_it_as_nothing(text: str) -> None:
+    assert parse(with_lines(f"infinite_dates: {text}")).tables["shop.products"].infinite_dates == "null"
+
+
 def test_days_and_years_of_yaml_are_keys_of_partitions() -> None:
     text = (
         MINIMAL
