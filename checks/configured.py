@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore import scan_core
-from nevermore.checks.comparison import CheckResult
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult
 from nevermore.checks.expectations import (
     MUST,
     NAMES,
@@ -28,7 +28,8 @@ from nevermore.checks.expectations import (
 )
 from nevermore.checks.kept_results import KeptResults, ResultStore
 from nevermore.checks.subject import DELETED_FLAG, Subject
-from nevermore.pipelines.config.checks import DEFAULT_MAX_QUARANTINE_SHARE, ChecksConfig, TableChecksConfig
+from nevermore.pipelines.changes.quarantine import stale_keys
+from nevermore.pipelines.config.checks import ChecksConfig, TableChecksConfig
 from nevermore.pipelines.config.project import Config, quarantine_name
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.sources import PostgresSource
@@ -45,6 +46,7 @@ from nevermore.scan_core import Scan, ScanError, StructType, Table, TableMetadat
 FRESHNESS = "freshness"
 VOLUME = "volume"
 SCHEMA = "schema_matches"
+STALE = "no_key_is_stale"
 QUARANTINE = "quarantine_is_small"
 DEBT = "scans_are_fast"
 SLOT = "slot_holds_little_log"
@@ -54,6 +56,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     FRESHNESS: "The newest snapshot is at most `max_age` old.",
     VOLUME: "The last complete day has about as many changes as the days before it.",
     SCHEMA: "Columns and types of the mirror are those of its change log.",
+    STALE: "No key's newest change is in quarantine.",
     QUARANTINE: "At most `max_share` of all events are in quarantine.",
     DEBT: "Scans lose at most `max_debt` of their time by small files and deletes.",
     SLOT: "The database keeps at most `max_held_bytes` of its log for the replication slot.",
@@ -80,9 +83,12 @@ def configured(settings: TableConfig | PublishedConfig) -> dict[str, Severity]:
     if isinstance(checks, ChecksConfig):
         if checks.volume is not None:
             found[VOLUME] = checks.volume.severity
-        if checks.quarantine_is_small is not None:
-            found[QUARANTINE] = checks.quarantine_is_small.severity
-        found |= {SCHEMA: checks.schema_matches, DEBT: checks.scans_are_fast}
+        found |= {
+            STALE: checks.no_key_is_stale,
+            QUARANTINE: checks.quarantine_is_small.severity,
+            SCHEMA: checks.schema_matches,
+            DEBT: checks.scans_are_fast,
+        }
     if isinstance(settings, TableConfig) and isinstance(settings.source, PostgresSource):
         found[SLOT] = "warn"  # the rows are right, whatever the server keeps
     return {name: severity for name in DESCRIPTIONS if (severity := found.get(name, "off")) != "off"}
@@ -294,7 +300,11 @@ def _health(config: Config, table: str, subject: Subject, name: str) -> CheckRes
             return volume(subject.open(log), checks.volume.days, checks.volume.factor)
         case "schema_matches" if log is not None:
             return schema_matches(subject)
-        case "quarantine_is_small" if checks.quarantine_is_small is not None and log is not None:
+        case "no_key_is_stale":
+            keys = stale_keys(open_catalog(config), table)
+            details = [f"{key}: its newest change is in quarantine" for key in keys[:MAX_OFFENDING_KEYS]]
+            return CheckResult(name, not keys, {"stale keys": len(keys)}, details=details)
+        case "quarantine_is_small" if log is not None:
             rejected = find_table(open_catalog(config), quarantine_name(table))
             opened = None if rejected is None else subject.open(str(rejected.metadata_location))
             return quarantine_is_small(opened, subject.open(log), checks.quarantine_is_small.max_share)
@@ -418,12 +428,12 @@ def schema_matches(subject: Subject) -> CheckResult:
 
 
 def quarantine_is_small(
-    quarantine: scan_core.Table | None, change_log: scan_core.Table, max_share: float = DEFAULT_MAX_QUARANTINE_SHARE
+    quarantine: scan_core.Table | None, change_log: scan_core.Table, max_share: float
 ) -> CheckResult:
     """At most `max_share` of all events are in quarantine; None stands for a quarantine that does not exist."""
     rejected = quarantine.scan().count() if quarantine is not None else 0
     applied = change_log.scan().count()
-    share = rejected / (rejected + applied) if rejected else 0.0
+    share = rejected / max(rejected + applied, 1)
     details = [f"{share:.2%} of the events are in quarantine, more than {max_share:.2%}"] if share > max_share else []
     return CheckResult(
         "quarantine_is_small",

@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.config.project import quarantine_name
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, Rejected
+from nevermore.pipelines.config.project import change_log_name, quarantine_name
+from nevermore.pipelines.decode.batches import KEY_FIELDS, REJECTED_SCHEMA, TIMESTAMP, Rejected, key_texts
 from nevermore.pipelines.errors import QuarantineLimitError
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
+from nevermore.pipelines.iceberg.row_shape import without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_rows
+from nevermore.scan_core import col
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]
-QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
+QUARANTINE_SCHEMA = pa.schema([*REJECTED_SCHEMA, *KEY_FIELDS, pa.field(QUARANTINED_AT, TIMESTAMP)])
+LOAD = "load of "
+"""How the place of a row of a load begins. Each load numbers its rows anew."""
 
 
 _SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
@@ -88,7 +92,7 @@ def _without_known(table: "CatalogTable", events: pa.Table) -> pa.Table:
     scan = open_current(table).scan().select(*_IDENTITY)
     if bounds["min"] is not None:
         scan = scan.where(f"source_offset >= {bounds['min']} and source_offset <= {bounds['max']}")
-    known = _comparable(scan.to_table())
+    known = _comparable(scan.to_table().filter(~pc.starts_with(pc.field("source_file"), LOAD)))
     numbered = _comparable(events).append_column("row", pa.array(np.arange(events.num_rows)))
     left = numbered.join(known, keys=_IDENTITY, join_type="left anti")
     return events.take(left.column("row").sort())
@@ -122,6 +126,30 @@ def _by_reason(reasons: pa.ChunkedArray) -> dict[str, int]:
         for row in counted.to_pylist()
     }
     return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def stale_keys(catalog: "Catalog", mirror: str) -> list[str]:
+    """Keys whose newest change is in the quarantine of a mirror, so that its rows have an older one, or none."""
+    table, log = find_table(catalog, quarantine_name(mirror)), find_table(catalog, change_log_name(mirror))
+    names, times = (f.name for f in KEY_FIELDS)
+    if table is None or log is None or all(f.name != names for f in open_current(table).schema.fields):
+        return []
+    held = open_current(table).scan().select(names, times).to_table()
+    held = held.filter(pc.field(names).is_valid()).group_by(names).aggregate([(times, "max")])
+    if not held.num_rows:
+        return []
+    keys, newest = held.column(names).combine_chunks(), held.column(f"{times}_max")
+    since = np.asarray(newest.cast(pa.int64()))
+    later = open_current(log).scan().select("op", "key", times).where(col(times) > pc.min_max(newest)["min"].as_py())
+    last = np.full(len(keys) + 1, -1)
+    for batch in later.to_batches():
+        rows = without_extensions(pa.Table.from_batches([batch]))
+        key = rows.column("key").combine_chunks()
+        found = pc.fill_null(pc.index_in(key_texts([f.name for f in key.type], key.flatten()), keys), len(keys))
+        when = np.asarray(rows.column(times).cast(pa.int64()))
+        np.maximum.at(last, np.asarray(found), when)
+        last = np.maximum(last, when[np.asarray(pc.equal(rows.column("op"), "t"))].max(initial=-1))
+    return sorted(keys.filter(pa.array(last[:-1] <= since)).to_pylist())
 
 
 def held_events(catalog: "Catalog", mirror: str, limit: int) -> list[dict[str, Any]]:

@@ -378,6 +378,7 @@ class ChecksConfig(TableChecksConfig):
         every: how often `nevermore run` checks the mirror after new events, in a separate process; `off` disables this.
         volume: how far the changes of a day may be from those of the days before: `{days: 14, factor: 4, severity: warn}`.
         schema_matches: whether columns and types of the mirror are those of its change log: `block`, `warn` or `off`.
+        no_key_is_stale: whether a key whose newest change is in quarantine fails: `block`, `warn` or `off`.
         quarantine_is_small: the share of events that may be in quarantine: `{max_share: 0.01, severity: warn}`.
         scans_are_fast: whether scans lose more of their time than `maintenance: max_debt` allows: `block`, `warn` or `off`.
     """
@@ -385,7 +386,8 @@ class ChecksConfig(TableChecksConfig):
     every: SecondsOrOff = DEFAULT_EVERY_SECONDS
     volume: VolumeConfig | None = None
     schema_matches: Severity = "warn"
-    quarantine_is_small: QuarantineConfig | None = None
+    no_key_is_stale: Severity = "block"
+    quarantine_is_small: QuarantineConfig = QuarantineConfig()
     scans_are_fast: Severity = "warn"
 
 

@@ -23,6 +23,7 @@ from nevermore.pipelines.decode.batches import (
     Reasons,
     Rejected,
     change_schema,
+    key_texts,
     with_members,
 )
 from nevermore.pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
@@ -604,8 +605,22 @@ def _accepted(
         return part, Rejected.none()
     reasons = rejections.reasons().filter(pa.array(~moved[rejections.mask]))
     refused = reject(raw, part.raw_rows[bad], reasons, feed.name)
+    ingested_at = pa.repeat(pa.scalar(raw.ingested_at, TIMESTAMP), refused.num_rows)
+    refused = refused.with_keys(_stale_keys(part.table.column("key").combine_chunks(), bad), ingested_at)
     kept = part.table.filter(pa.array(good))
     return replace(part, table=kept, places=part.places[good], raw_rows=part.raw_rows[good]), refused
+
+
+def _stale_keys(key: pa.StructArray, bad: Mask) -> pa.StringArray:
+    """The key of each rejected change; NULL where it has none, or a later change that is not rejected."""
+    keys = key.flatten()
+    known = np.logical_and.reduce([np.asarray(column.is_valid()) for column in keys])
+    texts = pc.if_else(pa.array(known), key_texts([f.name for f in key.type], keys), None)
+    codes = np.asarray(pc.fill_null(texts, "").dictionary_encode().indices)
+    last = np.full(codes.max(initial=0) + 1, -1)
+    np.maximum.at(last, codes[~bad], np.flatnonzero(~bad))
+    is_last = np.arange(len(codes)) > last[codes]
+    return pc.if_else(pa.array(is_last), texts, None).filter(pa.array(bad))
 
 
 def with_message_columns(after: Image, raw: RawEvents, rows: Rows) -> Image:

@@ -49,6 +49,8 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("table_name", pa.string()),
     ]
 )
+KEY_FIELDS = (pa.field("key", pa.string()), pa.field("ingested_at", TIMESTAMP))
+"""Whose change an event is, and when it was read."""
 
 
 def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bool = False) -> pa.Schema:
@@ -135,11 +137,33 @@ OTHER_KEY, NO_PROMOTION = "the key columns change from ", ", which no promotion 
 """Parts of reasons for events of a table that has become another one."""
 
 
+def key_texts(names: Iterable[str], columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """The values of keys as text, the same whatever wider type a column gets later."""
+    parts = []
+    for name, column in zip(names, columns, strict=True):
+        if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+            text = pa.array([None if value is None else value.hex() for value in column.to_pylist()], pa.string())
+        else:
+            text = column.cast(pa.string())
+        parts.append(pc.binary_join_element_wise(f"{name} = ", pc.fill_null(text, "NULL"), ""))
+    return pc.binary_join_element_wise(*parts, ", ")
+
+
 @dataclass(frozen=True)
 class Rejected:
-    """Events that could not be decoded or applied, with the reason and their bytes (`REJECTED_SCHEMA`)."""
+    """Events that could not be decoded or applied, with the reason and their bytes (`REJECTED_SCHEMA`).
+
+    Where it is known whose row is not what it should be, they also have `KEY_FIELDS`.
+    """
 
     table: pa.Table
+
+    def with_keys(self, keys: pa.Array, ingested_at: pa.Array) -> "Rejected":
+        """The events with the key of each, NULL if it is unknown or has a later change that was read with it."""
+        table = self.table
+        for kind, column in zip(KEY_FIELDS, (keys, ingested_at), strict=True):
+            table = table.append_column(kind, column)
+        return Rejected(table)
 
     @property
     def num_rows(self) -> int:
@@ -162,7 +186,7 @@ class Rejected:
     def concat(cls, parts: Iterable["Rejected"]) -> "Rejected":
         """Concatenate the events of `parts`, in order."""
         tables = [part.table for part in parts if part.num_rows]
-        return cls(pa.concat_tables(tables)) if tables else cls.none()
+        return cls(pa.concat_tables(tables, promote_options="default")) if tables else cls.none()
 
 
 def with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:

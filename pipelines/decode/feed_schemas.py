@@ -275,7 +275,8 @@ def _postgres_type(name: str) -> ValueType:
     if name.endswith("]") or base.startswith("_"):
         return _TEXT
     if base in ("numeric", "decimal"):
-        return _sql_decimal(arguments, f"38,{DEFAULT_VARIABLE_SCALE}")
+        # Without precision, it may have any number of digits.
+        return _sql_decimal(arguments, arguments) if _DECIMAL_ARGUMENTS.fullmatch(arguments) else _TEXT
     return _POSTGRES.get(f"{base} {rest}".strip(), _POSTGRES.get(base, _TEXT) if not rest else _TEXT)
 
 

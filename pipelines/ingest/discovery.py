@@ -259,6 +259,16 @@ def _postgres(address: str) -> FoundSource:
             )
         else:
             settings["key"] = list(table.key)
+        if types := {column: f"decimal(38, {digits[0]})" for column, digits in table.decimals.items() if digits}:
+            settings["types"] = types
+        for column, digits in table.decimals.items():
+            what = (
+                "so it is text, which holds every value; a decimal of the config holds only some"
+                if digits is None
+                else f"and its first values have up to {digits[1]} digits before the point and {digits[0]} after it: values that {types[column]} "
+                "does not hold, such as NaN, go to quarantine. Without types it is text, which holds every value"
+            )
+            warnings.append(f"{column} is numeric without precision, {what}")
         fact = partition_fact(table.columns, table.key, table.rows)
         found.append(
             FoundTable(name, settings, table.columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)

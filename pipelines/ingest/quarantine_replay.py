@@ -316,7 +316,8 @@ def _ranked(known: pa.Table, changes: pa.Table) -> tuple[Places, Places]:
     """The place of each row in source order, as comparable numbers."""
     both = pa.concat_tables([known.select(PLACE), changes.select(PLACE)], promote_options="permissive")
     rank = np.empty(both.num_rows, np.float64)
-    order = pc.sort_indices(both, [(column, "ascending") for column in PLACE])
+    # The truncate of a full load has no place: only what was rejected before it was read is older.
+    order = pc.sort_indices(both, [(column, "ascending", "at_start") for column in PLACE])
     rank[np.asarray(order)] = np.arange(both.num_rows)
     return rank[: known.num_rows], rank[known.num_rows :]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.keys import KeySet, Positions
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, key_texts
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
@@ -240,4 +240,6 @@ def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:
         pa.array(documents, pa.binary()),
         pa.array([name] * rows.num_rows, pa.string()),
     ]
-    return Rejected(pa.table(columns, schema=REJECTED_SCHEMA))
+    given = without_extensions(rows.select(["key"])).column("key").combine_chunks()
+    texts = key_texts([f.name for f in given.type], given.flatten())
+    return Rejected(pa.table(columns, schema=REJECTED_SCHEMA)).with_keys(texts, rows.column("ingested_at"))

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +63,37 @@ _SECRET = re.compile(r"password|secret|key|token|oauthbearer|jaas", re.IGNORECAS
 _library = partial(require_package, "confluent_kafka", "a source of type kafka", "nevermore-iceberg[kafka]")
 """The client, which is loaded only by those who read topics."""
 
+_PASSING = frozenset(
+    [
+        "UNKNOWN_TOPIC_OR_PART",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "REPLICA_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_CONTROLLER",
+        "KAFKA_STORAGE_ERROR",
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INVALID_FETCH_SESSION_EPOCH",
+        "LISTENER_NOT_FOUND",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+        "PREFERRED_LEADER_NOT_AVAILABLE",
+        "THROTTLING_QUOTA_EXCEEDED",
+        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        "UNKNOWN_TOPIC_ID",
+        "_UNKNOWN_PARTITION",
+        "_UNKNOWN_TOPIC",
+        "_WAIT_CACHE",
+        "_NO_OFFSET",
+    ]
+)
+"""Errors that Kafka calls retriable, and those of a client whose metadata is on its way."""
+T = TypeVar("T")
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
@@ -430,17 +461,12 @@ class KafkaTopics:
         Raises:
             SourceError: the cluster cannot be reached, or a topic does not exist.
         """
-        from confluent_kafka import TopicCollection
-
         ends = self._ends()
         names = list(dict.fromkeys(topic for topic, _ in ends.low))
-        rights: dict[str, frozenset[str]] = {}
-        with self._reported("cannot find the rights for the topics of the Kafka cluster"):
-            described = self._asking().describe_topics(
-                TopicCollection(names), include_authorized_operations=True, request_timeout=_ANSWER_SECONDS
-            )
-            for name, future in described.items():
-                rights[name] = frozenset(right.name for right in future.result().authorized_operations or ())
+        described = self._described(names, include_authorized_operations=True)
+        rights = {
+            name: frozenset(r.name for r in topic.authorized_operations or ()) for name, topic in described.items()
+        }
         settings = self._settings(names)
         facts = {}
         for name in names:
@@ -459,14 +485,20 @@ class KafkaTopics:
         """Settings of those topics of which the user may know them."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        found: dict[str, dict[str, str]] = {}
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        for resource, future in self._asking().describe_configs(asked, request_timeout=_ANSWER_SECONDS).items():
-            try:
-                found[resource.name] = {name: entry.value for name, entry in future.result().items()}
-            except _library().KafkaException:
-                continue  # a right of its own, which reading does not need
-        return found
+
+        def ask() -> dict[str, dict[str, str]]:
+            found: dict[str, dict[str, str]] = {}
+            for resource, future in self._asking().describe_configs(asked, request_timeout=_ANSWER_SECONDS).items():
+                try:
+                    found[resource.name] = {name: entry.value for name, entry in future.result().items()}
+                except _library().KafkaException as error:
+                    if _may_pass(error.args[0]):
+                        raise
+                    continue  # a right of its own, which reading does not need
+            return found
+
+        return self._answered("cannot find the settings of the topics of the Kafka cluster", ask)
 
     def close(self) -> None:
         """Close the connections."""
@@ -542,9 +574,44 @@ class KafkaTopics:
                 text = text.replace(value, "***")
         return text
 
+    def _answered(self, what: str, ask: Callable[[], T]) -> T:
+        """The answer to a question; it is asked again while leaders move or metadata is on its way.
+
+        Raises:
+            SourceError: the cluster cannot be reached, refuses to answer, or is not ready for too long.
+        """
+        until = time.monotonic() + _SILENCE_SECONDS
+        with self._reported(what):
+            while True:
+                try:
+                    return ask()
+                except _library().KafkaException as error:
+                    if not _may_pass(error.args[0]) or time.monotonic() > until:
+                        raise
+                time.sleep(_POLL_SECONDS)
+
     def _listed(self) -> Any:
-        with self._reported("cannot list the topics of the Kafka cluster"):
-            return self._asking().list_topics(timeout=_ANSWER_SECONDS)
+        def ask() -> Any:
+            found = self._asking().list_topics(timeout=_ANSWER_SECONDS)
+            for name, topic in found.topics.items():
+                errors = (topic.error, *(partition.error for partition in topic.partitions.values()))
+                waits = next((error for error in errors if error is not None and _may_pass(error)), None)
+                if waits is not None and any(map(partial(_is_named, name), self.source.topics)):
+                    raise _library().KafkaException(waits)
+            return found
+
+        return self._answered("cannot list the topics of the Kafka cluster", ask)
+
+    def _described(self, names: Sequence[str], **options: Any) -> dict[str, Any]:
+        from confluent_kafka import TopicCollection
+
+        def ask() -> dict[str, Any]:
+            asked = self._asking().describe_topics(
+                TopicCollection(list(names)), request_timeout=_ANSWER_SECONDS, **options
+            )
+            return {name: future.result() for name, future in asked.items()}
+
+        return self._answered("cannot find the topics of the Kafka cluster", ask)
 
     def _topics(self) -> tuple[str, dict[str, Any]]:
         """The identifier of the cluster, and the topics of the source."""
@@ -553,7 +620,7 @@ class KafkaTopics:
         chosen: dict[str, Any] = {}
         for wanted in self.source.topics:
             if wanted.startswith("^"):
-                names = [name for name in topics if re.fullmatch(wanted, name)]
+                names = [name for name in topics if _is_named(name, wanted)]
                 if not names:
                     raise SourceError(f"no topic of the Kafka cluster matches {wanted}")
             elif wanted in topics:
@@ -569,11 +636,7 @@ class KafkaTopics:
         """What the cluster says now; the oldest offsets are asked for last, so that nothing is removed unnoticed."""
         cluster, chosen = self._topics()
         partitions = sorted((name, number) for name, topic in chosen.items() for number in topic.partitions)
-        with self._reported("cannot find the topics of the Kafka cluster"):
-            from confluent_kafka import TopicCollection
-
-            described = self._asking().describe_topics(TopicCollection(list(chosen)), request_timeout=_ANSWER_SECONDS)
-            ids = {name: str(future.result().topic_id) for name, future in described.items()}
+        ids = {name: str(topic.topic_id) for name, topic in self._described(list(chosen)).items()}
         from confluent_kafka.admin import OffsetSpec
 
         high = self._offsets(partitions, OffsetSpec.latest())
@@ -598,9 +661,12 @@ class KafkaTopics:
 
         asked = {_library().TopicPartition(topic, number): wanted for topic, number in partitions}
         committed = IsolationLevel.READ_COMMITTED
-        with self._reported("cannot find the offsets of partitions"):
+
+        def ask() -> dict[Partition, int]:
             futures = self._asking().list_offsets(asked, isolation_level=committed, request_timeout=_ANSWER_SECONDS)
             return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+
+        return self._answered("cannot find the offsets of partitions", ask)
 
     @staticmethod
     def _known(position: str | None, ends: _Ends) -> KafkaPosition:
@@ -658,14 +724,11 @@ class KafkaTopics:
                 heard = time.monotonic()
                 while left:
                     found = consumer.consume(self._polled, _POLL_SECONDS)
-                    if found:
-                        heard = time.monotonic()
-                    elif time.monotonic() - heard > _SILENCE_SECONDS:
-                        raise self._silent(left)
                     for place, run in groupby(found, _place_of):
                         messages = list(run)
                         if place == _NOWHERE:
                             continue
+                        heard = time.monotonic()
                         if place.is_end:
                             # behind the last message may be markers of transactions, which have offsets, too
                             end = min(messages[0].offset(), left.get(place.partition, 0))
@@ -675,6 +738,8 @@ class KafkaTopics:
                             heard = time.monotonic()  # while messages were worked on, nobody listened
                         if place.is_end or messages[-1].offset() + 1 >= left.get(place.partition, 0):
                             self._leave(consumer, left, place.partition)
+                    if time.monotonic() - heard > _SILENCE_SECONDS:
+                        raise self._silent(left)
             finally:
                 consumer.unassign()
 
@@ -766,11 +831,22 @@ def _place_of(message: Any) -> _Place:
     if error is None:
         return _Place((message.topic(), message.partition()), is_end=False)
     library = _library()
-    if error.code() == library.KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return _NOWHERE  # the client looks for the coordinator of a group that is never joined
+    # The client looks for the coordinator of a group that is never joined, and goes on by itself when a leader has moved.
+    if error.code() == library.KafkaError.GROUP_AUTHORIZATION_FAILED or _may_pass(error):
+        return _NOWHERE
     if error.code() != library.KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
         raise library.KafkaException(error)
     return _Place((message.topic(), message.partition()), is_end=True)
+
+
+def _may_pass(error: Any) -> bool:
+    """Whether the cluster is not ready yet, so that the same question may be answered a moment later."""
+    return error.name() in _PASSING
+
+
+def _is_named(topic: str, wanted: str) -> bool:
+    """Whether the name or pattern of a config means a topic."""
+    return re.fullmatch(wanted, topic) is not None if wanted.startswith("^") else topic == wanted
 
 
 def _before(messages: Sequence[Any], end: int) -> Sequence[Any]:

@@ -23,7 +23,15 @@ from tests.support.shop_project import ShopProject
 
 ORDERS = "shop.orders"
 PEOPLE = ("shop.customers", "shop.suppliers")
-OF_TABLE = ("manifests_match_files", "nothing_was_rolled_back", "log_is_complete", "schema_matches", "scans_are_fast")
+OF_TABLE = (
+    "manifests_match_files",
+    "nothing_was_rolled_back",
+    "log_is_complete",
+    "no_key_is_stale",
+    "quarantine_is_small",
+    "schema_matches",
+    "scans_are_fast",
+)
 CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", *OF_TABLE)
 
 

@@ -164,10 +164,12 @@ def test_soft_deleted_rows_count_as_gone_only_when_flagged(tmp_path: Path) -> No
 def test_quarantine_share_decides(tmp_path: Path) -> None:
     tables, _ = shop(tmp_path)
     log = str(tables.log.metadata_path)
-    assert quarantine_is_small(None, scan_core.open_table(log)).passed
+    assert quarantine_is_small(None, scan_core.open_table(log), 0.01).passed
     quarantine = TableBuilder(tmp_path / "q", [Column(1, "reason", "string")])
     quarantine.commit(quarantine.data({"reason": ["bad"] * 2}))
-    assert not quarantine_is_small(scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log)).passed
+    assert not quarantine_is_small(
+        scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log), 0.01
+    ).passed
     assert quarantine_is_small(
         scan_core.open_table(quarantine.metadata_path), scan_core.open_table(log), max_share=0.5
     ).passed

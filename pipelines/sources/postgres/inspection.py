@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nevermore.pipelines.config.sources import PostgresSource
-from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.sources.live import Finding, Wanted, clock_finding
-from nevermore.pipelines.sources.postgres.server import Server, quoted
+from nevermore.pipelines.sources.postgres.server import Server, in_quotes, quoted
 
+MAX_DIGITS, SAMPLED_ROWS = 38, 100_000
 LARGE_LAG_BYTES = 10 * 1024**3
 """Log that is worth a warning: at a common 16 MiB a second it takes ten minutes to read."""
 
@@ -23,6 +24,8 @@ class DatabaseTable:
         columns: names, and types as PostgreSQL writes them.
         rows: number of rows as the planner estimates it; -1 if it was never analysed.
         sql_name: the name in SQL, in quotes where it needs them.
+        decimals: of columns of type numeric without precision, the most digits after the point and before it in some of their
+            values; None if these are none, or no decimal can hold them.
     """
 
     schema: str
@@ -32,6 +35,7 @@ class DatabaseTable:
     columns: tuple[tuple[str, str], ...]
     rows: int
     sql_name: str
+    decimals: dict[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ def database_of(source: PostgresSource) -> Database:
                 tuple((column, kind) for column, kind in columns or ()),
                 int(estimate),
                 sql_name,
+                {column: _digits(server, sql_name, column) for column, kind in columns or () if kind == "numeric"},
             )
             for oid, schema, name, identity, estimate, columns, sql_name in rows
         )
@@ -83,6 +88,17 @@ def database_of(source: PostgresSource) -> Database:
         return Database(str(server.value("SELECT current_database()")), tables, publications)
     finally:
         server.close()
+
+
+def _digits(server: Server, table: str, column: str) -> tuple[int, int] | None:
+    try:
+        after, ahead, others = server.query(
+            "SELECT max(scale(v)), max(length(trunc(abs(v))::text)), count(*) FILTER (WHERE v IN ('NaN', 'Infinity', '-Infinity')) "
+            f"FROM (SELECT {in_quotes(column)} AS v FROM {table} LIMIT {SAMPLED_ROWS}) s"
+        )[0]
+    except SourceError:  # no right to read it, which doctor reports
+        return None
+    return None if others or after is None or after + ahead > MAX_DIGITS else (after, ahead)
 
 
 def findings(source: PostgresSource, wanted: Wanted) -> Iterator[Finding]:

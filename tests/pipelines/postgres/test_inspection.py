@@ -171,3 +171,23 @@ def test_rights_to_a_part_of_a_table_are_not_enough(shop: Shop, capsys: pytest.C
         shop.ingest(config)
     finally:
         shop.sql(f'DROP OWNED BY "{reader}"', f'DROP ROLE "{reader}"')
+
+
+def test_a_decimal_is_proposed_from_the_data_where_the_column_has_no_precision(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE items (id int PRIMARY KEY, price numeric, any_number numeric, empty numeric, exact numeric(9, 2))"
+    )
+    shop.sql(
+        "INSERT INTO items VALUES (1, 1.25, 'NaN', NULL, 1), (2, 1234.5, 1e50, NULL, 2), (3, NULL, NULL, NULL, NULL)"
+    )
+    shop.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+    assert run(shop.folder, "init", "--from", shop.dsn, "--dir", str(shop.folder)) == 0
+    text = (shop.folder / "nevermore.yaml").read_text()
+    config = load(shop.folder / "nevermore.yaml")
+    (name,) = config.tables
+    assert config.tables[name].types == {"price": "decimal(38, 2)"}
+    assert "WARNING: price is numeric without precision" in text
+    assert "WARNING: any_number is numeric without precision, so it is text" in text
+    shop.ingest(config)
+    rows = open_current(open_catalog(config).load_table(name)).scan().to_table().to_pylist()
+    assert {r["id"]: r["any_number"] for r in rows} == {1: "NaN", 2: "1" + "0" * 50, 3: None}
