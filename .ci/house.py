@@ -30,6 +30,7 @@ _LARGE = "its importer would become too large"
 
 SINGLE_IMPORTERS = {
     "nevermore.assets.demo": _LAZY,
+    "nevermore.assets.launcher": "loaded by every process of Dagster",
     "nevermore.assets.published": _LARGE,
     "nevermore.checks.damage": _LAZY,
     "nevermore.checks.expectations": _LAZY,

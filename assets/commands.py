@@ -210,14 +210,17 @@ def ui(
 
     Without `--dir` the config is `NEVERMORE_CONFIG`, `nevermore.yaml` here, or `demo/nevermore.yaml`.
     """
-    from nevermore.pipelines.config.document import dagster_home
+    from nevermore.pipelines.config.document import dagster_home, workspace
 
     if find_spec("dagster") is None:
         raise ModuleNotFoundError(name="dagster")
     config = _find_config(directory)
+    home = dagster_home(config.parent)
+    file = home / "workspace.yaml"
+    file.write_text(workspace(config.parent, _PACKAGES), encoding="utf-8")
     environment = {
         **os.environ,
-        "DAGSTER_HOME": str(dagster_home(config.parent)),
+        "DAGSTER_HOME": str(home),
         CONFIG_VARIABLE: str(config),
         # a folder of the user with the name of one of our packages must not be imported instead of it
         "PYTHONSAFEPATH": "1",
@@ -231,8 +234,7 @@ def ui(
     else:
         typer.echo(f"Dagster's UI: http://{host}:{port} (Ctrl-C stops it)")
     sys.stdout.flush()
-    module = ["-m", "nevermore.assets.definitions", "--working-directory", str(_PACKAGES)]
-    command = [sys.executable, "-P", "-m", "dagster", "dev", *module, "-h", host, "-p", str(port)]
+    command = [sys.executable, "-P", "-m", "dagster", "dev", "-w", str(file), "-h", host, "-p", str(port)]
     raise typer.Exit(_run_group(command, environment))
 
 

@@ -9,20 +9,17 @@ from pydantic import Field
 
 from nevermore.assets.jobs import (
     check_job,
-    check_schedule,
     compact_job,
-    compact_schedule,
     executor_of,
     ingest_job,
-    ingest_schedule,
     jobs_by_time,
     publish_schedules,
     retention_job,
-    retention_schedule,
     retry,
     retry_if_transient,
+    schedule,
 )
-from nevermore.assets.metadata import change_log_metadata, labels, mirror_metadata
+from nevermore.assets.metadata import UNCHANGED, change_log_metadata, labels, mirror_metadata, news_of
 from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from nevermore.assets.sensors import alert_sensors, new_events_sensor
@@ -45,7 +42,10 @@ def require_success(context: dg.OpExecutionContext, report: IngestReport) -> Non
         StepFailedError: with the error of every failed table.
         dagster.RetryRequested: all of them are transient.
     """
-    failed = [table for table in report.tables if table.error is not None]
+    for table in report.tables:
+        if table.is_yielded:
+            context.log.warning("%s: skipped: %s", table.table, table.error)
+    failed = [table for table in report.tables if table.error is not None and not table.is_yielded]
     if not failed:
         return
     message = "; ".join(f"{table.table}: {table.error}" for table in failed)
@@ -93,9 +93,11 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
         held = [slot.held_bytes for slot in slot_status(current, selected) if slot.held_bytes is not None]
         log_held = {"bytes of log held by the server": sum(held)} if held else {}
         for table in report.tables:
-            if table.error is None:
-                metadata = change_log_metadata(current, table) | log_held
-                yield dg.MaterializeResult(asset_key=change_log_key(table.table), metadata=metadata)
+            if table.error is None or table.is_yielded:
+                key = change_log_key(table.table)
+                version = news_of(current, change_log_name(table.table), key, context.instance)
+                metadata = UNCHANGED if version is None else change_log_metadata(current, table) | log_held
+                yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
         require_success(step, report)
 
     return change_logs
@@ -139,7 +141,9 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
         context.log.info(
             "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
         )
-        return dg.MaterializeResult(metadata=mirror_metadata(current, found) | replayed)
+        version = news_of(current, table, mirror_key(table), context.instance)
+        metadata = UNCHANGED if version is None else mirror_metadata(current, found) | replayed
+        return dg.MaterializeResult(metadata=metadata, data_version=version)
 
     what = f"The rows of {table} as its change log leaves them. Key: {key}."
     made: dg.AssetsDefinition = dg.asset(
@@ -180,10 +184,16 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
             *([refresh] if refresh else []),
         ],
         schedules=[
-            ingest_schedule(config.ingest_schedule),
-            check_schedule(check_all),
-            compact_schedule(compact_all),
-            retention_schedule(config.retention_schedule),
+            schedule("ingest_schedule", ingest_job, "*/5 * * * *", "Apply new events.", config.ingest_schedule),
+            schedule("check_schedule", check_all, "0 4 * * *", "Compare all rows of all mirrors."),
+            schedule("compact_schedule", compact_all, "30 * * * *", "Compact mirrors of which scans have become slow."),
+            schedule(
+                "retention_schedule",
+                retention_job,
+                "0 5 * * *",
+                "Expire old snapshots and delete orphan files.",
+                config.retention_schedule,
+            ),
             *publish_schedules(config.published),
         ],
         sensors=[
@@ -240,4 +250,5 @@ def load_definitions() -> dg.Definitions:
     return dg.Definitions(assets=[dg.AssetSpec("no_config_found", description=message, group_name="start_here")])
 
 
-defs = load_definitions()
+defs = dg.definitions(load_definitions)
+"""What a code location of this module loads, and nothing else does: an import reads no config."""

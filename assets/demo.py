@@ -33,7 +33,7 @@ from nevermore import scan_core
 from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
 from nevermore.assets.metadata import OF_PARTITION
 from nevermore.assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
-from nevermore.pipelines.config.document import WORKSPACE, dagster_home
+from nevermore.pipelines.config.document import dagster_home, project_name, workspace
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
@@ -136,7 +136,7 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nevermore.yaml"
     if not path.exists():
-        (folder / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
+        (folder / "workspace.yaml").write_text(workspace(folder), encoding="utf-8")
         path.write_text(_CONFIG.replace("{first_day}", str(first_day)), encoding="utf-8")
     return path
 
@@ -144,7 +144,6 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
 Counts = dict[str, Counter[str]]
 _BACKFILL = "dagster/backfill"
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
-_MODULE = "nevermore.assets.definitions"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -288,8 +287,10 @@ def _run(
     Without its origin, Dagster's timeline and the pages of the jobs would not show the run.
     """
     job = jobs.resolve_job_def(name)
-    target = LoadableTargetOrigin(executable_path=sys.executable, module_name=_MODULE)
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, location_name=_MODULE)
+    target = LoadableTargetOrigin(executable_path=sys.executable, module_name="nevermore.assets.definitions")
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(
+        target, location_name=project_name(Path(instance.root_directory).parent)
+    )
     repository = RemoteRepositoryOrigin(location, jobs.get_repository_def().name)
     run = instance.create_run_for_job(
         job_def=job, run_config=_QUIET, tags=tags, remote_job_origin=RemoteJobOrigin(repository, name)

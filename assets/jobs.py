@@ -36,6 +36,7 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.base import Executor
 from dagster._utils.error import serializable_error_info_from_exc_info
 
+from nevermore.assets.launcher import hold
 from nevermore.assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
 from nevermore.checks.asset_checks import fail, leave_run_failed
 from nevermore.checks.equality import difference_of_base
@@ -167,57 +168,25 @@ def tables_by(unit: Unit, published: Mapping[str, PublishedConfig]) -> list[str]
     return [n for n, entry in published.items() if entry.partitioning is not None and entry.partitioning.unit == unit]
 
 
-DEFAULT_INGEST_CRON = "*/5 * * * *"
-CHECK_CRON = "0 4 * * *"
-COMPACT_CRON = "30 * * * *"
-RETENTION_CRON = "0 5 * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
 """Some time after the end of a partition, because events arrive late: for days, two hours after midnight."""
 
 
-def ingest_schedule(cron: str | None) -> dg.ScheduleDefinition:
-    """Ingests at the times in the config; without any, every five minutes once the schedule is switched on."""
+def schedule(
+    name: str,
+    job: dg.JobDefinition | UnresolvedAssetJobDefinition,
+    usual: str,
+    description: str,
+    cron: str | None = None,
+) -> dg.ScheduleDefinition:
+    """Starts a job at the times that the config names; without any, at the usual ones once it is switched on."""
     return dg.ScheduleDefinition(
-        name="ingest_schedule",
-        job=ingest_job,
-        cron_schedule=cron or DEFAULT_INGEST_CRON,
+        name=name,
+        job=job,
+        cron_schedule=cron or usual,
         execution_timezone="UTC",
         default_status=_status(is_running=cron is not None),
-        description="Apply new events.",
-    )
-
-
-def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """Compares all rows every night; publications compare only changed keys."""
-    return dg.ScheduleDefinition(
-        name="check_schedule",
-        job=job,
-        cron_schedule=CHECK_CRON,
-        execution_timezone="UTC",
-        description="Compare all rows of all mirrors every night.",
-    )
-
-
-def compact_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Looks every hour which mirrors need a compaction, as `maintenance` in the config allows."""
-    return dg.ScheduleDefinition(
-        name="compact_schedule",
-        job=job,
-        cron_schedule=COMPACT_CRON,
-        execution_timezone="UTC",
-        description="Compact mirrors of which scans have become slow.",
-    )
-
-
-def retention_schedule(cron: str | None) -> dg.ScheduleDefinition:
-    """Maintains all tables at the times in the config; without any, every night once the schedule is switched on."""
-    return dg.ScheduleDefinition(
-        name="retention_schedule",
-        job=retention_job,
-        cron_schedule=cron or RETENTION_CRON,
-        execution_timezone="UTC",
-        default_status=_status(is_running=cron is not None),
-        description="Expire old snapshots and delete orphan files.",
+        description=description,
     )
 
 
@@ -228,9 +197,9 @@ def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.S
         for name in tables_by(unit, published):
             by_cron.setdefault(published[name].schedule or _CRONS[unit], []).append(name)
         for number, (cron, names) in enumerate(by_cron.items(), 1):
-            schedule = job.removesuffix("_job") + ("_schedule" if number == 1 else f"_schedule_{number}")
+            title = job.removesuffix("_job") + ("_schedule" if number == 1 else f"_schedule_{number}")
             is_asked = any(published[name].schedule for name in names)
-            yield _publish_schedule(schedule, unit, cron, names, _status(is_running=is_asked))
+            yield _publish_schedule(title, unit, cron, names, _status(is_running=is_asked))
 
 
 def _status(*, is_running: bool) -> dg.DefaultScheduleStatus:
@@ -303,6 +272,7 @@ class ThreadsExecutor(Executor):
         self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan
     ) -> Iterator[dg.DagsterEvent]:
         """The events of the run."""
+        hold(plan_context.instance, plan_context.run_id)
         manager = PlanExecutionContextManager(
             job=plan_context.job,
             retry_mode=plan_context.retry_mode,

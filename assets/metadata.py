@@ -5,6 +5,7 @@ so that definitions load without a network, a table or Spark. After a materializ
 their lineage, and location.
 """
 
+import hashlib
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +16,23 @@ from urllib.parse import quote
 
 import dagster as dg
 import pyarrow.compute as pc
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 from sqlglot.errors import SqlglotError
 
 from nevermore.assets.project import change_log_key, mirror_key
 from nevermore.checks.asset_checks import shown_as_json
 from nevermore.checks.data_docs import page_of
 from nevermore.pipelines.config.project import Config, change_log_name
-from nevermore.pipelines.config.tables import AssetConfig
+from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.config.tables import AssetConfig, TableConfig
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from nevermore.pipelines.publish.state import query_hash
 from nevermore.scan_core import NestedField, Schema, StructType, Table, open_table
 from nevermore.scan_core.spark import DIALECT
 
@@ -54,6 +59,10 @@ _LOG_COLUMNS = {
     _ROW_AFTER: "The row after the change; none if it was deleted.",
 }
 
+UNCHANGED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+"""Metadata of the result of a step that changed nothing: steps and checks that need the asset run, but Dagster records no
+materialization, which everything downstream that is automated would follow. (Steps after one without a result are skipped.)"""
+
 Layer = Literal["change_log", "mirror", "published"]
 LAYER = "nevermore/layer"
 """Tag of every asset, for selections: `tag:nevermore/layer=mirror`."""
@@ -62,6 +71,29 @@ _KINDS: dict[Layer, set[str]] = {
     "mirror": {"iceberg", "parquet"},
     "published": {"iceberg", "spark", "sql"},
 }
+
+
+def version_of(config: Config, table: str) -> dg.DataVersion | None:
+    """The data version of a table: the snapshot that last changed its rows; None if there is no table, or no snapshot."""
+    found = find_table(open_catalog(config), table)
+    metadata = None if found is None else open_table(found).metadata
+    if metadata is None or metadata.current_snapshot is None:
+        return None
+    line = metadata.ancestors(metadata.current_snapshot.snapshot_id)
+    return dg.DataVersion(str(next((s for s in line if s.operation != "replace"), line[0]).snapshot_id))
+
+
+def known_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """The data version of the newest materialization of an asset."""
+    found = instance.get_latest_materialization_event(key)
+    made = None if found is None else found.asset_materialization
+    return None if made is None else (made.tags or {}).get(DATA_VERSION_TAG)
+
+
+def news_of(config: Config, table: str, key: dg.AssetKey, instance: dg.DagsterInstance) -> dg.DataVersion | None:
+    """The data version of a table, if it is not that of the newest materialization of its asset."""
+    version = version_of(config, table)
+    return None if version is None or version.value == known_version(instance, key) else version
 
 
 def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
@@ -76,11 +108,16 @@ def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
     }
     # each kind in each run, so that the plots of an asset have no gaps
     values |= {f"events: {name}": report.events.get(operation, 0) for operation, name in _OPERATIONS.items()}
-    table = find_table(open_catalog(config), change_log_name(report.table))
+    return values | change_log_state(config, report.table)
+
+
+def change_log_state(config: Config, name: str) -> dict[str, Any]:
+    """Columns, location and size of a change log, and how far it is behind; nothing if it does not exist yet."""
+    table = find_table(open_catalog(config), change_log_name(name))
     if table is None:
-        return values
+        return {}
     opened = open_table(table)
-    values |= _state(opened, _log_descriptions(config.table(report.table).column_descriptions))
+    values = _state(opened, _log_descriptions(config.table(name).column_descriptions))
     snapshot = opened.metadata.current_snapshot
     if snapshot is not None:
         values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
@@ -113,15 +150,20 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         values |= report.indexes.as_metadata()
     if report.conversion is not None:
         values |= report.conversion.as_metadata()
-    table = find_table(open_catalog(config), report.table)
-    if table is not None:
-        opened = open_table(table)
-        values |= _described_state(opened, config.table(report.table)) | _counts(opened)
-        # the change log has the names that `rename` gives; its own columns follow from the table's
-        log = change_log_key(report.table)
-        sources = {name: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{name}")] for name in opened.schema.names}
-        values["dagster/column_lineage"] = dg.TableColumnLineage(sources)
-    return values
+    return values | mirror_state(config, report.table)
+
+
+def mirror_state(config: Config, name: str) -> dict[str, Any]:
+    """Columns with their lineage, location, rows and files of a mirror; nothing if it does not exist yet."""
+    table = find_table(open_catalog(config), name)
+    if table is None:
+        return {}
+    opened = open_table(table)
+    # the change log has the names that `rename` gives; its own columns follow from the table's
+    log = change_log_key(name)
+    sources = {column: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{column}")] for column in opened.schema.names}
+    lineage = {"dagster/column_lineage": dg.TableColumnLineage(sources)}
+    return _described_state(opened, config.table(name)) | _counts(opened) | lineage
 
 
 def _counts(table: Table) -> dict[str, Any]:
@@ -147,6 +189,8 @@ def _counts(table: Table) -> dict[str, Any]:
 
 def refresh_metadata(report: PublishReport) -> dict[str, Any]:
     """Metadata of one run of `publish`: what was built, why, and from what."""
+    if report.is_unchanged:
+        return {"reason": report.reason, "snapshot id": str(report.snapshot_id)}
     metrics = report.metrics
     values: dict[str, Any] = {
         **_written(PartitionWritten(report.rows, report.data_files, report.bytes_written)),
@@ -172,9 +216,10 @@ def refresh_metadata(report: PublishReport) -> dict[str, Any]:
     return values
 
 
-def partition_metadata(report: PublishReport, key: str) -> dict[str, Any]:
-    """Metadata of one partition of a run, with the counts of the partition instead of those of the run."""
-    return refresh_metadata(report) | _written(report.written.get(key, PartitionWritten()))
+def partition_metadata(report: PublishReport, key: str | None) -> dict[str, Any]:
+    """Metadata of one partition of a run, with the counts of the partition instead of those of the run; of all with None."""
+    is_part = key is not None and not report.is_unchanged
+    return refresh_metadata(report) | (_written(report.written.get(key or "", PartitionWritten())) if is_part else {})
 
 
 def published_columns(config: Config, name: str) -> dict[str, Any]:
@@ -262,6 +307,7 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
         "tags": {LAYER: layer, **entry.tags},
         "kinds": _KINDS[layer],
         "description": "\n\n".join([*described, what]),
+        "code_version": _code_version(config, entry),
         "metadata": {
             "dagster/table_name": table,
             "dagster/storage_kind": "iceberg",
@@ -276,6 +322,14 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
         if freshness is None
         else dg.FreshnessPolicy.time_window(fail_window=timedelta(seconds=freshness)),
     }
+
+
+def _code_version(config: Config, entry: TableConfig | PublishedConfig) -> str:
+    """Changes with what the config says about the rows of a table, not with how they are described, read or checked."""
+    if isinstance(entry, PublishedConfig):
+        return query_hash(config, entry)
+    meaning = entry.model_dump_json(exclude={*AssetConfig.model_fields, "source", "checks", "maintenance"})
+    return hashlib.sha256(meaning.encode()).hexdigest()[:16]
 
 
 def group_of(name: str) -> str:

@@ -7,16 +7,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
 from nevermore.assets.jobs import INGEST_JOB, PUBLISH_JOB, retry_if_transient
 from nevermore.assets.metadata import (
+    UNCHANGED,
     formatted_sql,
+    known_version,
     labels,
+    news_of,
     partition_metadata,
     preview_features,
     published_columns,
     refresh_metadata,
+    version_of,
 )
 from nevermore.assets.project import Project, mirror_key, published_key, table_pool
 from nevermore.assets.sensors import TRIGGER
@@ -31,7 +36,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.publish.audit import CheckFailedError, Verdict
 from nevermore.pipelines.publish.query import out_of_range, published_entry, tables_read
 from nevermore.pipelines.publish.refresh_report import PublishReport
-from nevermore.scan_core import open_table
+from nevermore.scan_core import Scan, open_table
 
 DEFAULT_START = "2024-01-01"
 """First day offered if no published table has a `start`; tables may still have earlier partitions."""
@@ -163,7 +168,8 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             context.log.warning(reason)
         keys = [key for key in requested if key not in strange]
         if requested and not keys:
-            yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
+            metadata: dict[str, Any] = {"partitions": "none: outside of the table's range"}
+            yield dg.MaterializeResult(metadata=metadata, data_version=version_of(project.config(), name))
             yield from row_check_results(step, checks)
             return
         try:
@@ -178,7 +184,12 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         for partition in keys:
             metadata = partition_metadata(report, partition) | columns
             context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
-        yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report) | columns)
+        version: dg.DataVersion | None = dg.DataVersion(str(report.snapshot_id))
+        metadata = {}
+        if not keys:
+            version = news_of(project.config(), name, key, context.instance)
+            metadata = UNCHANGED if version is None else refresh_metadata(report) | columns
+        yield dg.MaterializeResult(metadata=metadata, data_version=version)
         yield from row_check_results(step, checks, report.checks, keys)
 
     with preview_features():
@@ -306,40 +317,53 @@ def _refresh_op(name: str) -> dg.OpDefinition:
         context.log.info("%s: %s", name, report.reason)
         if report.is_dry:
             context.add_output_metadata(refresh_metadata(report))
-        elif not report.is_unchanged:
-            for event in _materializations(current, report, context.instance):
-                context.log_event(event)
+            return
+        for event in unseen_materializations(current, name, context.instance, report):
+            context.log_event(event)
 
     return refresh
 
 
-def _materializations(
-    config: Config, report: PublishReport, instance: dg.DagsterInstance
+def unseen_materializations(
+    config: Config, name: str, instance: dg.DagsterInstance, report: PublishReport | None = None
 ) -> Iterator[dg.AssetMaterialization]:
-    """One per partition that was built; a single one if the table has no partitions."""
-    key = published_key(report.name)
-    columns = published_columns(config, report.name)
-    partitions = partitions_of(report.name, config.published)
-    if partitions is None:
-        yield dg.AssetMaterialization(key, metadata=refresh_metadata(report) | columns)
+    """What Dagster has not seen of a published table: the partitions that changed, by whomever, or the whole table.
+
+    Args:
+        config: the project.
+        name: the published table.
+        instance: knows the snapshot of the newest materialization.
+        report: of the run that has just built partitions, if one has.
+    """
+    key, partitions = published_key(name), partitions_of(name, config.published)
+    version = news_of(config, name, key, instance)
+    if version is None:
         return
-    made = list(report.partitions) if report.partitions is not None else _existing(config, report.name)
-    if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
-        instance.add_dynamic_partitions(partitions.name, made)
-    known = set(partitions.get_partition_keys(dynamic_partitions_store=instance))
+    made: Iterable[str | None] = [None]
+    if partitions is not None:
+        found = {*(report.partitions or () if report else ()), *_changed(config, name, known_version(instance, key))}
+        if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
+            instance.add_dynamic_partitions(partitions.name, sorted(found))
+        made = sorted(found.intersection(partitions.get_partition_keys(dynamic_partitions_store=instance)))
+    columns = published_columns(config, name) | {"snapshot id": version.value}
     for partition in made:
-        if partition in known:
-            metadata = partition_metadata(report, partition) | columns
-            yield dg.AssetMaterialization(key, partition=partition, metadata=metadata)
+        values = partition_metadata(report, partition) if report else {}
+        tags = {DATA_VERSION_TAG: version.value}
+        yield dg.AssetMaterialization(key, partition=partition, metadata=values | columns, tags=tags)
 
 
-def _existing(config: Config, name: str) -> list[str]:
-    """Keys of the partitions that have rows."""
+def _changed(config: Config, name: str, since: str | None) -> set[str]:
+    """Keys of the partitions whose data files are others than in the snapshot `since`; all that have rows without it."""
     table = find_table(open_catalog(config), name)
     partition = published_entry(config, name).partitioning
     if table is None or partition is None:
-        return []
+        return set()
     opened = open_table(table)
     kind = opened.schema.find(partition.column).type
-    values = {task.data_file.partition[0] for task in opened.scan().plan().tasks}
-    return sorted(partition.key_of(value, kind) for value in values)
+
+    def files(scan: Scan) -> set[tuple[Any, str]]:
+        return {(task.data_file.partition[0], task.data_file.path) for task in scan.plan().tasks}
+
+    is_known = since is not None and int(since) in opened.metadata.snapshots
+    before = files(opened.scan().as_of_snapshot(int(since or 0))) if is_known else set()
+    return {partition.key_of(value, kind) for value, _ in files(opened.scan()) ^ before}

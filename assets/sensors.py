@@ -9,6 +9,7 @@ address of the webhook, a value from the environment or a password.
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ RUN_SENSOR = "alert_on_failed_runs"
 CHECK_SENSOR = "alert_on_failed_checks"
 SENSOR = "new_events"
 DEFAULT_INTERVAL_SECONDS = 30.0
+LATE_INTERVALS, MIN_LATE_SECONDS = 10, 300.0
+"""A run for which the sensor has waited longer is late: intervals, and seconds of short ones."""
+LATE = "nevermore/late"
+"""Tag of runs: the alert that they are late."""
 TRIGGER = "nevermore/trigger"
 """Tag of runs: what started them."""
 SOURCES = "nevermore/sources"
@@ -125,21 +130,24 @@ def _innermost(error: Any) -> str:
 
 def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
     """Looks for new events as often as the config says; without it, every half minute once the sensor is switched on."""
+    every = max(1, round(every_seconds or DEFAULT_INTERVAL_SECONDS))
 
     @dg.sensor(
         name=SENSOR,
         job=ingest_job,
-        minimum_interval_seconds=max(1, round(every_seconds or DEFAULT_INTERVAL_SECONDS)),
+        minimum_interval_seconds=every,
         default_status=dg.DefaultSensorStatus.STOPPED if every_seconds is None else dg.DefaultSensorStatus.RUNNING,
         description="Ingest the sources that have new events.",
     )
     def new_events(context: dg.SensorEvaluationContext, project: Project) -> dg.SensorResult | dg.SkipReason:
-        if context.instance.get_runs(dg.RunsFilter(job_name=INGEST_JOB, statuses=_UNFINISHED), limit=1):
-            return dg.SkipReason("an ingest is running; what it does not take is looked for again")
         try:
             config = project.config()
         except (PipelineError, ScanError) as error:
             return dg.SkipReason(str(error))
+        unfinished = dg.RunsFilter(job_name=INGEST_JOB, statuses=_UNFINISHED)
+        if found := context.instance.get_run_records(unfinished, limit=1, ascending=True):
+            _complain_if_late(context.instance, config, found[0], LATE_INTERVALS * every)
+            return dg.SkipReason("an ingest is running; what it does not take is looked for again")
         seen, changed, unknown = look(config, json.loads(context.cursor or "{}"))
         for problem in unknown:
             context.log.warning(problem)
@@ -156,6 +164,25 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         return dg.SensorResult(run_requests=[request], cursor=cursor)
 
     return new_events
+
+
+def _complain_if_late(instance: dg.DagsterInstance, config: Config, found: dg.RunRecord, after_seconds: float) -> None:
+    """Fail the tick if new events have waited long for a run; with `alerts`, post it once for each run.
+
+    Raises:
+        PipelineError: it is neither finished nor young; names the run.
+    """
+    run, seconds = found.dagster_run, time.time() - found.create_timestamp.timestamp()
+    if seconds < max(after_seconds, MIN_LATE_SECONDS):
+        return
+    text = (
+        f"{run.job_name} is {run.status.value} since {seconds / 60:.0f} minutes (run {run.run_id}), and new events wait for its "
+        "end: look at the page of the run; if it hangs, terminate it there"
+    )
+    if config.alerts is not None and LATE not in run.tags:
+        post(config.alerts.webhook, {"text": text, "event": "ingest_late", "job": run.job_name, "run_id": run.run_id})
+        instance.add_run_tags(run.run_id, {LATE: "posted"})
+    raise PipelineError(text)
 
 
 def look(config: Config, before: Mapping[str, str]) -> tuple[dict[str, str], Sequence[Feed], Sequence[str]]:

@@ -59,6 +59,13 @@ class CommitConflictError(PipelineError):
         self.may_retry = may_retry
 
 
+class AnotherIngesterError(CommitConflictError, SourceError):
+    """Another ingester works on the same table or slot, and takes what is new."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_retry=False)
+
+
 class CommitUnknownError(PipelineError):
     """A catalog does not reveal whether a commit happened. Files of such a commit are never removed."""
 

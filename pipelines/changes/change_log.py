@@ -17,7 +17,7 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import PROVENANCE, ChangeBatch, change_schema
 from nevermore.pipelines.decode.feed import ORDER, POSITION
 from nevermore.pipelines.errors import (
-    CommitConflictError,
+    AnotherIngesterError,
     ConfigError,
     PositionLostError,
     SchemaConflictError,
@@ -397,7 +397,7 @@ class ChangeLog:
         """Make an earlier snapshot the current one again.
 
         Raises:
-            CommitConflictError: another ingester appended in the meantime.
+            AnotherIngesterError: another ingester appended in the meantime.
         """
         make_current(self.stored, snapshot_id)
         refresh(self.stored)
@@ -427,7 +427,7 @@ class ChangeLog:
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
-            CommitConflictError: another ingester appended in the meantime.
+            AnotherIngesterError: another ingester appended in the meantime.
         """
         key = () if changes is None else changes.key if isinstance(changes, RemoteChanges) else key_of(changes)
         if key and self.key and not key_may_grow and set(key) != set(self.key):
@@ -495,7 +495,7 @@ class ChangeLog:
         Raises:
             PositionLostError: nothing is logged yet, so there is no position.
             SchemaConflictError: a column's type clashes with what is logged.
-            CommitConflictError: another ingester appended in the meantime.
+            AnotherIngesterError: another ingester appended in the meantime.
         """
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
@@ -545,9 +545,8 @@ class ChangeLog:
         if table.metadata.current_snapshot_id != known:
             self._read_state()
         if self.position != before:
-            raise CommitConflictError(
-                f"another ingester has appended to {self.name} in the meantime; this run stops, and the next run reads its changes again",
-                may_retry=False,
+            raise AnotherIngesterError(
+                f"another ingester has appended to {self.name} in the meantime; this run stops, and the next run reads its changes again"
             )
         return table
 

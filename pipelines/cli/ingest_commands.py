@@ -44,7 +44,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
-    from nevermore.pipelines.config.document import WORKSPACE, config_template
+    from nevermore.pipelines.config.document import config_template, workspace
     from nevermore.pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
@@ -60,10 +60,10 @@ def init(
         notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    workspace, also = directory / "workspace.yaml", ""
-    if not workspace.exists():  # an existing one may load other code, too
-        workspace.write_text(WORKSPACE, encoding="utf-8")
-        also = f" and {workspace}, with which `dagster dev` opens the project"
+    file, also = directory / "workspace.yaml", ""
+    if not file.exists():  # an existing one may load other code, too
+        file.write_text(workspace(directory), encoding="utf-8")
+        also = f" and {file}, with which `dagster dev` opens the project"
     lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
     document: dict[str, Any] = {"path": str(path)}
     if address is not None:

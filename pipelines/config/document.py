@@ -20,11 +20,23 @@ from pydantic_core import ErrorDetails
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import remember_passwords, remember_secret
 
-WORKSPACE = """\
-load_from:
-  - python_module: nevermore.assets.definitions
-"""
-"""The workspace.yaml with which Dagster loads `nevermore.assets.definitions`, which load nevermore.yaml from the working directory."""
+
+def project_name(folder: Path) -> str:
+    """The name of a project: that of its folder, without characters that have a meaning in addresses of Dagster's UI."""
+    return re.sub(r"[^\w. -]", "_", folder.resolve().name) or "nevermore"
+
+
+def workspace(folder: Path, packages: Path | None = None) -> str:
+    """The workspace.yaml with which Dagster loads the definitions of a project, as a code location of its name.
+
+    Args:
+        folder: folder of the project; Dagster finds nevermore.yaml there if it is its working directory.
+        packages: folder that contains `nevermore`, if it may be none of those that Python searches.
+    """
+    module = {"module_name": "nevermore.assets.definitions", "location_name": project_name(folder)}
+    found = {} if packages is None else {"working_directory": str(packages)}
+    text: str = yaml.safe_dump({"load_from": [{"python_module": module | found}]}, sort_keys=False)
+    return text
 
 
 def config_template() -> str:
@@ -487,6 +499,13 @@ run_retries:
   enabled: true
   max_retries: 1
   retry_on_asset_or_op_failure: false  # a run whose process died; steps try again what may pass by itself
+run_launcher:  # sees whether the process of a run is gone, also after the machine went down
+  module: nevermore.assets.launcher
+  class: Launcher
+run_monitoring:
+  enabled: true
+  poll_interval_seconds: 20
+  free_slots_after_run_end_seconds: 10  # those of a run that was killed
 """
 
 

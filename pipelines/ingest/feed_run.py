@@ -23,7 +23,14 @@ from nevermore.pipelines.config.project import Config, SparkConfig, change_log_n
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import BatchEnd, Rejected
 from nevermore.pipelines.decode.feed import Decided, FeedConfig
-from nevermore.pipelines.errors import PipelineError, QuarantineLimitError, SourceError, WideBatchError, explained
+from nevermore.pipelines.errors import (
+    AnotherIngesterError,
+    PipelineError,
+    QuarantineLimitError,
+    SourceError,
+    WideBatchError,
+    explained,
+)
 from nevermore.pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
@@ -567,6 +574,7 @@ def _fail(report: TableReport, error: Exception) -> None:
     report.error = explained(error) or f"{type(error).__name__}: {error}"
     report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
+    report.is_yielded = isinstance(error, AnotherIngesterError)
     _log.warning("table %s stopped", report.table, exc_info=error, extra={"table": report.table})
 
 

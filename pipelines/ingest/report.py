@@ -98,6 +98,7 @@ class TableReport:
         error: why the table failed, None if it did not.
         exit_code: the exit code of the error.
         may_retry: whether the error may pass by itself, so that the same run may succeed later.
+        is_yielded: whether it stopped because another ingester takes what is new.
         engine: what read and decoded the events, `local` or `spark`.
         why_local: why this process did it although the config leaves the choice (`engine: auto`), or applied to the mirror what
             tasks of Spark had decoded.
@@ -125,6 +126,7 @@ class TableReport:
     error: str | None = None
     exit_code: int = DONE
     may_retry: bool = False
+    is_yielded: bool = False
     engine: str = "local"
     why_local: str | None = None
 

@@ -615,6 +615,10 @@ def _delete(place: storage.Storage, paths: Sequence[str]) -> None:
 Section = TypeVar("Section", bound=RetentionConfig)
 
 
+_OPTIONS = {"orphan_age": "older_than"}
+"""Keys of the config for which commands have an option of another name."""
+
+
 def overriding(options: Mapping[str, Any], section: type[Section]) -> Section:
     """Options of a command that replace those of a section of the config; None for those that are not given.
 
@@ -627,5 +631,5 @@ def overriding(options: Mapping[str, Any], section: type[Section]) -> Section:
         return section.model_validate({name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
+        option = "--" + _OPTIONS.get(str(first["loc"][0]), str(first["loc"][0])).replace("_", "-")
         raise ConfigError(f"{option}: {first['msg'].removeprefix('Value error, ')}") from error

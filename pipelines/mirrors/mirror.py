@@ -30,7 +30,7 @@ from nevermore.pipelines.changes.change_run import (
 from nevermore.pipelines.changes.quarantine import FEW_CHANGES, check_ratio
 from nevermore.pipelines.config.tables import TableConfig, partition_field
 from nevermore.pipelines.decode.batches import Rejected
-from nevermore.pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
+from nevermore.pipelines.errors import AnotherIngesterError, PositionLostError, SchemaConflictError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
@@ -488,7 +488,7 @@ class Mirror:
             raise PositionLostError(f"{self.name} no longer exists")
         refresh(table)
         if self.applied_ordinal != before:
-            raise CommitConflictError(f"another ingester has written {self.name} in the meantime", may_retry=False)
+            raise AnotherIngesterError(f"another ingester has written {self.name} in the meantime")
         if table.format_version < self.config.format_version:
             upgrade(table, self.config.format_version)
         with ExitStack() as stack:

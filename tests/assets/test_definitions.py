@@ -145,8 +145,9 @@ def test_a_wrong_config_is_an_error_with_its_line(project: ShopProject, monkeypa
 
 def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: ShopProject) -> None:
     workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())
-    assert workspace == {"load_from": [{"python_module": "nevermore.assets.definitions"}]}
-    code = "import nevermore.assets.definitions as d; print(len(list(d.defs.resolve_all_asset_specs())))"
+    module = {"module_name": "nevermore.assets.definitions", "location_name": "demo"}
+    assert workspace == {"load_from": [{"python_module": module}]}
+    code = "import nevermore.assets.definitions as d; print(len(list(d.defs().resolve_all_asset_specs())))"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "NEVERMORE_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)},
@@ -157,6 +158,24 @@ def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: Sh
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == "7"
+
+
+@pytest.mark.parametrize("module", ["definitions", "component"])
+@pytest.mark.parametrize("config", ["", "tables: 1"])
+def test_an_import_reads_no_config_and_prints_nothing(module: str, config: str, tmp_path: Path) -> None:
+    """Every `dg` command of every project imports the component."""
+    if config:
+        (tmp_path / "nevermore.yaml").write_text(config)
+    found = subprocess.run(
+        [sys.executable, "-c", f"import nevermore.assets.{module}"],
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "NEVERMORE_CONFIG"} | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
 _MORE = {

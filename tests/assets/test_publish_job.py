@@ -12,6 +12,7 @@ from nevermore.assets.jobs import PUBLISH_JOB
 from nevermore.assets.project import published_key
 from nevermore.assets.published import published_asset
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.refresh import publish
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
 
@@ -54,6 +55,27 @@ def test_changed_partitions_and_whole_tables_are_made_after_an_ingest_and_nothin
         made = _run(project, instance)
         assert made == {published_key("shop.daily"): ["2026-01-02"], published_key("shop.whole"): [None]}
         assert instance.get_materialized_partitions(published_key("shop.daily")) == {"2026-01-01", "2026-01-02"}
+
+
+def test_what_commands_published_is_materialized_by_a_job_that_finds_everything_up_to_date(
+    project: ShopProject,
+) -> None:
+    daily, whole = published_key("shop.daily"), published_key("shop.whole")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name in ("shop.daily", "shop.whole"):
+            publish(project.config, name)
+        assert _run(project, instance) == {daily: ["2026-01-01", "2026-01-02"], whole: [None]}
+        assert _run(project, instance) == {}
+        project.land("orders", "3.jsonl", [event("c", "orders", after=order(8, 80.0, 2))])
+        run_once(project.config)
+        snapshots = {name: publish(project.config, name).snapshot_id for name in ("shop.daily", "shop.whole")}
+        assert _run(project, instance) == {daily: ["2026-01-02"], whole: [None]}
+        found = instance.get_latest_materialization_event(whole)
+        assert found is not None
+        assert found.asset_materialization is not None
+        metadata = {name: value.value for name, value in found.asset_materialization.metadata.items()}
+        assert (metadata["snapshot id"], metadata["dagster/row_count"]) == (str(snapshots["shop.whole"]), 1)
+        assert (found.asset_materialization.tags or {})["dagster/data_version"] == metadata["snapshot id"]
 
 
 @pytest.mark.parametrize(

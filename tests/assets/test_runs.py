@@ -1,6 +1,7 @@
 """What runs accept, and what happens when they fail: Launchpad, retries, alerts."""
 
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ import yaml
 from nevermore.assets import definitions, jobs, published, sensors
 from nevermore.assets.jobs import INGEST_JOB
 from nevermore.assets.project import change_log_key, mirror_key
+from nevermore.pipelines.changes import change_log
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
@@ -21,7 +23,7 @@ from nevermore.pipelines.iceberg.commit import RowDelta, is_transient
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.scan_core import open_table
-from tests.support.shop_project import ShopProject
+from tests.support.shop_project import ShopProject, event, order
 
 
 def rows(project: ShopProject) -> list[dict[str, Any]]:
@@ -96,6 +98,29 @@ def test_a_step_is_tried_again_where_its_error_may_pass(
         run = instance.get_run_by_id(result.run_id)
         assert run is not None
         assert run.tags["dagster/max_retries"] == "0"
+
+
+@pytest.mark.parametrize("where", ["changes.change_log", "mirrors.mirror"])
+def test_an_ingest_yields_to_another_one_and_says_so(
+    where: str, project: ShopProject, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_once(project.config)
+    project.land("orders", "3.jsonl", [event("c", "orders", after=order(8, 80.0, 2))])
+    real, others = change_log.refresh, [project.config]
+
+    def after_another_ingest(table: Any) -> None:
+        if others:
+            run_once(others.pop())
+        real(table)
+
+    monkeypatch.setattr(f"nevermore.pipelines.{where}.refresh", after_another_ingest)
+    key = {"changes.change_log": change_log_key, "mirrors.mirror": mirror_key}[where]("shop.orders")
+    result = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process(instance=instance)
+    assert (result.success, others, len(rows(project))) == (True, [], 7)
+    assert key in {made.asset_key for made in result.get_asset_materialization_events()}
+    (warning,) = (log.user_message for log in instance.all_logs(result.run_id) if log.level == logging.WARNING)
+    assert "shop.orders: skipped: " in warning
+    assert "another ingester has" in warning
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.sources import PostgresSource
-from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
 from nevermore.pipelines.formats.pgoutput import SourceColumn, SourceTable
 from nevermore.pipelines.sources.postgres.position import lsn_of, lsn_text
 from nevermore.scan_core import remember_passwords, require_package
@@ -112,6 +112,7 @@ def reported(what: str) -> Iterator[None]:
 
     Raises:
         SourceError: `what` failed, with the server's words.
+        AnotherIngesterError: because another process reads the slot.
         MissingPackageError: psycopg2 is not installed.
     """
     _require_driver()
@@ -120,7 +121,8 @@ def reported(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg2.Error as error:
-        raise SourceError(f"{what}: {_words(error)}") from error
+        kind = AnotherIngesterError if isinstance(error, psycopg2.errors.ObjectInUse) else SourceError
+        raise kind(f"{what}: {_words(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +390,7 @@ class Server:
                 self.query("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", self.source.slot, lsn_text(lsn))
                 return
             if time.monotonic() > ends:
-                raise SourceError(
+                raise AnotherIngesterError(
                     f"slot {self.source.slot} is in use by process {slot.active_pid}: stop the other ingester"
                 )
             time.sleep(0.02)

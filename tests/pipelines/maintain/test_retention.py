@@ -634,8 +634,9 @@ def test_the_command_says_what_goes_and_what_stays(project: Project, capfd: pyte
     assert (found[0]["table"], len(found[0]["expired"]), found[0]["is_dry"]) == (NAME, 4, False)
     assert call("expire", "shop.other", "--config", config) == 2
     assert "did you mean shop.products?" in capfd.readouterr().err
-    assert call("expire", "--config", config, "--keep-for", "soon") == 2
-    assert "--keep-for: 'soon' is not a duration" in capfd.readouterr().err
+    for command, option in (("expire", "--keep-for"), ("orphans", "--older-than"), ("trim-log", "--keep-log")):
+        assert call(command, "--config", config, option, "soon") == 2
+        assert f"{option}: 'soon' is not a duration" in capfd.readouterr().err
     with project.table(NAME).transaction() as change:
         change.set_properties({"gc.enabled": "false"})
     assert call("expire", "--config", config) == 1
