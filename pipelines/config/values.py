@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import date
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +20,9 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from nevermore.scan_core.model.schema import Type
 
 _DURATION_UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TYPES = (
@@ -75,12 +78,42 @@ def _day(value: Any) -> Any:
     return str(value) if isinstance(value, date) or (isinstance(value, int) and not isinstance(value, bool)) else value
 
 
+def type_of(text: str) -> "Type":
+    """The Iceberg type of a name, or of text such as `list<int>`, `map<string, long>` and `struct<a: int>`, as `describe` prints it.
+
+    Raises:
+        ScanError: there is no such type.
+    """
+    from nevermore.scan_core import parse_type
+
+    return parse_type(_document(text))
+
+
+def _document(text: str) -> Any:
+    """The type in the form of metadata. Ids of fields are chosen when a table gets the column."""
+    text = text.strip()
+    kind, _, inside = text.removesuffix(">").partition("<")
+    if not inside or not text.endswith(">"):
+        return text
+    parts = re.findall(r"(?:[^<>,()]|\([^()]*\)|<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+", inside)
+    match kind, parts:
+        case "list", [element]:
+            return {"type": "list", "element-id": 0, "element": _document(element)}
+        case "map", [key, value]:
+            return {"type": "map", "key-id": 0, "key": _document(key), "value-id": 0, "value": _document(value)}
+        case "struct", [*members]:
+            named = [member.partition(":") for member in members]
+            fields = [{"id": 0, "name": n.strip(), "required": False, "type": _document(t)} for n, _, t in named]
+            return {"type": "struct", "fields": fields}
+    return text
+
+
 def _type_name(value: str) -> str:
     """Check that this is an Iceberg type."""
-    from nevermore.scan_core import ScanError, parse_type
+    from nevermore.scan_core import ScanError
 
     try:
-        parse_type(value)
+        type_of(value)
     except ScanError as error:
         name = re.split(r"[(\[]", value.strip().lower(), maxsplit=1)[0]
         if name in {"decimal", "fixed"} and name != value.strip().lower():
@@ -88,9 +121,11 @@ def _type_name(value: str) -> str:
         spellings = {known.partition("(")[0].partition("[")[0]: known for known in _TYPES} | dict(_TYPES_ELSEWHERE)
         near = get_close_matches(name, spellings, n=1)
         hint = f"did you mean {spellings[near[0]]!r}? " if near else ""
-        raise ValueError(f"unknown type {value!r:.80}; {hint}valid types are {', '.join(_TYPES)}") from error
-    if (name := value.strip().lower()).endswith("_ns"):  # one value with more digits would stop the table
-        raise ValueError(f"{value}: change logs hold times in microseconds; use {name.removesuffix('_ns')}")
+        raise ValueError(
+            f"unknown type {value!r:.80}; {hint}valid types are {', '.join(_TYPES)}, and list<T>, map<K, V> and struct<NAME: T> of these"
+        ) from error
+    if re.search(r"_ns\b", name := value.strip().lower()):  # one value with more digits would stop the table
+        raise ValueError(f"{value}: change logs hold times in microseconds; use {name.replace('_ns', '')}")
     return value
 
 

@@ -4,6 +4,8 @@ Also converts values to another type where nothing is lost, and truncates times 
 counts them. JSON spans are converted in `json_columns.py`.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +23,8 @@ from nevermore.pipelines.decode.json_columns import (
     whole_numbers,
 )
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.jsonscan import value_kernels as kernels
+from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from nevermore.pipelines.jsonscan.spans import SpanColumn
 from nevermore.scan_core import Mask
 
@@ -170,7 +174,9 @@ _NATURAL_NANOS = 10**17
 
 
 def count_cut(column: "SpanColumn | pa.Array", wanted: ValueType) -> int:
-    """Count the values of a column that lose digits when converted to `wanted`."""
+    """Count the values of a column, at every depth, that lose digits when converted to `wanted`."""
+    if wanted.members:
+        return sum(count_cut(part, type_) for part, type_ in _parts(column, wanted))
     if not _is_micros(wanted.arrow):
         return 0
     if isinstance(column, SpanColumn):
@@ -181,6 +187,27 @@ def count_cut(column: "SpanColumn | pa.Array", wanted: ValueType) -> int:
         return 0
     values = np.asarray(column.fill_null(0))
     return int((values % _NANOS != 0).sum())
+
+
+def _parts(column: "SpanColumn | pa.Array", wanted: ValueType) -> Iterator[tuple["SpanColumn | pa.Array", ValueType]]:
+    """The members of structs, elements of lists and values of maps that may have times, with their types."""
+    for name, type_ in wanted.members:
+        if not type_.members and not _is_micros(type_.arrow):
+            continue
+        if isinstance(column, SpanColumn):
+            if pa.types.is_struct(wanted.arrow):
+                yield scan_objects(column.documents(kernels.OBJECT), (name,), learn=False).column(name), type_
+            elif pa.types.is_list(wanted.arrow):
+                yield scan_arrays(column.documents(kernels.ARRAY)).values, type_
+            elif name == "value":
+                pairs = scan_pairs(column.documents(kernels.OBJECT)).values
+                yield pairs.take(np.arange(1, len(pairs), 2)), type_
+        elif pa.types.is_struct(column.type) and (at := column.type.get_field_index(name)) >= 0:
+            yield column.flatten()[at], type_
+        elif pa.types.is_map(column.type):
+            yield (column.keys if name == "key" else column.items), type_
+        elif _is_list(column.type):
+            yield column.flatten(), type_
 
 
 def _is_micros(arrow: pa.DataType) -> bool:

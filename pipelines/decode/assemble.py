@@ -8,6 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
@@ -113,13 +114,16 @@ def old_keys(
         if name in message_key.wrong:
             rejections.add((op == DELETE) & message_key.wrong[name][0], message_key.wrong[name][1])
     for name in key:
-        rejections.add(written & ~after.has(name), f"event without key column {name}")
+        rejections.add(written & ~after.has(name), f"event without key column {name}{_meant(name, after)}")
     # An update whose `before` lacks the key did not change it, as sources send the old key of those that do. A delete has
     # no new row: `before`, else the message key, must identify its row.
     from_before = changes_old & _has_all(before, key)
     from_message = (op == DELETE) & ~from_before & _has_all(message_key, key)
     lost = (op == DELETE) & ~from_before & ~from_message
-    rejections.add(lost, f"delete with neither before nor message key: no value for {', '.join(key)}")
+    missing = next((name for name in key if before.present.any() and name not in before.columns), None)
+    reason = "delete with neither before nor message key" if missing is None else "delete of a row without its key"
+    hint = "" if missing is None else _meant(missing, before)
+    rejections.add(lost, f"{reason}: no value for {', '.join(key)}{hint}")
     columns = []
     for name in key:
         arrow = row_type.field(name).type
@@ -133,6 +137,13 @@ def old_keys(
             column = pc.if_else(pa.array(from_message), message_key.columns[name], column)
         columns.append(column)
     return columns
+
+
+def _meant(name: str, image: Image) -> str:
+    """A hint to the column that a key may mean, which events do not have."""
+    spellings = {column.lower(): column for column in image.columns}
+    near = [] if name in image.columns else get_close_matches(name.lower(), spellings, n=1)
+    return f"; events have no such column, did you mean {spellings[near[0]]}?" if near else ""
 
 
 def _reject_nulls(

@@ -11,8 +11,9 @@ from typing import Literal
 
 import pyarrow as pa
 
+from nevermore.pipelines.config.values import type_of
 from nevermore.pipelines.errors import ConfigError
-from nevermore.scan_core import ScanError, arrow_type, parse_type
+from nevermore.scan_core import ScanError, arrow_type
 
 
 class Encoding(Enum):
@@ -175,7 +176,7 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
     result = {}
     for column, text in types.items():
         try:
-            arrow = arrow_type(parse_type(text))
+            arrow = arrow_type(type_of(text))
         except ScanError as error:
             raise ConfigError(f"types.{column}: {error}") from error
         try:

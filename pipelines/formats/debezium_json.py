@@ -7,7 +7,7 @@ of the format are in `debezium.py`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -81,8 +81,13 @@ class Payloads:
     schemas: tuple[bytes, ...]
 
 
-def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = None) -> Payloads:
-    """Return the payloads of events with an envelope, and other events as they are; `cut_off` are envelopes that the source has removed."""
+def cut_envelopes(
+    events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = None, *, apart: Mask | None = None
+) -> Payloads:
+    """Return the payloads of events with an envelope, and other events as they are.
+
+    `cut_off` are envelopes that the source has removed, `apart` the events that are not compared with others.
+    """
     documents = from_binary(events)
     start, end = documents.start.copy(), documents.end.copy()
     schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
@@ -93,16 +98,17 @@ def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = N
             cut = envelope_of(around.replace(b"\0", b"{}"))
             schema_of[codes == code] = NO_SCHEMA if cut is None else schemas.setdefault(cut[2], len(schemas))
     pending = first_member_is(documents, "schema", "payload") & (schema_of == NO_SCHEMA)
+    compared = pending & (True if apart is None else ~apart)
     for _ in range(MAX_COMPARED_SCHEMAS):
-        if not pending.any():
+        if not compared.any():
             break
-        first = int(np.argmax(pending))
+        first = int(np.argmax(compared))
         cut = envelope_of(events[first].as_py())
         if cut is None:
             break
         prefix, suffix, _ = cut
         begin, stop = start + np.int32(len(prefix)), end - np.int32(len(suffix))
-        matched = pending & (begin < stop)
+        matched = compared & (begin < stop)
         for begins, text in ((pc.starts_with, prefix), (pc.ends_with, suffix)):
             matched &= np.asarray(pc.fill_null(begins(events, text), False))
         rows = np.flatnonzero(matched)
@@ -110,7 +116,7 @@ def cut_envelopes(events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = N
         rows = rows[(documents.data[begin[rows]] == ord("{")) & (documents.data[stop[rows] - 1] == ord("}"))]
         start[rows], end[rows] = begin[rows], stop[rows]
         schema_of[rows] = schemas.setdefault(cut[2], len(schemas))
-        pending[rows] = False
+        compared[rows] = pending[rows] = False
     if pending.any():
         members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
         schema, payload = members.column("schema"), members.column("payload")
@@ -165,11 +171,11 @@ def _with_registered(payloads: Payloads, ids: pa.Int64Array, source: Schemas) ->
     return Payloads(payloads.documents, schema_of, tuple(schemas)), tuple(refusals)
 
 
-def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
-    """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes."""
+def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions, *, apart: Mask | None = None) -> Events:
+    """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes; for `apart` see `cut_envelopes`."""
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
-    payloads = cut_envelopes(raw.documents, raw.envelopes)
+    payloads = cut_envelopes(raw.documents, raw.envelopes, apart=apart)
     keys = cut_envelopes(pa.nulls(raw.num_events, pa.binary()) if raw.keys is None else raw.keys)
     unknown: tuple[Refusal, ...] = ()
     if raw.schema_ids is not None and (options.registry is not None or options.schemas is not None):
@@ -177,6 +183,14 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions) -> Events:
         keys, _ = _with_registered(keys, raw.schema_ids[1], options.source())
     nested = scan_nested(payloads.documents, _MEMBERS, ("after", "before"), ("source", _SOURCE))
     members = scan_objects(payloads.documents, _MEMBERS, learn=False) if nested is None else nested.top
+    odd = (members.status == kernels.BROKEN) & (payloads.schema_of != NO_SCHEMA)
+    if apart is None and odd.any():
+        # By its bytes, an envelope also ends like another one where a further member that is an object follows the payload.
+        whole = replace(raw, documents=pc.if_else(pa.array(odd), raw.whole_documents, raw.documents))
+        if raw.envelopes is not None:
+            codes = pc.if_else(pa.array(odd), pa.scalar(None, raw.envelopes.indices.type), raw.envelopes.indices)
+            whole = replace(whole, envelopes=pa.DictionaryArray.from_arrays(codes, raw.envelopes.dictionary))
+        return decode_debezium(whole, options, apart=odd)
     kind = layouts_of(payloads.documents, members)
     changes = _envelopes(members, kind.enveloped, nested)
     if kind.row.any() or options.tombstones == "delete":

@@ -36,6 +36,7 @@ from nevermore.pipelines.decode.events import (
     no_events,
     places,
     reject,
+    skip_counts,
     tombstones,
     without_refused,
 )
@@ -72,6 +73,8 @@ from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, f
 from nevermore.scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
+_OF_CONNECTOR = frozenset({"debezium_signal", "debezium_heartbeat"})
+"""Names of the tables of Debezium's documentation by which a connector gets signals and heartbeats."""
 """Replaces the number of a target."""
 
 _NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
@@ -529,8 +532,14 @@ class ScannedFeed:
         return self._untaken(route(self.events, feed.tables, feed.decided.claims, is_open=feed.is_open)[0])
 
     def _untaken(self, codes: NDArray[np.int64]) -> tuple[str, ...]:
-        is_unwanted = (self.events.op != 0) & (codes[self.events.table_of] == OTHER_TABLE)
+        is_unwanted = (self.events.op != 0) & (codes[self.events.table_of] == OTHER_TABLE) & ~self._of_connector
         return tuple(self.events.tables[code] for code in np.unique(self.events.table_of[is_unwanted]).tolist())
+
+    @property
+    def _of_connector(self) -> Mask:
+        """Changes of tables that only tell a connector what to do."""
+        is_control = [name.rpartition(".")[2] in _OF_CONNECTOR for name in self.events.tables]
+        return np.array(is_control, np.bool_)[self.events.table_of]
 
     def decode(self, feed: FeedConfig) -> DecodedFeed:
         """Decode the changes of each table of the feed. See `decode`."""
@@ -553,8 +562,8 @@ class ScannedFeed:
             encodings |= {table.name: done.encodings} if done.encodings else {}
             skipped.update(done.counts)
         untaken = self._untaken(codes)
-        if untaken:
-            skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
+        others, control = taken_by == OTHER_TABLE, self._of_connector
+        skipped.update(skip_counts(("control event", others & control), ("other table", others & ~control)))
         seen = tuple(t for t in events.tables if t)
         decided = Decided(claims, encodings, origins, servers)
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
