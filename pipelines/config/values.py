@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
-    from nevermore.scan_core.model.schema import Type
+    from nevermore.scan_core import Type
 
 _DURATION_UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TYPES = (

@@ -71,7 +71,7 @@ def _placeholders(column: SpanColumn | pa.Array, placeholder: bytes, *, in_list:
     """
     texts = _texts(placeholder)[: None if in_list else -1]
     if isinstance(column, SpanColumn):
-        return _in_texts(column, texts) if in_list else _in_texts(column, texts) | _in_nested(column, placeholder)
+        return is_one_of(column, *texts) if in_list else is_one_of(column, *texts) | _in_nested(column, placeholder)
     column = arrow_columns.plain(column)
     held = column.type
     if pa.types.is_string(held):
@@ -91,7 +91,7 @@ def _placeholders(column: SpanColumn | pa.Array, placeholder: bytes, *, in_list:
     return found
 
 
-def _in_texts(column: SpanColumn, texts: tuple[str, ...]) -> Mask:
+def is_one_of(column: SpanColumn, *texts: str) -> Mask:
     """Values that are one of the texts. Most are too long or too short, which is seen without reading them."""
     found = np.zeros(len(column), np.bool_)
     size = column.end - column.start
@@ -115,7 +115,7 @@ def _in_nested(column: SpanColumn, placeholder: bytes) -> Mask:
         pairs = scan_pairs(column.take(rows).documents())
         single = np.flatnonzero(np.diff(pairs.offsets) == 2)
         first = pairs.offsets[single].astype(np.int64)
-        key, value = (_in_texts(pairs.values.take(first + part), _texts(placeholder)[:1]) for part in (0, 1))
+        key, value = (is_one_of(pairs.values.take(first + part), _texts(placeholder)[0]) for part in (0, 1))
         found[rows[single]] = key & value
     return found
 

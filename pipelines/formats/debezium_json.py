@@ -36,7 +36,7 @@ from nevermore.pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages
+from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages, is_one_of
 from nevermore.pipelines.decode.json_columns import integers
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind, Schemas, UnknownSchemaError
 from nevermore.pipelines.decode.value_types import ValueType
@@ -297,7 +297,7 @@ def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
     if len(bare):
         origins = members.column("source").documents(kernels.OBJECT).take(bare)
         connector = scan_objects(origins, ("connector",), learn=False).column("connector")
-        result[bare] |= connector.equals(b"mongodb")
+        result[bare] |= is_one_of(connector, "mongodb")
     return result
 
 
@@ -365,7 +365,7 @@ def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
 
 def _is_true(column: SpanColumn) -> Mask:
     """Rows with true, as a boolean or as text."""
-    return column.of_kind(kernels.TRUE) | column.equals(b"true")
+    return column.of_kind(kernels.TRUE) | is_one_of(column, "true")
 
 
 @lru_cache(maxsize=1024)

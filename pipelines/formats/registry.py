@@ -32,7 +32,6 @@ from nevermore.pipelines.decode.events import (
     blank,
     each_once,
     in_order,
-    letters,
     no_events,
     places,
     reject,
@@ -41,11 +40,13 @@ from nevermore.pipelines.decode.events import (
     without_refused,
 )
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
+from nevermore.pipelines.decode.image import is_one_of
 from nevermore.pipelines.decode.json_columns import json_text
 from nevermore.pipelines.errors import ConfigError, SourceError, WideBatchError
 from nevermore.pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
 from nevermore.pipelines.formats.change_rows import complete_pairs, decode_dms, decode_rows
 from nevermore.pipelines.formats.debezium import (
+    LETTERS,
     decode_debezium_avro,
     decode_debezium_protobuf,
     is_envelope,
@@ -69,7 +70,7 @@ from nevermore.pipelines.formats.pgoutput import decode_pgoutput
 from nevermore.pipelines.formats.wal2json import complete_transactions, decode_wal2json
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
-from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
 from nevermore.scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
@@ -303,7 +304,7 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
     canal = _has_any(events, _CANAL)
     marks = {
         "debezium-json": _has_any(events, _DEBEZIUM)
-        | _is_op(events.column("__op"))
+        | is_one_of(events.column("__op"), *LETTERS)
         | _is_heartbeat(documents, events)
         | _is_bare_payload(documents),
         "canal-json": canal,
@@ -323,10 +324,6 @@ def _has_any(events: Members, marks: tuple[tuple[str, ...], ...]) -> Mask:
     return found
 
 
-def _is_op(column: SpanColumn) -> Mask:
-    return _is_one_of(column, b"rcudt")
-
-
 def _is_heartbeat(documents: Documents, events: Members) -> Mask:
     """Objects with only `ts_ms`."""
     every = scan_objects(documents, ("ts_ms",), learn=True)
@@ -339,7 +336,7 @@ def _is_bare_payload(documents: Documents) -> Mask:
     outer = scan_objects(documents, ("payload",), learn=True)
     inner = scan_objects(outer.column("payload").documents(kernels.OBJECT), ("op", "before", "after"), learn=False)
     has_image = (inner.column("before").kind != kernels.MISSING) | (inner.column("after").kind != kernels.MISSING)
-    result: Mask = outer.of_names({"payload"}) & _is_op(inner.column("op")) & has_image
+    result: Mask = outer.of_names({"payload"}) & is_one_of(inner.column("op"), *LETTERS) & has_image
     return result
 
 
@@ -355,16 +352,11 @@ def _is_dms(events: Members) -> Mask:
 def _is_wal2json(documents: Documents, events: Members) -> Mask:
     """Transactions of version 1, changes of version 2, or events around them and around pgcopydb's messages."""
     action = events.column("action")
-    change = _is_one_of(action, b"IUDT") & (events.column("table").has_value | events.column("message").has_value)
-    around = _is_one_of(action, b"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
+    change = is_one_of(action, *"IUDT") & (events.column("table").has_value | events.column("message").has_value)
+    around = is_one_of(action, *"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
         set(_TRANSACTION_MEMBERS)
     )
     return events.column("change").of_kind(kernels.ARRAY) | change | around
-
-
-def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
-    """Strings of one character, one of these."""
-    return np.isin(letters(column), np.frombuffer(words, np.uint8))
 
 
 def _likely_formats_of_columns(raw: RawEvents, rows: pa.Table) -> tuple[str, ...]:

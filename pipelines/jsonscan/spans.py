@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nevermore.pipelines.jsonscan import row_kernels, text_kernels
+from nevermore.pipelines.jsonscan import row_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.scan_core import Mask
 from nevermore.scan_core.io import cached_property
@@ -132,13 +132,6 @@ class SpanColumn:
             if self.counts is None or self.counts[kind]:
                 mask |= self.kind == kind
         return mask
-
-    def equals(self, text: bytes, kind: int = kernels.STRING) -> Mask:
-        """Rows whose value is of this kind and is written so."""
-        same, pattern = np.zeros(len(self), np.bool_), np.frombuffer(text, np.uint8)
-        if self.kinds[kind]:
-            text_kernels.match_bytes(self.data, self.start, self.end, self.kind == kind, pattern, same)
-        return same
 
     def documents(self, *kinds: int) -> Documents:
         """The values of these kinds (any but null by default) as separate documents."""

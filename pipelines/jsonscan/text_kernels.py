@@ -230,21 +230,6 @@ def begins_with(data: Bytes, p: int, pattern: Bytes, first: int, end: int) -> bo
     return True
 
 
-@kernel("u8[] i32[] i32[] bool[] u8[] bool[]=")
-def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
-    """Mark the wanted spans that equal `pattern`."""
-    length = len(pattern)
-    count = len(start)
-    require(len(end) >= count and len(wanted) >= count and len(out) >= count)
-    for row in range(count):
-        if not wanted[row] or np.int64(end[row]) - start[row] != length:
-            continue
-        p = np.int64(start[row])
-        require(p >= 0 and end[row] <= len(data))
-        if begins_with(data, np.uint64(p), pattern, np.uint64(0), np.uint64(length)):
-            out[row] = True
-
-
 @callee
 def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     """Refuse texts that are not contiguous in `data`, and masks that are too short."""

@@ -297,13 +297,6 @@ def parse_doubles(random: Random) -> Arguments:
     return [data, start, end, wanted, np.zeros(count, np.uint64), np.zeros(count, np.bool_)]
 
 
-def match_bytes(random: Random) -> Arguments:
-    (data, start, end, _), wanted, count = one_column(random)
-    row = int(random.integers(0, count)) if count else 0
-    pattern = data[start[row] : end[row]].tobytes() if count else b"x"
-    return [data, start, end, wanted, fixed(pattern), np.zeros(count, np.bool_)]
-
-
 def binary(random: Random, *, widened: bool = False) -> Arguments:
     alphabet = list(b"ABab01+/-_=xz\xc3\xa9\x5c")
     parts = [bytes(random.choice(alphabet, random.integers(0, 20)).tolist()) for _ in range(random.integers(0, 9))]
@@ -698,7 +691,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
     "nevermore.pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
-    "nevermore.pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
     "nevermore.pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "nevermore.pipelines.mirrors.multiset._remove_in_order": walk_removals,
     "nevermore.pipelines.sources.csv_file.split_records": split_records,
