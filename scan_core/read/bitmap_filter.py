@@ -130,9 +130,6 @@ class _MixedConjunct(Conjunct):
         failed[undecided] = outcome.failed
         return Verdict(keep | failed, failed, evaluation_error(self.expr, outcome))
 
-    def record_late(self, rows_in: int, removed: int) -> None:
-        """Record nothing: the column of a part already has an index."""
-
     def _bounds(self, node: BoundExpr, known: Mapping[BoundExpr, Truth], num_rows: int) -> _Bounds:
         """Bounds without reading values. NULL may still become an error where another part fails, and only there."""
         if (truth := known.get(node)) is not None:
@@ -157,7 +154,6 @@ def _mixed(conjunct: Conjunct, answers: Mapping[BoundExpr, Answer]) -> _MixedCon
         conjunct.statistics,
         conjunct.options,
         conjunct.worth,
-        conjunct.table,
         None,
         answers,
         any(isinstance(n, Call | Case | Cast | Failure) for n in walk(conjunct.expr)),
