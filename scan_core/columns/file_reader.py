@@ -308,10 +308,6 @@ class FileReader(Protocol):
         """Whether the file states such a test; nothing is read."""
         return False
 
-    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """The exclusion test by the dictionary of the column; None unless it contains every value."""
-        return None
-
     def windows(
         self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
     ) -> list[range] | None:

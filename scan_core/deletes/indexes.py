@@ -347,9 +347,8 @@ def _file_keys(
 
 
 def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
-    whole = context.options.switches.read_small_files_whole
     use_numba = may_use_numba(context.options)
-    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole, use_numba=use_numba)
+    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=True, use_numba=use_numba)
 
 
 def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:

@@ -98,7 +98,7 @@ def decide(
     share = expected_share(keys.lookup(options), files, statistics_of)
     if share is not None and share > MAX_TESTED_SHARE:
         reason = f"{_percent(share)} of the rows are expected to have a key"
-        off |= dict.fromkeys((Level.BLOOM_FILTERS, Level.DICTIONARIES), reason)
+        off[Level.BLOOM_FILTERS] = reason
     if not filter_.is_exact and share is not None:
         rows = sum(f.record_count for f in files)
         if share > MAX_SHARE:
@@ -134,10 +134,9 @@ def expected_share(lookup: KeyLookup, files: Sequence[DataFile], statistics_of: 
 def _switched_off(options: ScanOptions) -> dict[Level, str]:
     """Levels that the options switch off."""
     allowed = {
-        Level.FILES: options.switches.prune_files or options.switches.prune_partitions,
+        Level.FILES: options.switches.prune_files,
         Level.ROW_GROUPS: options.switches.prune_row_groups,
         Level.BLOOM_FILTERS: options.switches.prune_row_groups and options.switches.use_bloom_filters,
-        Level.DICTIONARIES: options.switches.prune_row_groups and options.switches.prune_dictionaries,
         Level.BITMAPS: options.switches.use_bitmap_indexes,
         Level.PAGES: options.switches.prune_pages,
     }

@@ -30,7 +30,6 @@ class ScanMetrics:
     row_groups_read: int = 0
     row_groups_pruned: int = 0
     row_groups_pruned_by_bloom_filters: int = 0
-    row_groups_pruned_by_dictionaries: int = 0
     bloom_filters_read: int = 0
     bloom_bytes_read: int = 0
     delete_probes_spared_by_bloom_filters: int = 0

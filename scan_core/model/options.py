@@ -31,53 +31,39 @@ class Switches:
     """Optimisations of a scan, all on by default. Any combination gives the same rows.
 
     Attributes:
-        prune_partitions: compare the predicate with partition values and manifest summaries.
-        prune_files: compare the predicate with the bounds of files.
+        prune_files: compare the predicate with partition values, manifest summaries and the bounds of files.
         prune_row_groups: compare the predicate with the statistics of row groups.
         prune_pages: compare predicate and deletes with the page index, and read only pages with surviving rows.
         prune_deletes: use bounds to skip deletes that cannot apply to a file.
-        prune_dictionaries: let dictionary pages exclude row groups that do not contain any value of the predicate.
         use_bitmap_indexes: answer what bitmap indexes, where a table has them, can answer of the predicate.
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that do not contain any value of the
             predicate, and do not probe row groups that contain none of a few deleted keys.
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; if off, rows are only looked up.
-        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
+        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters and pages of a runtime
             filter, and its rows where the caller joins again.
         adaptive_order: order conjuncts by measured cost.
-        reuse_results: evaluate sub-expressions that several conjuncts have once; evaluate numbers with few distinct values
-            once per value, too, and keep what costly expressions give for distinct values for later row groups and scans.
-        read_small_files_whole: read a local delete file of up to 256 kB in one operation, not footer and columns separately.
         join_small_files: decode, filter and put out up to 64 small local Parquet files of one schema together, as one row group.
-        split_row_groups: let several Spark tasks share a row group larger than a split; each reads its own pages.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.
         lazy_columns: decode payload columns only where rows survive.
         read_nested_parts: of lists, maps and structs in Parquet files, read only those leaf columns that filters and result
             need.
-        drop_rows_by_batch: if most rows of a row group survive, drop the others from each batch as it is created, not from
-            the whole row group before.
         use_numba: use compiled key kernels where they pay; if off, NumPy only.
     """
 
-    prune_partitions: bool = True
     prune_files: bool = True
     prune_row_groups: bool = True
     prune_pages: bool = True
     prune_deletes: bool = True
-    prune_dictionaries: bool = True
     use_bitmap_indexes: bool = True
     use_bloom_filters: bool = True
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True
     adaptive_order: bool = True
-    reuse_results: bool = True
-    read_small_files_whole: bool = True
     join_small_files: bool = True
-    split_row_groups: bool = True
     share_indexes: bool = True
     lazy_columns: bool = True
     read_nested_parts: bool = True
-    drop_rows_by_batch: bool = True
     use_numba: bool = True
 
     def __post_init__(self) -> None:

@@ -85,11 +85,11 @@ class FilePruner:
     @property
     def is_active(self) -> bool:
         """Whether there is a filter to prune by."""
-        return self._predicate is not None and (self._switches.prune_partitions or self._switches.prune_files)
+        return self._predicate is not None and self._switches.prune_files
 
     def may_hold_rows(self, manifest: ManifestFile) -> bool:
         """False if no file of the manifest can hold a row of the result."""
-        if self._predicate is None or not self._switches.prune_partitions:
+        if self._predicate is None or not self._switches.prune_files:
             return True
         spec = None if manifest.spec_id is None else self._specs.get(manifest.spec_id)
         if spec is None:
@@ -100,15 +100,13 @@ class FilePruner:
 
     def reason_to_skip(self, file: DataFile) -> str | None:
         """Why the file holds no row of the result; None if it may hold one."""
-        if self._predicate is None:
+        if self._predicate is None or not self._switches.prune_files:
             return None
         from nevermore.scan_core.prune.partitions import match_file
 
-        domains = self._domains_of(file.spec_id, file.partition) if self._switches.prune_partitions else {}
+        domains = self._domains_of(file.spec_id, file.partition)
         if domains is Match.NEVER:
             return BY_PARTITION
-        if not self._switches.prune_files:
-            return None
         verdict = match_file(self._predicate, domains, file_statistics(file, self._schema))
         return BY_BOUNDS if verdict is Match.NEVER else None
 
@@ -126,12 +124,11 @@ class FilePruner:
         """The files that may hold a row of the result; the others are traced."""
         if isinstance(part, ColumnPart):
             return self._prune_columns(part, trace)
-        if self._switches.prune_partitions:
-            by_spec: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-            for file in part.files:
-                by_spec[file.spec_id].append(file.partition)
-            for spec_id, partitions in by_spec.items():
-                self._decide(spec_id, partitions)
+        by_spec: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for file in part.files:
+            by_spec[file.spec_id].append(file.partition)
+        for spec_id, partitions in by_spec.items():
+            self._decide(spec_id, partitions)
         kept = []
         for file in part.files:
             reason = self.reason_to_skip(file)
@@ -148,24 +145,22 @@ class FilePruner:
         reasons = np.zeros(len(rows), np.int8)
         codes = columns.partition_codes[rows]
         domains: dict[int, Mapping[int, Domain]] = {}
-        if self._switches.prune_partitions:
-            used = np.unique(codes).tolist()
-            self._decide(columns.spec_id, [columns.partitions[code] for code in used])
-            for code in used:
-                found = self._domains_of(columns.spec_id, columns.partitions[code])
-                if found is Match.NEVER:
-                    reasons[codes == code] = 1
-                else:
-                    domains[code] = found
-        if self._switches.prune_files:
-            from nevermore.scan_core.prune.facts import match_columns
+        used = np.unique(codes).tolist()
+        self._decide(columns.spec_id, [columns.partitions[code] for code in used])
+        for code in used:
+            found = self._domains_of(columns.spec_id, columns.partitions[code])
+            if found is Match.NEVER:
+                reasons[codes == code] = 1
+            else:
+                domains[code] = found
+        from nevermore.scan_core.prune.facts import match_columns
 
-            left = np.flatnonzero(reasons == 0)
-            verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)
-            reasons[left[verdicts.never]] = 2
-            for index in left[verdicts.undecidable].tolist():
-                if self.reason_to_skip(part.file(index)) is not None:
-                    reasons[index] = 2
+        left = np.flatnonzero(reasons == 0)
+        verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)
+        reasons[left[verdicts.never]] = 2
+        for index in left[verdicts.undecidable].tolist():
+            if self.reason_to_skip(part.file(index)) is not None:
+                reasons[index] = 2
         _trace_pruned(reasons, part, trace)
         return part.where(reasons == 0)
 

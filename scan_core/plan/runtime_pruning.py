@@ -243,14 +243,14 @@ class _PlanFilter:
 
     def excludes_manifest(self, manifest: ManifestFile) -> bool:
         """Whether no file of the manifest contains a key."""
-        if manifest.spec_id is None or not self._switches.prune_partitions:
+        if manifest.spec_id is None or not self._switches.prune_files:
             return False
         known = self._partitions(manifest.spec_id)
         return known is not None and not known.may_hold_some(manifest.partitions)
 
     def excludes(self, file: DataFile, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
         """Whether the file contains no key."""
-        if self._switches.prune_partitions:
+        if self._switches.prune_files:
             place = file.spec_id, file.partition
             if place not in self._of_partition:
                 known = self._partitions(file.spec_id)

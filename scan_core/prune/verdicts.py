@@ -52,7 +52,6 @@ class Level(Enum):
     FILES = "files"
     ROW_GROUPS = "row groups"
     BLOOM_FILTERS = "Bloom filters"
-    DICTIONARIES = "dictionaries"
     BITMAPS = "bitmap indexes"
     PAGES = "pages"
     ROWS = "rows"

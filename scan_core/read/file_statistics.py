@@ -175,29 +175,21 @@ class FileStatistics:
 
     def bloom_filters(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:
         """Tests by Bloom filters whether a value of these types is certainly not in a row group, by field id."""
-        return self._tests(row_group, types, self._reader.exclusion_test)
 
-    def has_bloom_filter(self, row_group: RowGroup, field_id: int) -> bool:
-        """Whether the file has a Bloom filter for a column; does no I/O."""
-        index = self._projection.index_of(field_id)
-        return index is not None and self._reader.has_exclusion_test(row_group, index)
-
-    def dictionaries(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:
-        """Tests by dictionary pages whether a value is certainly not in a row group, by field id."""
-        return self._tests(row_group, types, self._reader.dictionary_test)
-
-    def _tests(
-        self, row_group: RowGroup, types: Mapping[int, Type], test_of: Callable[[RowGroup, int], ExclusionTest | None]
-    ) -> Callable[[int], ExclusionTest | None]:
         def excludes_of(field_id: int) -> ExclusionTest | None:
             index = self._projection.index_of(field_id)
             if index is None or field_id not in types:
                 return None
             if not is_comparable(self._reader.field(index).type, arrow_type(types[field_id])):
                 return None
-            return test_of(row_group, index)
+            return self._reader.exclusion_test(row_group, index)
 
         return excludes_of
+
+    def has_bloom_filter(self, row_group: RowGroup, field_id: int) -> bool:
+        """Whether the file has a Bloom filter for a column; does no I/O."""
+        index = self._projection.index_of(field_id)
+        return index is not None and self._reader.has_exclusion_test(row_group, index)
 
 
 def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> Stretches | None:

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from nevermore.scan_core.columns.conversion import repeat
 from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
-from nevermore.scan_core.files.parquet.bloom import BloomFilter, BloomTest, DictionaryTest, block_bits
+from nevermore.scan_core.files.parquet.bloom import BloomFilter, BloomTest, block_bits
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup
@@ -168,7 +168,7 @@ class KeyFilter(Restriction):
         return 8.0 * len(self.sources)
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """Decide by bounds, then by Bloom filters and dictionaries that exclude every key."""
+        """Decide by bounds, then by Bloom filters that exclude every key."""
         options, types = self.options, {field.field_id: field.type for field in self.filter.fields}
         if not options.switches.use_runtime_filters or not options.switches.prune_row_groups:
             return Match.MAYBE
@@ -177,15 +177,11 @@ class KeyFilter(Restriction):
             found = self.keys.match(statistics_of)
             self._record(level, group.num_rows, group.num_rows * (found is Match.NEVER))
             return found
-        if level is Level.BLOOM_FILTERS and options.switches.use_bloom_filters:
-            tests_of = self.statistics.bloom_filters
-        elif level is Level.DICTIONARIES and options.switches.prune_dictionaries:
-            tests_of = self.statistics.dictionaries
-        else:
+        if level is not Level.BLOOM_FILTERS or not options.switches.use_bloom_filters:
             return Match.MAYBE
         if isinstance(self.keys, KeyRanges) or not self._is_on(level):
             return Match.MAYBE
-        answers = _excluded_by_tests(self.keys, statistics_of, tests_of(group, types))
+        answers = _excluded_by_tests(self.keys, statistics_of, self.statistics.bloom_filters(group, types))
         if answers:
             self._record(level, group.num_rows, group.num_rows * any(answers))
         return Match.NEVER if any(answers) else Match.MAYBE
@@ -275,7 +271,7 @@ def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueS
 def _excluded_by_tests(
     lookup: KeyLookup, statistics_of: StatisticsOf, tests: Callable[[int], ValueTest | None]
 ) -> list[bool]:
-    """For each column with a usable Bloom filter or dictionary: whether it excludes every key from the row group."""
+    """For each column with a usable Bloom filter: whether it excludes every key from the row group."""
     answers = [
         _excludes_all(column, lookup, number, statistics_of(column.field.field_id), test)
         for number, column in enumerate(lookup.columns)
@@ -296,9 +292,6 @@ def _excludes_all(
     if isinstance(test, BloomTest):
         may_hold = may_hold_any(test, lookup.keys.columns[number], f"{lookup.keys.digest}/{number}")
         return None if may_hold is None else not may_hold
-    if isinstance(test, DictionaryTest) and len(lookup.columns) == 1:
-        values = test.integers(lookup.keys.columns[0].type)
-        return None if values is None else not lookup.contains([values]).any()
     return None
 
 

@@ -32,7 +32,6 @@ TRIED_ROWS = 500_000
 MIN_SHARE = {
     Level.ROW_GROUPS: 0.0,  # statistics are in memory already
     Level.BLOOM_FILTERS: 0.02,
-    Level.DICTIONARIES: 0.02,
     Level.BITMAPS: 0.0,  # they decide by their own cost
     Level.PAGES: 0.02,
     Level.ROWS: 0.05,

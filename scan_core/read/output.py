@@ -43,7 +43,6 @@ class OutputColumns:
         """Resolve every column; MalformedTableError if a required one is missing."""
         self._projection = context.projection
         self._batch_rows = context.options.batch_rows
-        self._drops_by_batch = context.options.switches.drop_rows_by_batch
         self.sources: list[ValueSource] = [
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS
@@ -80,7 +79,7 @@ class OutputColumns:
             # and other survivors are copied batch by batch, which keeps one batch in memory instead of a second row group
             if (long_runs := self._long_runs(selection)) is not None:
                 base, bounds = All(row_count(selection)), long_runs
-            elif self._drops_by_batch and columns.is_of_whole_group:
+            elif columns.is_of_whole_group:
                 base, bounds, is_whole = All(row_count(selection)), self._stretches(selection), False
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):

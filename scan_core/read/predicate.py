@@ -95,19 +95,16 @@ class Conjunct(Restriction):
         return {index for source in self.columns.values() for index in file_columns_of(source)}
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
-        """Decide by bounds; if these leave an equality or IN list undecided, by Bloom filters and dictionaries."""
+        """Decide by bounds; if these leave an equality or IN list undecided, by Bloom filters."""
         options, statistics = self.options, self.statistics
         if not options.switches.prune_row_groups:
             return Match.MAYBE
         known = statistics.of(group, self.types)
         if level is Level.ROW_GROUPS:
             return self.match(known)
-        if level is Level.BLOOM_FILTERS and options.switches.use_bloom_filters and self.equated:
-            found = self.match(known, statistics.bloom_filters(group, self.equated))
-        elif level is Level.DICTIONARIES and options.switches.prune_dictionaries and self.equated:
-            found = self.match(known, statistics.dictionaries(group, self.equated))
-        else:
+        if level is not Level.BLOOM_FILTERS or not options.switches.use_bloom_filters or not self.equated:
             return Match.MAYBE
+        found = self.match(known, statistics.bloom_filters(group, self.equated))
         return found if found is Match.NEVER else Match.MAYBE
 
     def pages(self, group: RowGroup) -> PageMatches:
@@ -146,7 +143,7 @@ def open_conjuncts(
     conjuncts = predicate.conjuncts
     if context.options.switches.read_nested_parts:
         conjuncts = tuple(map(narrowed, conjuncts))
-    shared = shared_parts(conjuncts) if context.options.switches.reuse_results else None
+    shared = shared_parts(conjuncts)
     return [
         Conjunct(
             BoundPredicate("", (conjunct,)),

@@ -48,7 +48,7 @@ from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 if TYPE_CHECKING:
     from nevermore.scan_core.read.predicate import Conjunct
 
-_LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS, Level.DICTIONARIES)
+_LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS)
 """Levels that decide on whole row groups, cheapest first: bounds are in memory, bitmaps are shared by the file's row groups."""
 
 
@@ -131,7 +131,6 @@ def count_skipped(skip: Skip, group: RowGroup, mine: RowSelection, metrics: Scan
             mine = _cut(mine, restriction.positions(group), restriction, metrics)
     skip.by.cause.count(metrics, selected_count(mine))
     metrics.row_groups_pruned_by_bloom_filters += skip.level is Level.BLOOM_FILTERS
-    metrics.row_groups_pruned_by_dictionaries += skip.level is Level.DICTIONARIES
     metrics.rows_removed_by_bitmaps += selected_count(mine) * (skip.level is Level.BITMAPS)
 
 

@@ -322,7 +322,7 @@ def share_row_groups(splits: Iterable[Split], split_bytes: int) -> Iterator[Spli
     for split in splits:
         (task, *others) = split.tasks
         is_large = task.length > 2 * split_bytes and task.data_file.format is FileFormat.PARQUET
-        if others or not is_large or not split.context.options.switches.split_row_groups:
+        if others or not is_large:
             yield split
             continue
         of = max(MIN_SHARES, -(-task.length // split_bytes))

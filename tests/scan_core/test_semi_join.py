@@ -184,10 +184,10 @@ def test_partitions_without_key_are_left_out_by_their_transform(
         file.record["lower_bounds"] = file.record["upper_bounds"] = None
     table.commit(*files)
     scan = scan_core.open_table(table.metadata_path).scan()
-    for options in (ScanOptions(), ScanOptions.of(prune_partitions=False)):
+    for options in (ScanOptions(), ScanOptions.of(prune_files=False)):
         joined = scan.with_options(options).semi_join(column, [rows(375, 376)[column][0]])
         assert ids(joined) == [375]
-        assert (joined.metrics.data_files_pruned_by_runtime_filters > 0) is options.switches.prune_partitions
+        assert (joined.metrics.data_files_pruned_by_runtime_filters > 0) is options.switches.prune_files
 
 
 def test_explain_and_metrics_tell_what_the_keys_did(scan: Scan) -> None:

@@ -1,4 +1,4 @@
-"""Whether a column chunk certainly lacks a value: Parquet's Bloom filters and dictionary pages."""
+"""Whether a column chunk certainly lacks a value: Parquet's Bloom filters."""
 
 import struct
 from collections.abc import Callable
@@ -14,17 +14,6 @@ from xxhash import xxh64_intdigest
 
 from nevermore.scan_core.columns.file_reader import ReadCounts, RowGroup, refusing_malformed
 from nevermore.scan_core.files.parquet.file_layout import ParquetLayout
-from nevermore.scan_core.files.parquet.footer import (
-    BYTE_ARRAY,
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    INT32,
-    INT64,
-    PLAIN_DICTIONARY,
-    RLE_DICTIONARY,
-    Chunk,
-)
-from nevermore.scan_core.files.parquet.pages import READABLE_CODECS, Raw, read_dictionary_page
 from nevermore.scan_core.files.parquet.thrift import ThriftError, read_struct
 from nevermore.scan_core.io.remote import ByteSource
 
@@ -204,43 +193,6 @@ def _encoded_decimal(value: Decimal, file_type: pa.DataType, physical_type: int)
     return None  # byte arrays: writers differ in their length
 
 
-MAX_DICTIONARY_BYTES = 1024**2
-"""Writers give up larger dictionaries; searching one takes as long as decoding a column."""
-_MIN_SAVED = 4
-"""The chunk is so many times as large as its dictionary, or reading that spares nothing."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DictionaryTest:
-    """A test whether a value of the file's type is certainly not in a chunk, by the bytes of its dictionary page."""
-
-    content: bytes
-    file_type: pa.DataType
-    physical_type: int
-
-    def __call__(self, value: Any) -> bool:
-        """True if a value, as `ColumnStatistics` represents it, is not there."""
-        encoded = plain_encoded(value, self.file_type, self.physical_type)
-        if encoded is None:
-            return False
-        if self.physical_type == BYTE_ARRAY:
-            encoded = tuple(len(e).to_bytes(4, "little") + e for e in encoded)
-        return not any(e in self.content for e in encoded)
-
-    def integers(self, table_type: pa.DataType) -> pa.Array | None:
-        """All values of the dictionary as integers of the table's type; None if it holds anything else."""
-        stored = {INT32: pa.int32(), INT64: pa.int64()}.get(self.physical_type)
-        if (
-            stored is None
-            or not pa.types.is_signed_integer(table_type)
-            or not pa.types.is_signed_integer(self.file_type)
-        ):
-            return None
-        count = len(self.content) // (stored.bit_width // 8)
-        values = pa.Array.from_buffers(stored, count, [None, pa.py_buffer(self.content)])
-        return values.cast(table_type) if stored.bit_width <= table_type.bit_width else None
-
-
 class AbsenceTests:
     """The absence tests of one open Parquet file; each filter is read once."""
 
@@ -272,44 +224,3 @@ class AbsenceTests:
         if filter_ is None:
             return None
         return BloomTest(filter_, field_type, self._layout.footer.leaves[leaf].physical_type)
-
-    def by_dictionary(self, row_group: RowGroup, column_index: int, counts: ReadCounts) -> Callable[[Any], bool] | None:
-        """The test by the dictionary page of a column chunk; None unless every page is encoded by the dictionary."""
-        columns, chunk = self._layout.columns, self._layout.chunk(row_group.index, column_index)
-        field_type, leaf = columns.fields[column_index].type, columns.leaves[column_index][0]
-        if pt.is_nested(field_type) or (place := _dictionary_range(chunk)) is None:
-            return None
-        with refusing_malformed(self._path, "dictionary page"):
-            page = self._source.read_at(place[1], place[0])
-        found = _dictionary_test(page, chunk, field_type, self._layout.footer.leaves[leaf].physical_type)
-        counts.fallbacks += found is None
-        return found
-
-
-def _dictionary_range(chunk: Chunk) -> tuple[int, int] | None:
-    """Offset and length of the dictionary page; None if it does not hold every value, or is not worth reading."""
-    length = chunk.metadata[9] - chunk.start
-    pages = chunk.metadata.get(13)
-    if not 0 < length <= min(MAX_DICTIONARY_BYTES, chunk.num_bytes // _MIN_SAVED):
-        return None
-    if chunk.metadata[4] not in READABLE_CODECS or not isinstance(pages, list):
-        return None
-    encodings = {page.get(2) for page in pages if page.get(1) in {DATA_PAGE, DATA_PAGE_V2}}
-    return (chunk.start, length) if encodings and encodings <= {PLAIN_DICTIONARY, RLE_DICTIONARY} else None
-
-
-def _dictionary_test(
-    page: Raw, chunk: Chunk, file_type: pa.DataType, physical_type: int
-) -> Callable[[Any], bool] | None:
-    """A test whether a value of the file's type is certainly not in the chunk; None if the page cannot be read.
-
-    Args:
-        page: the bytes that `_dictionary_range` names.
-        chunk: of the column.
-        file_type: the column's Arrow type in the file.
-        physical_type: Parquet's number of the type that values are stored in.
-    """
-    found = read_dictionary_page(page, chunk.metadata[4])
-    if found is None:
-        return None
-    return DictionaryTest(bytes(found[0]), file_type, physical_type)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from nevermore.scan_core.files.parquet.footer import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DELTA_BYTE_ARRAY,
-    DICTIONARY_PAGE,
     MAGIC,
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
@@ -44,9 +42,6 @@ from nevermore.scan_core.model.statistics import ColumnStatistics
 
 _HEADER_BYTES = 512
 """Longest page header looked at first: statistics inside may be long, the counts come before them."""
-_UNCOMPRESSED, _SNAPPY, _ZSTD = 0, 1, 6
-READABLE_CODECS = frozenset({_UNCOMPRESSED, _SNAPPY, _ZSTD})
-_MAX_BYTES = 1 << 30
 _NUMBER = rb"([\x80-\xff]{0,4}[\x00-\x7f])"
 _HEADER = re.compile(
     # kind and sizes, perhaps a checksum, and the details: values, encoding and what more a page of this kind has
@@ -170,58 +165,6 @@ def _skip(data: Raw, position: int, kind: int) -> int:
             position = _skip(data, position + 1, tag & 15)
         return position + 1
     raise ValueError("an unusual header")
-
-
-def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
-    """The plain-encoded values of a dictionary page and their number; None if it is not a dictionary page."""
-    found = page_header(data, 0, len(data))
-    if found is None or found[0].get(1) != DICTIONARY_PAGE:
-        return None
-    header, begin = found
-    size, details = header.get(3), header.get(7)
-    if not isinstance(size, int) or not isinstance(details, dict):
-        return None
-    body = data[begin : begin + max(size, 0)]
-    if len(body) != size or not _is_intact(header, body):
-        return None
-    content, count = _decompressed(body, header.get(2), codec), details.get(1)
-    return None if content is None or not isinstance(count, int) or count < 0 else (content, count)
-
-
-def _is_intact(header: Struct, body: Raw) -> bool:
-    checksum = header.get(4)
-    return checksum is None or (isinstance(checksum, int) and crc32(body) == checksum & 0xFFFFFFFF)
-
-
-def _decompressed(body: Raw, size: Any, codec: int) -> Raw | None:
-    if not isinstance(size, int) or not 0 <= size <= _MAX_BYTES:
-        return None
-    if codec == _UNCOMPRESSED:
-        return body if len(body) == size else None
-    if size == 0:
-        return b""
-    if codec == _SNAPPY and _snappy_size(body) != size:
-        return None
-    try:
-        content = _codec("snappy" if codec == _SNAPPY else "zstd").decompress(body, size)
-    except (OSError, pa.ArrowException):
-        return None
-    return memoryview(content)  # of Arrow's memory pool: Python would map and unmap pages of this size each time
-
-
-@lru_cache(maxsize=4)
-def _codec(name: str) -> pa.Codec:
-    return pa.Codec(name)
-
-
-def _snappy_size(body: Raw) -> int:
-    """The decompressed size, stated at the beginning of the body."""
-    size = 0
-    for index, byte in enumerate(body[:5]):
-        size |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return size
-    return -1
 
 
 _LIST_AS_FIRST_FIELD = 0x19

@@ -226,10 +226,6 @@ class ParquetFileReader:
         """See `AbsenceTests.by_bloom_filter`."""
         return self._tests.by_bloom_filter(row_group, column_index, self.counts)
 
-    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """See `AbsenceTests.by_dictionary`."""
-        return self._tests.by_dictionary(row_group, column_index, self.counts)
-
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether all of them can be read by page, or from top to bottom."""
         return self._reads_pages and all(

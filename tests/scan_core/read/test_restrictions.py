@@ -164,7 +164,7 @@ def test_dearer_levels_are_asked_only_where_cheaper_ones_leave_rows() -> None:
     assert (plan.by, plan.level) == (dear, Level.BLOOM_FILTERS)
     levels = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS)
     assert asked == [("cheap", Level.ROW_GROUPS), *itertools.product(["dear"], levels)]
-    cheap, dear = Told("cheap"), Told("dear", DICTIONARIES=Match.ALWAYS)
+    cheap, dear = Told("cheap"), Told("dear", BLOOM_FILTERS=Match.ALWAYS)
     skipped = plan_row_group(later(), group)
     assert isinstance(skipped, Skip)
     assert skipped.by.cause is Cause.POSITION_DELETES

@@ -101,7 +101,7 @@ def test_files_of_about_one_size_leave_no_small_split_over(tmp_path: Path, monke
     builder.commit(*(builder.data({"id": list(range(n)), "name": [f"{i:09}" for i in range(n)]}) for n in rows))
     monkeypatch.setattr(source, "MIN_SPLIT_BYTES", 1)
     options = SourceOptions.of(
-        scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions.of(split_row_groups=False)),
+        scan_core.open_table(builder.metadata_path).scan(),
         parallelism=2,
     )
     reader = NevermoreReader.plan(options, spark_schema(options.scan().schema))

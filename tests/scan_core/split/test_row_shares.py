@@ -88,11 +88,9 @@ def test_each_share_reads_its_own_pages(table: scan_core.Table) -> None:
         assert 0 < metrics.bytes_read < scan.metrics.bytes_read / 3
 
 
-def test_row_groups_stay_whole_where_that_is_asked_or_they_are_small(table: scan_core.Table) -> None:
+def test_row_groups_stay_whole_where_they_are_small(table: scan_core.Table) -> None:
     plan = table.scan().plan()
     assert list(share_row_groups(plan.splits(), plan.tasks[0].length)) == list(plan.splits())
-    off = table.scan().with_options(ScanOptions.of(split_row_groups=False)).plan()
-    assert len(_shares(off, 5)) == 1
 
 
 def test_keys_that_arrive_between_shares_lose_no_row(table: scan_core.Table, monkeypatch: pytest.MonkeyPatch) -> None:

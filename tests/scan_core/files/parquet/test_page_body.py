@@ -4,14 +4,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DICTIONARY_PAGE
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE
 from nevermore.scan_core.files.parquet.pages import (
     PageFacts,
     _plain_page_facts,
     _unusual_page_facts,
     page_facts,
     page_header,
-    read_dictionary_page,
 )
 from nevermore.scan_core.files.parquet.thrift import I32Value, write_struct
 
@@ -52,9 +51,3 @@ def test_count_that_can_be_none_is_left_to_whoever_reads_all_of_the_header(count
     header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: numbers})
     assert _plain_page_facts(header, 0) is None
     assert page_facts(header) == (None if count < 0 else PageFacts(0, 70, 60, count, 0, None, len(header)))
-
-
-@pytest.mark.parametrize("size", [{1: I32Value(1)}, I32Value(-1), I32Value(9)])
-def test_dictionary_page_whose_size_is_none_of_its_bytes_is_left_alone(size: object) -> None:
-    header = write_struct({1: I32Value(DICTIONARY_PAGE), 2: I32Value(2), 3: size, 7: {1: I32Value(1)}})
-    assert read_dictionary_page(header + b"ab", 0) is None
