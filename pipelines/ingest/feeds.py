@@ -3,7 +3,6 @@
 Decoders are loaded only where events are read: a run that finds nothing new starts several times as quickly.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +38,6 @@ READ_SHARE = 32
 """Share of the memory limit of a feed's smallest table that raw events of a batch may take."""
 AHEAD_SHARE = 8
 """The same for all batches that are held at a time: decoded, they take several times as much."""
-CUT_ENVELOPES = "NEVERMORE_CUT_ENVELOPES"
-"""Set to 0, events keep their schema envelopes until they are decoded."""
 ORDER_SHARE = 8
 """The same where a run's events must be sorted before any is applied."""
 MAX_ORDERED_ROWS = 50_000_000
@@ -223,7 +220,7 @@ class Feed:
     @property
     def _cuts_envelopes(self) -> bool:
         name = self.source.format
-        return name is not None and full_name(name) == "debezium-json" and os.environ.get(CUT_ENVELOPES) != "0"
+        return name is not None and full_name(name) == "debezium-json"
 
     def _bounded(self, options: FileOptions) -> FileOptions:
         most = self.memory_limit_bytes // READ_SHARE

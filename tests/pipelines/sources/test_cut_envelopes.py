@@ -192,9 +192,7 @@ def test_a_line_that_the_kernel_loses_ends_the_run(tmp_path: Path, monkeypatch: 
         read(path, cut=True)
 
 
-@pytest.mark.parametrize("switch", ["0", "1"])
-def test_an_ingest_with_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
-    monkeypatch.setenv("NEVERMORE_CUT_ENVELOPES", switch)
+def test_an_ingest_cuts_them_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, calls, cut = (
         Project(tmp_path, {"shop.a": {"key": ["id"], "max_quarantine_ratio": 1.0}}),
         [],
@@ -209,7 +207,7 @@ def test_an_ingest_with_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bad = enveloped(7).replace(b'"op": "c"', b'"op": "x"').decode().strip()
     project.land("1.jsonl", [*(enveloped(n).decode().strip() for n in range(20)), bad])
     assert the(project.run()).error is None
-    assert bool(calls) == (switch == "1")
+    assert calls
     assert [row["id"] for row in project.rows("shop.a")] == list(range(20))
     (rejected,) = project.table("quarantine.shop_a").scan().to_arrow().to_pylist()
     assert rejected["raw"].decode().strip() == bad
