@@ -238,7 +238,7 @@ def _timed(scan: Scan) -> Iterator[Html]:
     if not splits:
         yield Html("<p class=muted>the table has no rows to scan</p>")
         return
-    bare = [replace(split, tasks=tuple(map(_without_deletes, split.tasks))) for split in splits]
+    bare = [replace(split, tasks=tuple(map(FileScanTask.with_deletes, split.tasks))) for split in splits]
     measured = [(_measured(splits), _measured(bare)) for _ in range(ROUNDS)]
     with_deletes, without = (min((pair[i] for pair in measured), key=lambda run: run.seconds) for i in (0, 1))
     yield bars(
@@ -263,10 +263,6 @@ def _timed(scan: Scan) -> Iterator[Html]:
         f"{with_deletes.rows and with_deletes.seconds / max(without.seconds, 1e-9):.2f} times the time; "
         f"read {size_text(with_deletes.metrics.bytes_read)}, skipped {size_text(with_deletes.metrics.bytes_skipped)}</p>"
     )
-
-
-def _without_deletes(task: FileScanTask) -> FileScanTask:
-    return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)
 
 
 def _measured(splits: Sequence[Split]) -> _Timed:

@@ -702,7 +702,7 @@ class _Run:
         self._fields = indexed_fields(self._table.metadata.schema, columns, case_sensitive=options.case_sensitive)
         plan = scan.select().plan()
         self._context: ScanContext = plan.context
-        self._tasks = [_without_deletes(task) for task in plan.tasks]
+        self._tasks = [task.with_deletes() for task in plan.tasks]
         self._max_values = max_values
         self._skipped: list[Skipped] = []
 
@@ -822,8 +822,3 @@ class _Run:
         names = tuple(self._fields)
         skipped = tuple(self._skipped)
         return IndexReport(self._snapshot.snapshot_id, names, len(self._tasks), path, built, kept, skipped, size_bytes)
-
-
-def _without_deletes(task: FileScanTask) -> FileScanTask:
-    """The task without deletes: an index has the positions of the file, and stays valid under any later delete."""
-    return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)

@@ -5,14 +5,14 @@ Tells which state of the mirrors the table and each of its partitions were made 
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
-from nevermore.pipelines.iceberg.positions import ERASED
+from nevermore.pipelines.iceberg.positions import ERASED, ancestors, summary_properties
 from nevermore.pipelines.publish.publish_commit import MODE, Mode
 from nevermore.scan_core import Scan
 
@@ -112,7 +112,7 @@ def base_of(table: "Table | None", mode: Mode = "replace") -> Base:
     current = table.metadata.current_snapshot_id
     made: set[str] = set()
     for snapshot in ancestors(table):
-        summary = _summary(snapshot)
+        summary = summary_properties(snapshot)
         if (other := summary.get(MODE, mode)) != mode:
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
         if STATE in summary:
@@ -129,20 +129,6 @@ def base_of(table: "Table | None", mode: Mode = "replace") -> Base:
 def partitions_json(keys: Collection[str]) -> str:
     """For a snapshot's summary."""
     return json.dumps(sorted(keys))
-
-
-def ancestors(table: "Table") -> "Iterator[Snapshot]":
-    """Snapshots of a table from the catalog, from the current one back."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-    at, seen = table.metadata.current_snapshot_id, set()
-    while at in by_id and at not in seen:
-        seen.add(at)
-        yield by_id[at]
-        at = by_id[at].parent_snapshot_id
-
-
-def _summary(snapshot: "Snapshot") -> Mapping[str, str]:
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
 def _is_rewrite(snapshot: "Snapshot") -> bool:
@@ -193,7 +179,7 @@ def appended(table: "Table | None", state: str) -> Appended:
     oldest = min(s.sequence_number or 0 for s in table.metadata.snapshots if s.snapshot_id in line)
     made: dict[str | None, list[Any]] = {}  # by key; None for all
     for snapshot in table.metadata.snapshots:
-        summary = _summary(snapshot)
+        summary = summary_properties(snapshot)
         if (summary.get(MODE), summary.get(SOURCES)) == ("append", state):
             for key in json.loads(summary[PARTITIONS]) if PARTITIONS in summary else [None]:
                 made.setdefault(key, []).append(snapshot)
@@ -247,7 +233,7 @@ def provenance_of(table: "Table") -> Provenance:
     made: dict[str, Origin] = {}
     others: list[int] = []
     for snapshot in ancestors(table):
-        summary = _summary(snapshot)
+        summary = summary_properties(snapshot)
         if ERASED in summary or summary.get(MODE, "replace") != "replace":
             return Provenance(made)  # rows are gone that the SQL gives, or earlier rows are still there, too
         if STATE in summary:

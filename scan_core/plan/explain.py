@@ -225,7 +225,7 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     if sum(task.data_file.record_count for task in tasks) < _MIN_ROWS:
         return
     largest = max(tasks, key=lambda task: task.data_file.record_count)
-    plain = replace(largest, equality_deletes=(), position_deletes=(), deletion_vector=None)
+    plain = largest.with_deletes()
     reading = replace(context, runtime_filters=(), sample=None)
     try:
         with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
