@@ -1,6 +1,7 @@
 """Sections of a mirror: its source, key, columns, deletes, indexes, maintenance and how it is ingested."""
 
 import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -39,6 +40,12 @@ DEFAULT_MAX_VALUES = 10_000
 """Beyond it, the directory of a bitmap index costs more than most filters save."""
 DEFAULT_EVERY_ROWS = 100_000
 """Fewer rows without an index are filtered in milliseconds; an update of the indexes is a commit of its own."""
+RESERVED_NAMES = frozenset(
+    {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
+)
+"""Names of metadata columns; `_deleted` is allowed, as sources often flag their rows with it."""
+_NO_KEY = re.compile(r"(?:real|float|double|double precision|(?:half)?vector\b.*|hstore|.*\[\])", re.IGNORECASE)
+"""Types of databases whose values identify no row: floats, lists and maps."""
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
 
@@ -330,6 +337,29 @@ class TableConfig(AssetConfig):
         if lost := sorted(set(self.key) & set(self.exclude)):
             raise placed(f"key columns cannot be excluded: {', '.join(lost)}", "exclude")
         return self
+
+
+def read_columns(config: TableConfig, columns: Iterable[str]) -> list[str]:
+    """The columns of a database's table that the mirror has."""
+    return [c for c in columns if c not in config.exclude and (not config.include or c in config.include)]
+
+
+def unfit_columns(
+    config: TableConfig, columns: Mapping[str, str], key: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(`types` without which columns cannot identify rows, `rename` for columns whose names are reserved) of a database's table.
+
+    Args:
+        config: of the mirror.
+        columns: types of the columns as the database names them.
+        key: columns of the table's own key.
+    """
+    read = read_columns(config, columns)
+    given = {*config.key} or {config.rename.get(column, column) for column in key}
+    identity = read if config.identity == "full" else [c for c in read if config.rename.get(c, c) in given]
+    typed = {*config.types, *config.cast}
+    types = {c: "string" for c in identity if c not in typed and _NO_KEY.fullmatch(columns[c])}
+    return types, {c: f"{c}_" for c in read if config.rename.get(c, c) in RESERVED_NAMES}
 
 
 def partition_field(text: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ of the events (`described`). Values become text as the servers write it, and col
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -67,6 +67,7 @@ PACKET_HEADER_BYTES = 4
 MAX_DIGITS = 38
 MAX_BYTES = 2**31 - 1
 _DOUBLE_BYTES = 9
+_NUMPY = {rows.FLOAT: "<f4", rows.DOUBLE: "<f8"}
 """Of a double in JSON: its own, and at least one for its type."""
 
 
@@ -448,8 +449,7 @@ def _with_texts(
         return
     stored = parts[0][start[given][:, None] + np.arange(column.size)]
     if column.stored in {rows.FLOAT, rows.DOUBLE}:
-        numbers = np.ascontiguousarray(stored).view("<f4" if column.stored == rows.FLOAT else "<f8").ravel()
-        texts = pa.array(numbers).cast(pa.string())
+        texts = pa.array(np.ascontiguousarray(stored).view(_NUMPY[column.stored]).ravel()).cast(pa.string())
     else:
         whole = np.zeros((len(given), 8), np.uint8)
         whole[:, : column.size] = stored
@@ -462,6 +462,17 @@ def _with_texts(
                 ",".join(c for bit, c in enumerate(column.choices) if code >> bit & 1) for code in distinct.tolist()
             ]
             texts = pa.array(sets, pa.string()).take(pa.array(inverse.ravel()))
+    _point_to(texts, parts, given, start, end)
+
+
+def _point_to(
+    texts: pa.StringArray,
+    parts: list[NDArray[np.uint8]],
+    given: NDArray[np.int64],
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+) -> None:
+    """Add texts, to which the spans of these rows point then."""
     _, offsets, data = texts.buffers()
     places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     base = sum(map(len, parts))
@@ -594,4 +605,13 @@ def _selected_rows(
     if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
         raise SourceError(f"rows selected from {table.name} cannot be read")
     members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))
+    parts = [data]
+    for at, column in enumerate(table.columns):
+        given = np.flatnonzero(kind[at] > kernels.NULL)
+        if column.stored in _NUMPY and len(given):
+            # As text, a float must be that of the log, where it identifies a row.
+            found = text(members.column(column.name), kind[at] > kernels.NULL)[0].take(pa.array(given))
+            numbers = np.asarray(found.cast(pa.float64())).astype(_NUMPY[column.stored])
+            _point_to(pa.array(numbers).cast(pa.string()), parts, given, start[at], end[at])
+    members = replace(members, data=np.concatenate(parts))
     return loaded_rows(table.name, table.declared, members)

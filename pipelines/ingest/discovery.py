@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from nevermore.pipelines.config.project import change_log_name, is_table_name, parse
 from nevermore.pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
+from nevermore.pipelines.config.tables import TableConfig, unfit_columns
 from nevermore.pipelines.decode.batches import ChangeBatch, RawEvents
 from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, PipelineError, SourceError, WideBatchError
@@ -269,6 +270,7 @@ def _postgres(address: str) -> FoundSource:
                 "does not hold, such as NaN, go to quarantine. Without types it is text, which holds every value"
             )
             warnings.append(f"{column} is numeric without precision, {what}")
+        _make_fit(settings, table.columns, table.key, warnings)
         fact = partition_fact(table.columns, table.key, table.rows)
         found.append(
             FoundTable(name, settings, table.columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
@@ -321,6 +323,7 @@ def _mysql(address: str) -> FoundSource:
                 warnings.append(f"excluded, as the binary log has them in a form that cannot be read: {what}")
                 is_ready = is_ready and unreadable.keys().isdisjoint(described.key)
             columns = tuple((column.name, column.type) for column in described.columns)
+            _make_fit(settings, columns, described.key, warnings)
             fact = partition_fact(columns, described.key, rows.get(name, 0))
             facts += [fact] if fact else []
             found.append(
@@ -333,6 +336,20 @@ def _mysql(address: str) -> FoundSource:
         steps.append("set MYSQL_PWD: the password is not written to this file")
     dsn = urlunsplit(parts._replace(netloc=f"{name}{at}{host}"))
     return FoundSource({"type": "mysql", "dsn": dsn}, tuple(found), tuple(steps))
+
+
+def _make_fit(
+    settings: dict[str, Any], columns: Sequence[tuple[str, str]], key: Sequence[str], warnings: list[str]
+) -> None:
+    """Add what the config of a database's table needs so that its columns can be in a mirror."""
+    types, names = unfit_columns(TableConfig.model_construct(**settings), dict(columns), key)
+    if types:
+        settings["types"] = {**settings.get("types", {}), **types}
+        warnings.append(f"{', '.join(types)}: text, as floats, lists and maps identify no rows")
+    if names:
+        settings["rename"] = names
+        warnings.append(f"{', '.join(names)}: renamed, as Iceberg reserves the name")
+        settings |= {"key": [names.get(column, column) for column in key]} if key else {}
 
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
+from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import PipelineError, explained
@@ -134,12 +135,12 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
         yield from _files(feed)
 
 
-def _wanted(feed: Feed, source_tables: Sequence[str]) -> set[str]:
-    """The tables of a database that the feed reads, and what it would read if it were there."""
+def _wanted(feed: Feed, source_tables: Sequence[str]) -> dict[str, TableConfig]:
+    """The tables of a database that the feed reads, and what it would read if it were there, with their settings."""
     claims = feed.claims(source_tables, Decided(), []).claims
     untaken = [name for name in source_tables if name not in claims.values()]
-    found = {source for _, source in feed.found(untaken).values()}
-    return {claims.get(name, table.source_table or name) for name, table in feed.tables.items()} | found
+    found = {source: settings for settings, source in feed.found(untaken).values()}
+    return {claims.get(name, table.source_table or name): table for name, table in feed.tables.items()} | found
 
 
 def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:

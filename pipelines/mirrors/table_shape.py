@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nevermore.pipelines.config.tables import TableConfig, partition_field
+from nevermore.pipelines.config.tables import RESERVED_NAMES, TableConfig, partition_field
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
@@ -17,10 +17,6 @@ from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, a
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
-RESERVED_NAMES = frozenset(
-    {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
-)
-"""Names of metadata columns; `_deleted` is allowed, as sources often flag their rows with it."""
 _OF_TIMES = frozenset({"year", "month", "day", "hour"})
 PARTITION_BY = "nevermore.partition_by"
 """Table property: `partition_by` of the config when the table was created."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nevermore.pipelines.config.tables import TableConfig, unfit_columns
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from nevermore.pipelines.decode.feed import Decided, TableFeed
 from nevermore.pipelines.errors import PositionLostError, SourceError
@@ -88,8 +89,18 @@ class Finding:
     found: str
 
 
-Wanted = Callable[[Sequence[str]], Collection[str]]
+Wanted = Callable[[Sequence[str]], Mapping[str, TableConfig]]
 """Which tables of the source the config reads, of those that there are; also those that it reads in vain."""
+
+
+def unfit(config: TableConfig, columns: Mapping[str, str], key: Collection[str]) -> str | None:
+    """What the config of a table lacks for its columns; None if it lacks nothing."""
+    types, names = unfit_columns(config, columns, key)
+    if types:
+        return f"floats, lists and maps identify no rows: add types: {json.dumps(types)} to the config, which makes them text"
+    return f"Iceberg reserves these names: add rename: {json.dumps(names)} to the config" if names else None
+
+
 CLOCK_SECONDS = 5.0
 """Clocks that differ by more make lags and times of ingestion misleading."""
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.config.sources import MysqlSource
+from nevermore.pipelines.config.tables import TableConfig, read_columns
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from nevermore.pipelines.decode.feed import Decided, TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.formats.binlog import MysqlTable, described, event, values_change
-from nevermore.pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding
+from nevermore.pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding, unfit
 from nevermore.pipelines.sources.mysql import log
 from nevermore.pipelines.sources.mysql.load import TableLoad, refused, without_loaded
 from nevermore.pipelines.sources.mysql.log import Effect, LogEvent, LogReader
@@ -684,9 +685,9 @@ def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(name, "ok", "as it must be") if wrong is None else Finding(name, "failed", wrong)
         yield from _log(server)
         tables = server.tables()
-        for table in sorted(wanted(tables)):
+        for table, config in sorted(wanted(tables).items()):
             if table in tables:
-                yield _table(server, table)
+                yield _table(server, table, config)
             else:
                 what = f"the user sees no such table in {server.database or 'any database'}: correct source_table or dsn, or GRANT SELECT ON it"
                 yield Finding(f"table {table}", "failed", what)
@@ -723,16 +724,21 @@ def _log(server: Server) -> Iterator[Finding]:
             yield Finding("right to load", "failed", what)
 
 
-def _table(server: Server, table: str) -> Finding:
+def _table(server: Server, table: str, config: TableConfig) -> Finding:
     try:
         server.check_engine(table)
         described = server.describe(table)
     except PipelineError as error:
         return Finding(f"table {table}", "failed", str(error))
-    if not described.key:
+    columns = {column.name: column.type for column in described.columns}
+    identity = described.key or config.key or (("the whole row",) if config.identity == "full" else ())
+    if not identity:
         what = "it has no primary key: ALTER TABLE ... ADD PRIMARY KEY, or set identity: full or key in the config"
-        return Finding(f"table {table}", "warning", what)
-    if unreadable := refused(described):
-        what = ", ".join(f"{name} ({kind})" for name, kind in unreadable.items())
-        return Finding(f"table {table}", "warning", f"columns that cannot be read and must be excluded: {what}")
-    return Finding(f"table {table}", "ok", f"readable, identified by {', '.join(described.key)}")
+        return Finding(f"table {table}", "failed", what)
+    unreadable = refused(described)
+    if kept := [f"{name} ({unreadable[name]})" for name in read_columns(config, columns) if name in unreadable]:
+        what = f"columns that cannot be read and must be excluded: {', '.join(kept)}"
+        return Finding(f"table {table}", "failed", what)
+    if missing := unfit(config, columns, described.key):
+        return Finding(f"table {table}", "failed", missing)
+    return Finding(f"table {table}", "ok", f"readable, identified by {', '.join(identity)}")

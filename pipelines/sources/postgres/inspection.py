@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.errors import PipelineError, SourceError
-from nevermore.pipelines.sources.live import Finding, Wanted, clock_finding
+from nevermore.pipelines.sources.live import Finding, Wanted, clock_finding, unfit
 from nevermore.pipelines.sources.postgres.server import Server, in_quotes, quoted
 
 MAX_DIGITS, SAMPLED_ROWS = 38, 100_000
@@ -181,7 +181,7 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
     else:
         yield Finding("publication", "ok", f"{name} sends {len(publication.tables)} tables")
     sent = {table.name: table for table in publication.tables}
-    for table in sorted(wanted(list(sent))):
+    for table, config in sorted(wanted(list(sent)).items()):
         if table not in sent:
             yield Finding(
                 f"table {table}",
@@ -212,6 +212,8 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
                 f"ALTER TABLE {sent[table].sql_name} REPLICA IDENTITY FULL with identity: full in the config"
             )
             yield Finding(f"table {table}", "failed", what)
+        elif missing := unfit(config, {column.name: column.type for column in described.columns}, described.key):
+            yield Finding(f"table {table}", "failed", missing)
         else:
             key = ", ".join(described.key) or "the whole row"
             yield Finding(f"table {table}", "ok", f"readable, identified by {key}")

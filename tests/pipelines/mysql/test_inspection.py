@@ -11,6 +11,8 @@ from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.config.sources import MysqlSource
 from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.maintain.replay import resync_from_source
 from nevermore.pipelines.maintain.status import status
 from nevermore.pipelines.sources.mysql.reader import MysqlReader
@@ -135,3 +137,44 @@ def test_log_that_was_removed_is_an_error_with_a_way_out(shop: Shop) -> None:
     shop.sql("INSERT INTO t VALUES (3, 3)")
     shop.ingest(config)
     assert shop.values(config, "t") == [(2, 5), (3, 3)]
+
+
+def test_init_and_doctor_agree_with_the_ingest(
+    shop: Shop, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql(
+        "CREATE TABLE whole (a float, b double, s varchar(9))",
+        "INSERT INTO whole VALUES (1.1, 0.1, 'x'), (1.1, 0.1, 'x'), (NULL, -0.0, 'y')",
+        "CREATE TABLE floats (a double PRIMARY KEY, _file int)",
+        "INSERT INTO floats VALUES (0.1, 1), (1e300, 2)",
+        "CREATE TABLE T (id int PRIMARY KEY, place point, v int)",
+        "CREATE TABLE t (id int PRIMARY KEY, V int)",
+        "INSERT INTO T (id, v) VALUES (1, 1)",
+        "INSERT INTO t VALUES (2, 2)",
+    )
+    monkeypatch.setenv("MYSQL_PWD", "secret")
+    config = shop.config("whole", "floats", "T")
+    assert run("doctor", "--config", str(config.path), "--json") == 1
+    found = {f["what"]: f["found"] for f in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert "no primary key" in found[f"table {shop.database}.whole"]
+    assert 'add types: {"a": "string"}' in found[f"table {shop.database}.floats"]
+    assert "must be excluded: place (point)" in found[f"table {shop.database}.T"]
+    assert len(shop.errors(run_once(config))) == 3
+    made = tmp_path / "made"
+    made.mkdir()
+    assert run("init", "--from", shop.dsn, "--dir", str(made)) == 0
+    capsys.readouterr()
+    config = load(made / "nevermore.yaml")
+    assert run("doctor", "--config", str(config.path)) == 0
+    assert "WARNING" not in capsys.readouterr().out
+    shop.ingest(config)
+    shop.sql(
+        "DELETE FROM whole LIMIT 1", "UPDATE floats SET _file = 9 WHERE a = 0.1", "DELETE FROM T", "UPDATE t SET V = 5"
+    )
+    shop.ingest(config)
+    rows = {
+        n: open_current(open_catalog(config).load_table(f"{shop.database}.{n}")).scan().to_table().to_pylist()
+        for n in ("whole", "floats", "T", "t")
+    }
+    assert [len(rows[name]) for name in rows] == [2, 2, 0, 1]
+    assert sorted(row["_file_"] for row in rows["floats"]) == [2, 9]

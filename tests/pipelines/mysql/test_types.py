@@ -227,3 +227,16 @@ def test_json_of_mysql_has_the_text_that_the_server_writes(shop: Shop) -> None:
     shop.sql("UPDATE t SET id = id + 1000 WHERE id >= 2000", "UPDATE t SET v = JSON_SET(v, '$.a', 1) WHERE id > 3100")
     shop.ingest(config)
     assert shop.values(config, "t") == shop.sql("SELECT id, v FROM t ORDER BY id")
+
+
+def test_floats_as_text_are_the_same_in_the_load_and_in_the_log(shop: Shop) -> None:
+    values = ("1.1, 0.1", "16777217, 1e300", "1e-30, -0.0", "3.4e38, 123456789.123456789", "0.333333333333, 1e22", "1e15, 1e16", "NULL, 3", "2.5, NULL")  # fmt: skip
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, a float, b double)")
+    config = shop.config("t", types={"a": "string", "b": "string"})
+    for first in (0, 100):
+        for number, row in enumerate(values):
+            shop.sql(f"INSERT INTO t VALUES ({first + number}, {row})")
+        shop.ingest(config)
+    found = {row[0]: row[1:] for row in shop.values(config, "t")}
+    assert found[0] == ("1.1", "0.1")
+    assert [found[n] for n in range(len(values))] == [found[100 + n] for n in range(len(values))]

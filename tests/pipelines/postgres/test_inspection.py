@@ -191,3 +191,54 @@ def test_a_decimal_is_proposed_from_the_data_where_the_column_has_no_precision(s
     shop.ingest(config)
     rows = open_current(open_catalog(config).load_table(name)).scan().to_table().to_pylist()
     assert {r["id"]: r["any_number"] for r in rows} == {1: "NaN", 2: "1" + "0" * 50, 3: None}
+
+
+def test_floats_that_identify_rows_and_reserved_names_are_seen_before_the_first_row(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = {
+        "rows": "(a real, b double precision, c text, d int[])",
+        "floats": "(a double precision PRIMARY KEY, b real)",
+        "arrays": "(a int[] PRIMARY KEY, b real[])",
+        "reserved": '(_file int PRIMARY KEY, _pos real, "T" int, t int)',
+    }
+    for name, columns in tables.items():
+        shop.sql(f"CREATE TABLE {name} {columns}")
+    shop.sql("ALTER TABLE rows REPLICA IDENTITY FULL", "CREATE PUBLICATION pub FOR ALL TABLES")
+    shop.sql(
+        "INSERT INTO rows VALUES (1.1, 'NaN', 'x', '{1,2}'), (1.1, 'NaN', 'x', '{1,2}'), (-0.0, 1e300, NULL, NULL)"
+    )
+    shop.sql(
+        "INSERT INTO floats VALUES (0.1, 1), ('NaN', 2), (1e-300, 3)",
+        "INSERT INTO arrays VALUES ('{1}', '{1.5}'), ('{}', NULL)",
+    )
+    shop.sql("INSERT INTO reserved VALUES (1, 2, 3, 4)")
+    shop.source = {"publication": "pub"}
+    shop.config("floats", "arrays", "reserved")
+    code, found = findings(shop, capsys)
+    assert code == 1
+    assert 'add types: {"a": "string"}' in found["table public.floats"][1]
+    assert 'add types: {"a": "string"}' in found["table public.arrays"][1]
+    assert 'add rename: {"_file": "_file_", "_pos": "_pos_"}' in found["table public.reserved"][1]
+    assert run(shop.folder, "init", "--from", shop.dsn, "--dir", str(shop.folder), "--force") == 0
+    code, found = findings(shop, capsys)
+    assert code == 0, found
+    config = load(shop.folder / "nevermore.yaml")
+
+    def compare() -> None:
+        shop.ingest(config)
+        for name in tables:
+            mirror = open_current(open_catalog(config).load_table(f"{shop.database}.{name}")).scan().to_table()
+            rows = sorted(str([*map(str, row.values())]) for row in mirror.to_pylist())
+            assert len(rows) == shop.sql(f"SELECT count(*) FROM {name}")[0][0], rows
+
+    compare()
+    shop.sql(
+        "DELETE FROM rows WHERE ctid = (SELECT min(ctid) FROM rows)",
+        "UPDATE rows SET c = 'y' WHERE a = 0",
+        "DELETE FROM floats WHERE a = 0.1",
+    )
+    shop.sql("UPDATE floats SET b = 9 WHERE a = 'NaN'", "DELETE FROM arrays WHERE a = '{1}'", "DELETE FROM reserved")
+    compare()
+    found_rows = open_current(open_catalog(config).load_table(f"{shop.database}.rows")).scan().to_table().to_pylist()
+    assert sorted(str(row["c"]) for row in found_rows) == ["x", "y"]
