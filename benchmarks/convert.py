@@ -22,9 +22,8 @@ from benchmarks.race import Answer, Goal, chosen, race, report
 from nevermore import scan_core
 from nevermore.pipelines.config.project import load, parse
 from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.conversion import convert, dead_rows
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
 from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once

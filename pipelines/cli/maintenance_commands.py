@@ -218,8 +218,8 @@ def convert(
 
     Example: `nevermore convert shop.orders`
     """
+    from nevermore.pipelines.iceberg.commit import upgrade as upgrade_table
     from nevermore.pipelines.iceberg.conversion import convert as convert_deletes
-    from nevermore.pipelines.iceberg.loaded_table import upgrade as upgrade_table
 
     opened = open_for_change(table, config)
     if isinstance(opened, str):

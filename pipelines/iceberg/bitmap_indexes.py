@@ -7,7 +7,6 @@ are copied where their file is small or replaced.
 import os
 import re
 import struct
-import time
 import uuid
 from array import array as typed_array
 from collections import Counter
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
@@ -27,9 +25,9 @@ from pyroaring import BitMap
 from nevermore import scan_core
 from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, ConfigError, SourceError
-from nevermore.pipelines.iceberg.commit import retry_conflicts
+from nevermore.pipelines.iceberg.commit import MAIN, commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
-from nevermore.pipelines.iceberg.metadata_swap import metadata_file, metadata_log, next_version, supports, swap_location
+from nevermore.pipelines.iceberg.metadata_swap import Update, changed_metadata, next_version
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import (
     DataFile,
@@ -70,7 +68,6 @@ from nevermore.scan_core.bitmaps import (
     statistics_paths,
 )
 from nevermore.scan_core.io import FileIOConfig, exists, parse_location, read_bytes
-from nevermore.scan_core.metadata import read_document
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -125,40 +122,16 @@ class CatalogTarget:
         return scan_core.open_table(self._table)
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
-        """Swap the catalog's pointer, or ask the catalog."""
-        if supports(self._table):
-            document = with_statistics(
-                read_document(base.metadata_path, base.io), entry, base.metadata_path, superseded
-            )
-            stem = f"{next_version(base.metadata_path):05d}-{uuid.uuid4()}"
-            name, content = metadata_file(stem, document, orjson.dumps(document))
-            path = f"{self.folder}/{name}"
-            self.storage.write_for_commit(path, content)
-            if not swap_location(self._table.catalog, self._table.name(), base.metadata_path, path):
-                self.storage.remove([path])
-                raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}")
-            return
-        self._ask_catalog(base, entry, superseded)
-
-    def _ask_catalog(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str]) -> None:
         """Ask the catalog. No requirement of the specification covers statistics, so they are compared first."""
-        from pyiceberg.exceptions import CommitFailedException
-        from pyiceberg.table.statistics import StatisticsFile
-
-        snapshot_id = entry["snapshot-id"]
-        if entry_of(self.load(), snapshot_id) != entry_of(base, snapshot_id):
+        if self.load().metadata.statistics != base.metadata.statistics:
             raise CommitConflictError(f"another writer changed the statistics of {'.'.join(self._table.name())}")
         try:
-            with self._table.update_statistics() as update:
-                update.set_statistics(StatisticsFile.model_validate(entry))
-                for other in base.metadata.statistics:
-                    if other.get("statistics-path") in superseded and other.get("snapshot-id") != snapshot_id:
-                        update.remove_statistics(other["snapshot-id"])
-        except CommitFailedException as error:
-            now = entry_of(self.load(), snapshot_id)
-            if now is not None and now["statistics-path"] == entry["statistics-path"]:
-                return  # a proxy repeated a request that had succeeded
-            raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}: {error}") from error
+            required = {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": base.metadata.current_snapshot_id}
+            commit(self._table, [required], _new_statistics(base, entry, superseded))
+        except CommitConflictError:
+            now = entry_of(self.load(), entry["snapshot-id"])
+            if now is None or now["statistics-path"] != entry["statistics-path"]:
+                raise  # otherwise a proxy repeated a request that had succeeded
 
 
 class PathTarget:
@@ -193,10 +166,10 @@ class PathTarget:
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Create the next version of the metadata, which fails if another writer has created it."""
         base_path = Path(parse_location(base.metadata_path).path)
-        document = with_statistics(read_document(base.metadata_path, base.io), entry, base.metadata_path, superseded)
         version = next_version(base.metadata_path)
         # Other writers must find that this version exists, so it has the name that they give it.
-        name, content = metadata_file(f"v{version}", document, orjson.dumps(document))
+        updates = _new_statistics(base, entry, superseded)
+        name, content = changed_metadata(base.metadata_path, updates, self.storage, f"v{version}")
         path = base_path.with_name(name)
         scratch = base_path.with_name(f"{uuid.uuid4()}.tmp")
         scratch.write_bytes(content)
@@ -211,25 +184,11 @@ class PathTarget:
         scratch.replace(hint)
 
 
-def with_statistics(
-    document: dict[str, Any], entry: Mapping[str, Any], base: str, superseded: Collection[str] = ()
-) -> dict[str, Any]:
-    """The metadata version after a document stored in the file `base`, with `entry` for its snapshot.
-
-    Entries for the files `superseded` are dropped.
-    """
-    now = max(time.time_ns() // 1_000_000, int(document["last-updated-ms"]))
-    others = [
-        other
-        for other in document.get("statistics") or []
-        if other.get("snapshot-id") != entry["snapshot-id"] and other.get("statistics-path") not in superseded
-    ]
-    changes = {
-        "statistics": [*others, dict(entry)],
-        "last-updated-ms": now,
-        "metadata-log": metadata_log(document, base),
-    }
-    return document | changes
+def _new_statistics(base: Table, entry: Mapping[str, Any], superseded: Collection[str]) -> list[Update]:
+    others = (s for s in base.metadata.statistics if s["snapshot-id"] != entry["snapshot-id"])
+    dropped = [other["snapshot-id"] for other in others if other.get("statistics-path") in superseded]
+    updates: list[Update] = [{"action": "remove-statistics", "snapshot-id": number} for number in dropped]
+    return [*updates, {"action": "set-statistics", "snapshot-id": entry["snapshot-id"], "statistics": entry}]
 
 
 def entry_of(table: Table, snapshot_id: int) -> Mapping[str, Any] | None:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from nevermore.pipelines import own_version
-from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, CommitUnknownError
+from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, CommitUnknownError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
@@ -39,7 +39,7 @@ from nevermore.pipelines.iceberg.manifests import (
     manifest_list_bytes,
     with_row_ids,
 )
-from nevermore.pipelines.iceberg.metadata_swap import supports, swap_changed, swap_snapshot
+from nevermore.pipelines.iceberg.metadata_swap import Update, can_swap, commit_to_database
 from nevermore.pipelines.iceberg.positions import ancestors
 from nevermore.pipelines.iceberg.row_shape import partition_key
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
@@ -47,7 +47,7 @@ from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget
 from nevermore.scan_core import PartitionSpec, Schema
 
 if TYPE_CHECKING:
-    from pyiceberg.table import CommitTableRequest, Table
+    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
     from pyiceberg.table.snapshots import Snapshot
 
@@ -417,7 +417,7 @@ class RowDelta:
         for attempts_left in reversed(range(CONFLICT_ATTEMPTS)):
             snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
             try:
-                self._swap(snapshot)
+                self._make_head(snapshot)
             except CommitConflictError:
                 if after_rewrites is None or not attempts_left or not self._follow_rewrites():
                     raise
@@ -457,7 +457,7 @@ class RowDelta:
     def arrange(self, arrangement: Arrangement, properties: Mapping[str, str]) -> Committed:
         """Commit an arrangement of the manifests as a `replace` snapshot with the same files; see `commit`."""
         snapshot, committed = self._snapshot([], properties, None, "replace", arrangement=arrangement)
-        self._swap(snapshot)
+        self._make_head(snapshot)
         storage.reached("after-commit")
         return committed
 
@@ -477,7 +477,7 @@ class RowDelta:
         snapshot, committed = self._snapshot(added, properties, remove, operation)
         later = {"set-current-schema", "set-properties"}
         self._updates = [update for update in self._updates if update["action"] not in later]
-        self._settle(snapshot, partial(self._ask_catalog, snapshot, branch))
+        self._make_head(snapshot, branch)
         return committed
 
     @property
@@ -561,72 +561,28 @@ class RowDelta:
         if not self._may_have_happened:
             self.storage.remove(f.path for f in files)
 
-    def _swap(self, snapshot: dict[str, Any]) -> None:
-        """Make the snapshot the table's current one, with all other changes of this commit.
-
-        In SQL catalogs, adding only a snapshot takes a new metadata file and a swapped pointer, which costs much less than the way
-        through PyIceberg that other catalogs and changes of schema or specs take.
-        """
-        is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
-        swap = self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog
-        self._settle(snapshot, partial(swap, snapshot))
-
-    def _settle(self, snapshot: Mapping[str, Any], request: Callable[[], None]) -> None:
+    def _make_head(self, snapshot: Mapping[str, Any], branch: str = MAIN) -> None:
+        """Make the snapshot the head of a branch, with all other changes of this commit."""
+        later = [update for update in self._updates if update["action"] in _AFTER_SNAPSHOT]
         self._may_have_happened = True
         try:
-            request_until_known(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
+            commit_until_known(
+                *(self.table, self.base_snapshot_id, snapshot["snapshot-id"]),
+                [
+                    {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
+                    *self._requirements,
+                ],
+                [
+                    *(update for update in self._updates if update not in later),
+                    {"action": "add-snapshot", "snapshot": snapshot},
+                    head_of(self.table, branch, snapshot["snapshot-id"]),
+                    *later,
+                ],
+            )
         except (CommitConflictError, CommitNotWrittenError):
             self._may_have_happened = False
             self.storage.remove(self._written)
             raise
-
-    def _swap_pointer(self, snapshot: dict[str, Any]) -> None:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        table = self.table
-        for _ in range(CONFLICT_ATTEMPTS):
-            if swap_snapshot(table, snapshot, self.storage, metadata_location(table)):
-                return
-            try:
-                now = table.catalog.load_table(table.name())
-            except NoSuchTableError:
-                break
-            if not _is_same_base(table.metadata, now.metadata):
-                break
-            # Another writer changed properties alone, or a tag: what a large batch has written is as right as before.
-            table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
-            snapshot["timestamp-ms"] = max(snapshot["timestamp-ms"], now.metadata.last_updated_ms + 1)
-        raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
-
-    def _ask_catalog(self, snapshot: dict[str, Any], branch: str = MAIN) -> None:
-        reference = {"type": "branch", "ref-name": branch, "snapshot-id": snapshot["snapshot-id"]}
-        request_commit(
-            self.table,
-            [
-                {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
-                *self._requirements,
-            ],
-            [
-                *(update for update in self._updates if update["action"] not in _AFTER_SNAPSHOT),
-                {"action": "add-snapshot", "snapshot": snapshot},
-                {"action": "set-snapshot-ref", **reference},
-                *(update for update in self._updates if update["action"] in _AFTER_SNAPSHOT),
-            ],
-        )
-
-
-def _is_same_base(before: "TableMetadata", now: "TableMetadata") -> bool:
-    """Whether a snapshot that was made for a table can be added to it now: nothing that it builds upon has changed."""
-    numbers = [
-        (
-            *_foundations(metadata),
-            metadata.current_snapshot_id,
-            getattr(metadata, "last_sequence_number", 0),
-            getattr(metadata, "next_row_id", None),
-        )
-        for metadata in (before, now)
-    ]
-    return numbers[0] == numbers[1]
 
 
 def _foundations(metadata: "TableMetadata") -> tuple[object, ...]:
@@ -642,34 +598,56 @@ def _foundations(metadata: "TableMetadata") -> tuple[object, ...]:
     )
 
 
-def request_commit(
-    table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-) -> None:
-    """Send a commit to the catalog, in the form of the REST catalog specification, and update `table`.
+def commit(table: "Table", requirements: Sequence[Update], updates: Sequence[Update]) -> None:
+    """Commit to a table that does no harm if it is applied despite an error of the catalog, and update `table`.
+
+    Args:
+        table: table from the catalog.
+        requirements: what must be true of the table, in the form of the REST catalog specification.
+        updates: what changes, likewise.
 
     Raises:
-        CommitConflictError: another snapshot was added in the meantime, possibly on another branch.
-        CommitFailedException: a requirement is not met. The client of the catalog may raise other errors.
+        CommitConflictError: another writer committed first.
+        Exception: the client of the catalog may raise other errors.
     """
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        _request(table, requirements, updates)
+    except CommitFailedException as error:
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def commit_until_known(
+    table: "Table",
+    base_id: int | None,
+    snapshot_id: int,
+    requirements: Sequence[Update],
+    updates: Sequence[Update],
+    *,
+    is_staged: bool = False,
+) -> None:
+    """As `commit`, for a snapshot that must not be made twice; see `request_until_known`."""
+    request_until_known(
+        table, base_id, snapshot_id, partial(_request, table, requirements, updates), is_staged=is_staged
+    )
+
+
+def _request(table: "Table", requirements: Sequence[Update], updates: Sequence[Update]) -> None:
+    """Raises `CommitFailedException` where the answer of a catalog does not say that another writer was faster."""
     from pyiceberg.exceptions import BadRequestError
     from pyiceberg.table import CommitTableRequest
 
     *namespace, name = table.name()
+    required = [{"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)}, *requirements]
+    if can_swap(table.catalog):
+        commit_to_database(table, required, updates, storage_of(table), metadata_location(table))
+        return
     request = CommitTableRequest.model_validate(
-        {
-            "identifier": {"namespace": namespace, "name": name},
-            "requirements": [
-                {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
-                *requirements,
-            ],
-            "updates": list(updates),
-        }
+        {"identifier": {"namespace": namespace, "name": name}, "requirements": required, "updates": list(updates)}
     )
     try:
-        if supports(table):
-            _commit_to_database(table, request)
-        else:
-            table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+        table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
     except (ValueError, BadRequestError) as error:
         if "sequence number" not in str(error):
             raise
@@ -677,35 +655,11 @@ def request_commit(
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
 
 
-def _commit_to_database(table: "Table", request: "CommitTableRequest") -> None:
-    """Commit to a SQL catalog. PyIceberg does the same, but not for version 3, and a full disk keeps what it has written."""
-    from pyiceberg.table.update import update_table_metadata
-
-    base = table.catalog.load_table(table.name())
-    for requirement in request.requirements:
-        requirement.validate(base.metadata)
-    changed = update_table_metadata(
-        base.metadata, request.updates, metadata_location=base.metadata_location, enforce_validation=True
-    )
-    if not swap_changed(base, changed, storage_of(table), metadata_location(table)):
-        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}")
-    table.refresh()
-
-
-def request_or_conflict(
-    table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-) -> None:
-    """Send a commit that does no harm if it is applied despite an error of the catalog; see `request_commit`.
-
-    Raises:
-        CommitConflictError: another writer committed first.
-    """
-    from pyiceberg.exceptions import CommitFailedException
-
-    try:
-        request_commit(table, requirements, updates)
-    except CommitFailedException as error:
-        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+def head_of(table: "Table", branch: str, snapshot_id: int) -> Update:
+    """The update that makes a snapshot the head of a branch, which keeps its other settings."""
+    known = table.metadata.refs.get(branch)
+    settings = {"type": "branch"} if known is None else known.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"action": "set-snapshot-ref", "ref-name": branch, **settings, "snapshot-id": snapshot_id}
 
 
 def make_current(table: "Table", snapshot_id: int) -> None:
@@ -714,16 +668,35 @@ def make_current(table: "Table", snapshot_id: int) -> None:
     Raises:
         CommitConflictError: another writer committed first.
     """
-    main = table.metadata.refs["main"]
-    ref = main.model_dump(by_alias=True, exclude_none=True)
-    request_or_conflict(
-        table,
-        [
-            {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
-            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main.snapshot_id},
-        ],
-        [{"action": "set-snapshot-ref", "ref-name": "main", **ref, "snapshot-id": snapshot_id}],
-    )
+    required = {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": table.metadata.current_snapshot_id}
+    commit(table, [required], [head_of(table, MAIN, snapshot_id)])
+
+
+def upgrade(table: "Table", version: int) -> None:
+    """Upgrade a table to a later format version.
+
+    Raises:
+        SourceError: PyIceberg cannot upgrade tables of this catalog to this version, or nobody can.
+        CommitConflictError: another writer changed the table.
+    """
+    from pyiceberg.catalog.rest import RestCatalog
+
+    if version not in {2, 3} or version < table.format_version:
+        raise SourceError(
+            f"table {'.'.join(table.name())} has format version {table.format_version} and cannot get version {version}: "
+            "versions go up to 3, and never back"
+        )
+    if version == 2:  # PyIceberg knows what the metadata of version 1 lacks
+        with table.transaction() as change:
+            change.upgrade_table_version(2)
+    elif can_swap(table.catalog) or isinstance(table.catalog, RestCatalog):
+        commit(table, [], [{"action": "upgrade-format-version", "format-version": version}])
+    else:
+        raise SourceError(
+            f"table {'.'.join(table.name())} cannot be upgraded to format version {version}: of its catalog's kinds only SQL "
+            "and REST ones can; keep format_version: 2"
+        )
+    table.refresh()
 
 
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:

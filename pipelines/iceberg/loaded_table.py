@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from nevermore.pipelines.errors import CommitConflictError, SourceError
-from nevermore.pipelines.iceberg.metadata_swap import current_location, metadata_json, supports, swap_format_version
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.positions import current_snapshot
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import PartitionField, PartitionSpec, Schema, Table, Type, parse_schema, places_of
@@ -13,13 +13,13 @@ from nevermore.scan_core.io import FileIOConfig, table_facts
 from nevermore.scan_core.metadata import parse_metadata
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as CatalogTable
-    from pyiceberg.typedef import TableVersion
 
 
 def open_current(table: "CatalogTable") -> "Table":
     """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots."""
+    from pyiceberg.typedef import IcebergBaseModel
+
     facts = table_facts(table)
     if facts is None:
         raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
@@ -27,7 +27,9 @@ def open_current(table: "CatalogTable") -> "Table":
     metadata: Any = table.metadata
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
-    text = metadata_json(metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}))
+    shown = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []})
+    # PyIceberg itself refuses to write that of format version 3, although it knows all of it
+    text = IcebergBaseModel.model_dump_json(shown).encode()
     known, io = parse_metadata(text, location), FileIOConfig(properties=properties)
     return Table(known, location, replace(io, places=places_of(known, location, io, is_registered=True)))
 
@@ -88,40 +90,3 @@ def check_writable(table: "CatalogTable") -> None:
     version = table.format_version
     if version not in {2, 3}:
         raise SourceError(f"table {'.'.join(table.name())} has format version {version}; versions 2 and 3 are written")
-
-
-def upgrade(table: "CatalogTable", version: int) -> None:
-    """Upgrade a table to a later format version.
-
-    Raises:
-        SourceError: PyIceberg cannot upgrade tables of this catalog to this version, or nobody can.
-        CommitConflictError: another writer changed the table.
-    """
-    if version not in {2, 3} or version < table.format_version:
-        raise SourceError(
-            f"table {'.'.join(table.name())} has format version {table.format_version} and cannot get version {version}: "
-            "versions go up to 3, and never back"
-        )
-    if version > 2 and supports(table):
-        if not swap_format_version(table, version, storage_of(table), metadata_location(table)):
-            raise CommitConflictError(f"another writer changed {'.'.join(table.name())}")
-    elif version > 2 and not _is_rest(table.catalog):
-        raise SourceError(
-            f"table {'.'.join(table.name())} cannot be upgraded to format version {version}: of its catalog's kinds only SQL "
-            "and REST ones can; keep format_version: 2"
-        )
-    elif version > 2:
-        from pyiceberg.table.update import UpgradeFormatVersionUpdate
-
-        # PyIceberg refuses version 3, though it reads it, and the server makes the change
-        table._do_commit((UpgradeFormatVersionUpdate.model_validate({"format-version": version}),), ())  # noqa: SLF001
-    else:
-        with table.transaction() as change:
-            change.upgrade_table_version(cast("TableVersion", version))
-    table.refresh()
-
-
-def _is_rest(catalog: "Catalog") -> bool:
-    from pyiceberg.catalog.rest import RestCatalog
-
-    return isinstance(catalog, RestCatalog)

@@ -1,7 +1,7 @@
-"""Adds snapshots to the metadata of a table in a SQL catalog, and removes expired ones.
+"""Commits to tables of SQL catalogs: what the server of a REST catalog does with requirements and updates.
 
-It edits the JSON of the metadata, so the cost hardly grows with the number of snapshots. If another writer was
-faster, nothing is changed; retries are in `commit.py`.
+It edits the JSON of the metadata, so the cost hardly grows with the number of snapshots, and swaps the catalog's pointer if it
+still is the one that was read.
 """
 
 import gzip
@@ -9,21 +9,21 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from nevermore.pipelines.errors import CommitNotWrittenError
+from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError
 from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import parse_schema
 from nevermore.scan_core.metadata import decompress_document
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
 
 def current_location(catalog: "Catalog", identifier: tuple[str, ...]) -> str | None:
@@ -111,99 +111,108 @@ _lock = threading.Lock()
 """Protects the documents: several threads commit tables."""
 
 
-def supports(table: "Table") -> bool:
-    """Whether `swap_snapshot` can commit to this table."""
-    return can_swap(table.catalog)
+Update = Mapping[str, Any]
+"""A requirement or an update, in the form of the REST catalog specification."""
+ATTEMPTS = 10
+"""How often the pointer may have moved for changes that matter to none of the updates."""
 
 
-def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
-    """Add a snapshot as the new head of `main` and update `table`; False if another writer committed first.
+def commit_to_database(
+    table: "Table", requirements: Sequence[Update], updates: Sequence[Update], storage: Storage, folder: str
+) -> None:
+    """Commit to a table of a SQL catalog, and update `table`.
 
     Args:
-        table: the table, with the metadata that the snapshot builds upon.
-        snapshot: the snapshot in the form of the metadata JSON.
+        table: the table, with the metadata that the updates build upon.
+        requirements: what must be true of the table.
+        updates: what changes.
         storage: storage of the table.
         folder: folder for metadata files.
+
+    Raises:
+        CommitConflictError: a requirement is not met, or another writer changed what the updates build upon.
+        CommitNotWrittenError: a disk is full or broken; nothing was committed.
     """
-    base = str(table.metadata_location)
-    document = _document(base, storage)
-    changed = _with_snapshot(document, snapshot, base)
-    location = _swap(table, document, changed, storage, folder)
-    if location is None:
-        return False
-    table.metadata = _shown(table.metadata, changed, snapshot)
-    table.metadata_location = location
-    return True
-
-
-def swap_without(
-    table: "Table", expired: Collection[int], storage: Storage, folder: str, *, keeps_indexes: bool = True
-) -> bool:
-    """Remove snapshots that no branch or tag names and refresh `table`; False if another writer committed first.
-
-    Our indexes that are registered with them stay with `keeps_indexes`: they describe data files, not snapshots.
-    """
-    base = str(table.metadata_location)
-    document = _document(base, storage)
-    without = _without(document, frozenset(expired), base, keeps_indexes=keeps_indexes)
-    if _swap(table, document, without, storage, folder) is None:
-        return False
-    table.refresh()
-    return True
-
-
-def _swap(table: "Table", before: _Document, after: _Document, storage: Storage, folder: str) -> str | None:
-    """Make a document the table's metadata; return its file, or None if another writer committed first."""
-    base = str(table.metadata_location)
-    name, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", after.rest, after.text())
-    location = f"{folder}/{name}"
-    storage.write_for_commit(location, content)
-    try:
-        is_swapped = swap_location(table.catalog, table.name(), base, location)
-    except CommitNotWrittenError:
+    name, known, built_upon = ".".join(table.name()), table.metadata_location, None
+    base: str | None = known
+    for _ in range(ATTEMPTS):
+        if base is None:
+            raise CommitConflictError(f"another writer changed {name}: it was dropped")
+        document = _document(base, storage)
+        foundations = _foundations(document.rest, updates)
+        if built_upon not in {None, foundations}:
+            break
+        built_upon = foundations
+        _check(requirements, document.rest, name)
+        changed = _changed(document, updates, base)
+        file, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", changed)
+        location = f"{folder}/{file}"
+        storage.write_for_commit(location, content)
+        try:
+            is_swapped = swap_location(table.catalog, table.name(), base, location)
+        except CommitNotWrittenError:
+            storage.remove([location])
+            raise
+        if is_swapped:
+            _remember(location, changed, base)
+            _remove_old_metadata(document, changed, storage)
+            _show(table, changed, updates if base == known else ())
+            table.metadata_location = location
+            return
         storage.remove([location])
-        raise
-    if not is_swapped:
-        storage.remove([location])
-        return None
-    _remember(location, after, base)
-    _remove_old_metadata(before, after, storage)
-    return location
+        base = current_location(table.catalog, table.name())
+    raise CommitConflictError(f"another writer changed {name}")
 
 
-def metadata_file(stem: str, document: Mapping[str, Any], text: bytes) -> tuple[str, bytes]:
+def _foundations(document: Mapping[str, Any], updates: Sequence[Update]) -> str:
+    """What must not have changed where the pointer has moved, beside the requirements."""
+    names = ["table-uuid", "format-version"]
+    actions = {update["action"] for update in updates}
+    if "add-snapshot" in actions:
+        names += ["location", "current-schema-id", "default-spec-id", "partition-specs", "default-sort-order-id"]
+        names += ["current-snapshot-id", "last-sequence-number", "next-row-id"]
+    if "set-statistics" in actions:
+        names.append("statistics")
+    return orjson.dumps([document.get(name) for name in names]).decode()
+
+
+_REQUIRED = {"last-assigned-field-id": "last-column-id", "last-assigned-partition-id": "last-partition-id"}
+"""Facts that requirements call by another name than the metadata."""
+
+
+def _check(requirements: Sequence[Update], document: Mapping[str, Any], table: str) -> None:
+    for requirement in requirements:
+        match requirement:
+            case {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": wanted}:
+                found = _refs(document).get(ref, {}).get("snapshot-id")
+            case {"type": "assert-table-uuid", "uuid": wanted}:
+                found = document.get("table-uuid", wanted)  # version 1 may have none
+            case _:
+                what = requirement["type"].removeprefix("assert-")
+                found, wanted = document.get(_REQUIRED.get(what, what)), requirement[what]
+        if found != wanted:
+            raise CommitConflictError(f"another writer changed {table}: {requirement['type']}: {wanted} is now {found}")
+
+
+def _refs(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Branches and tags; older writers state only the current snapshot."""
+    refs: dict[str, dict[str, Any]] = dict(document.get("refs") or {})
+    if "main" not in refs and (current := document.get("current-snapshot-id")) not in {None, -1}:
+        refs["main"] = {"type": "branch", "snapshot-id": current}
+    return refs
+
+
+def changed_metadata(base: str, updates: Sequence[Update], storage: Storage, stem: str) -> tuple[str, bytes]:
+    """Name and content of the metadata file that follows another one; `stem` is its name without a suffix."""
+    return metadata_file(stem, _changed(_document(base, storage), updates, base))
+
+
+def metadata_file(stem: str, document: _Document) -> tuple[str, bytes]:
     """Name and content of a metadata file, compressed if the properties of its table say so."""
-    codec = (document.get("properties") or {}).get(COMPRESSION, "none")
+    codec = (document.rest.get("properties") or {}).get(COMPRESSION, "none")
     if str(codec).lower() != "gzip":
-        return f"{stem}{SUFFIX}", text
-    return f"{stem}.gz{SUFFIX}", gzip.compress(text)
-
-
-def metadata_json(metadata: "TableMetadata") -> bytes:
-    """Metadata as it is stored. PyIceberg itself refuses to write that of format version 3, although it knows all of it."""
-    from pyiceberg.typedef import IcebergBaseModel
-
-    return IcebergBaseModel.model_dump_json(metadata).encode()
-
-
-def swap_changed(base: "Table", changed: "TableMetadata", storage: Storage, folder: str) -> bool:
-    """Make changed metadata current; False if another writer committed first. `base` is the table that was changed."""
-    document = _parsed(metadata_json(changed))
-    return _swap(base, _document(str(base.metadata_location), storage), document, storage, folder) is not None
-
-
-def swap_format_version(table: "Table", version: int, storage: Storage, folder: str) -> bool:
-    """Upgrade a table to a later format version; False if another writer committed first. The caller refreshes the table."""
-    base = str(table.metadata_location)
-    document = _document(base, storage)
-    changes = {
-        "format-version": version,
-        "last-updated-ms": max(time.time_ns() // 1_000_000, document.rest["last-updated-ms"] + 1),
-        "metadata-log": metadata_log(document.rest, base),
-        **({"next-row-id": 0} if version > 2 else {}),
-    }
-    upgraded = _Document({**document.rest, **changes}, document.snapshots)
-    return _swap(table, document, upgraded, storage, folder) is not None
+        return f"{stem}{SUFFIX}", document.text()
+    return f"{stem}.gz{SUFFIX}", gzip.compress(document.text())
 
 
 def _document(location: str, storage: Storage) -> _Document:
@@ -229,48 +238,74 @@ def _remember(location: str, document: _Document, base: str) -> None:
             _documents.popitem(last=False)
 
 
-def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str) -> _Document:
-    rest, number, time_ms = document.rest, snapshot["snapshot-id"], snapshot["timestamp-ms"]
-    refs = rest.get("refs") or {}
-    main = {"type": "branch", **refs.get("main", {}), "snapshot-id": number}
-    changes = {
-        "last-sequence-number": snapshot["sequence-number"],
-        "last-updated-ms": time_ms,
-        "current-snapshot-id": number,
-        "refs": {**refs, "main": main},
-        "snapshot-log": [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time_ms}],
-        "metadata-log": metadata_log(rest, base),
-    }
-    if "added-rows" in snapshot:
-        changes["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
-    return _Document({**rest, **changes}, {**document.snapshots, number: orjson.dumps(snapshot)})
+def _changed(document: _Document, updates: Sequence[Update], base: str) -> _Document:
+    """The metadata after updates; `document` is stored in the file `base`."""
+    rest, snapshots = dict(document.rest), dict(document.snapshots)
+    made = [update["snapshot"]["timestamp-ms"] for update in updates if update["action"] == "add-snapshot"]
+    # never before the last commit, also if the clocks of writers differ: time travel searches by this
+    rest["last-updated-ms"] = max(*made, *([] if made else [time.time_ns() // 1_000_000]), rest["last-updated-ms"] + 1)
+    rest["metadata-log"] = _metadata_log(document.rest, base)
+    for update in updates:
+        _apply(update, rest, snapshots)
+    return _Document(rest, snapshots)
 
 
-def _without(document: _Document, expired: frozenset[int], base: str, *, keeps_indexes: bool) -> _Document:
-    from nevermore.scan_core.bitmaps import FILE_SUFFIX
+def _apply(update: Update, rest: dict[str, Any], snapshots: dict[int, bytes]) -> None:  # noqa: C901, PLR0912 - one branch per action
+    match update:
+        case {"action": "add-snapshot", "snapshot": snapshot}:
+            snapshots[snapshot["snapshot-id"]] = orjson.dumps({**snapshot, "timestamp-ms": rest["last-updated-ms"]})
+            rest["last-sequence-number"] = snapshot["sequence-number"]
+            if "added-rows" in snapshot:
+                rest["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
+        case {"action": "set-snapshot-ref", "ref-name": ref, "snapshot-id": number}:
+            facts = {name: fact for name, fact in update.items() if name not in {"action", "ref-name"}}
+            rest["refs"] = {**_refs(rest), ref: facts}
+            if ref == "main":
+                rest["current-snapshot-id"] = number
+                entry = {"snapshot-id": number, "timestamp-ms": rest["last-updated-ms"]}
+                rest["snapshot-log"] = [*(rest.get("snapshot-log") or []), entry]
+        case {"action": "remove-snapshot-ref", "ref-name": ref}:
+            rest["refs"] = {name: facts for name, facts in _refs(rest).items() if name != ref}
+        case {"action": "remove-snapshots", "snapshot-ids": removed}:
+            if named := [ref for ref, facts in _refs(rest).items() if facts["snapshot-id"] in removed]:
+                raise CommitConflictError(f"another writer has set {', '.join(named)} to a snapshot that is removed")
+            for number in removed:
+                snapshots.pop(number, None)
+            # A history with a gap would be wrong, so it is kept only after the last removed snapshot.
+            history = rest.get("snapshot-log") or []
+            last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in removed), default=-1)
+            rest["snapshot-log"] = history[last + 1 :]
+        case {"action": "set-properties", "updates": properties}:
+            rest["properties"] = {**(rest.get("properties") or {}), **properties}
+        case {"action": "add-schema", "schema": schema}:
+            rest["schemas"] = [*rest["schemas"], schema]
+            rest["last-column-id"] = max([rest["last-column-id"], *parse_schema(schema).field_ids])
+        case {"action": "set-current-schema", "schema-id": number}:
+            rest["current-schema-id"] = rest["schemas"][-1]["schema-id"] if number == -1 else number
+        case {"action": "add-spec", "spec": spec}:
+            rest["partition-specs"] = [*rest["partition-specs"], spec]
+            taken = [field["field-id"] for field in spec["fields"]]
+            rest["last-partition-id"] = max([rest["last-partition-id"], *taken, 999])
+        case {"action": "set-default-spec", "spec-id": number}:
+            rest["default-spec-id"] = rest["partition-specs"][-1]["spec-id"] if number == -1 else number
+        case {"action": "upgrade-format-version", "format-version": version}:
+            if version > max(rest["format-version"], 2):
+                rest["next-row-id"] = 0
+            rest["format-version"] = max(version, rest["format-version"])
+        case {"action": "set-statistics", "statistics": entry}:
+            rest["statistics"] = [*_others(rest, "statistics", entry["snapshot-id"]), entry]
+        case {"action": "remove-statistics" | "remove-partition-statistics" as action, "snapshot-id": number}:
+            kind = action.removeprefix("remove-")
+            rest[kind] = _others(rest, kind, number)
+        case _:
+            raise ValueError(f"{update['action']} is not an update of tables in SQL catalogs")
 
-    rest = document.rest
-    history = rest.get("snapshot-log") or []
-    # A history with a gap would be wrong, so it is kept only after the last expired snapshot.
-    last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
-    changes: dict[str, Any] = {
-        "last-updated-ms": max(time.time_ns() // 1_000_000, int(rest["last-updated-ms"])),
-        "snapshot-log": history[last + 1 :],
-        "metadata-log": metadata_log(rest, base),
-    }
-    for kind in ("statistics", "partition-statistics"):
-        if kind in rest:  # the next update of the indexes takes over those that stay
-            changes[kind] = [
-                entry
-                for entry in rest[kind] or []
-                if entry.get("snapshot-id") not in expired
-                or (keeps_indexes and str(entry.get("statistics-path")).endswith(FILE_SUFFIX))
-            ]
-    snapshots = {i: text for i, text in document.snapshots.items() if i not in expired}
-    return _Document({**rest, **changes}, snapshots)
+
+def _others(document: Mapping[str, Any], kind: str, snapshot_id: int) -> list[Any]:
+    return [entry for entry in document.get(kind) or [] if entry.get("snapshot-id") != snapshot_id]
 
 
-def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
+def _metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
     """The metadata log of the version that follows a document stored in the file `base`."""
     properties = document.get("properties") or {}
     kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
@@ -287,27 +322,33 @@ def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) 
     )
 
 
-def _shown(metadata: "TableMetadata", document: _Document, snapshot: Mapping[str, Any]) -> "TableMetadata":
-    """PyIceberg's form of the new metadata, sharing everything that has not changed."""
+def _show(table: "Table", document: _Document, updates: Sequence[Update]) -> None:
+    """Make PyIceberg's form of the new metadata that of the table; where only a snapshot was added, it shares the rest."""
+    from pyiceberg.table.metadata import TableMetadataUtil
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 
-    rest = document.rest
-    added = Snapshot.model_validate(snapshot)
-    head = SnapshotRef.model_validate(rest["refs"]["main"])
+    rest, metadata = document.rest, table.metadata
+    if [(update["action"], update.get("ref-name", "main")) for update in updates] != _NEW_HEAD:
+        table.metadata = TableMetadataUtil.parse_raw(document.text().decode())
+        return
+    added = Snapshot.model_validate_json(document.snapshots[rest["current-snapshot-id"]])
     newest = MetadataLogEntry.model_validate(rest["metadata-log"][-1])
-    return metadata.model_copy(
+    table.metadata = metadata.model_copy(
         update={
             "last_sequence_number": added.sequence_number,
             "last_updated_ms": added.timestamp_ms,
             "current_snapshot_id": added.snapshot_id,
-            "refs": {**metadata.refs, "main": head},
+            "refs": {**metadata.refs, "main": SnapshotRef.model_validate(rest["refs"]["main"])},
             "snapshots": [*metadata.snapshots, added],
             "snapshot_log": [*metadata.snapshot_log, SnapshotLogEntry.model_validate(rest["snapshot-log"][-1])],
             "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
             **({"next_row_id": rest["next-row-id"]} if "next-row-id" in rest else {}),
         }
     )
+
+
+_NEW_HEAD = [("add-snapshot", "main"), ("set-snapshot-ref", "main")]
 
 
 def next_version(location: str) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nevermore.pipelines.errors import PositionLostError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
-from nevermore.pipelines.iceberg.commit import request_commit
+from nevermore.pipelines.iceberg.commit import commit
 from nevermore.pipelines.iceberg.loaded_table import storage_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> No
     kept = newer[:MAX_MOMENTS][::-1]
     text = json.dumps([[m.at, dict(m.reached)] for m in kept], separators=(",", ":"))
     host: Any = next(table for name in sorted(logs) if (table := find_table(catalog, name)) is not None)
-    request_commit(host, [], [{"action": "set-properties", "updates": {MOMENTS: text}}])
+    commit(host, [], [{"action": "set-properties", "updates": {MOMENTS: text}}])
 
 
 def common_snapshots(

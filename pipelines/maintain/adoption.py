@@ -15,8 +15,8 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
-from nevermore.pipelines.iceberg.commit import RowDelta, request_commit, retry_conflicts
-from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
+from nevermore.pipelines.iceberg.commit import RowDelta, commit, retry_conflicts, upgrade
+from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
 from nevermore.pipelines.iceberg.table_writer import check_key
 from nevermore.pipelines.mirrors.table_shape import (
@@ -92,7 +92,7 @@ def adopt(
         upgrade(table, 2)
     properties = {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
     properties |= {**shape_properties(key, settings), ADOPTED: "true"}
-    request_commit(table, [], [{"action": "set-properties", "updates": properties}])
+    commit(table, [], [{"action": "set-properties", "updates": properties}])
 
     def attempt() -> int:
         table.refresh()

@@ -24,9 +24,8 @@ from nevermore.pipelines.errors import CommitConflictError, ConfigError, Pipelin
 from nevermore.pipelines.iceberg import positions, storage
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
-from nevermore.pipelines.iceberg.commit import request_or_conflict, retry_conflicts
+from nevermore.pipelines.iceberg.commit import commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
-from nevermore.pipelines.iceberg.metadata_swap import supports, swap_without
 from nevermore.pipelines.ingest.feeds import feeds_of
 from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
@@ -382,19 +381,22 @@ def _committed(
     return found, kept, record
 
 
-def _remove_snapshots(found: OpenedTable, expired: list[int], *, keeps_indexes: bool) -> None:
-    handle = found.handle
-    if expired and supports(handle):
-        if not swap_without(handle, expired, found.storage, metadata_location(handle), keeps_indexes=keeps_indexes):
-            raise CommitConflictError(f"another writer changed {'.'.join(handle.name())}")
-    elif expired:
-        # A catalog drops tags of snapshots that it removes, and no requirement of the specification states that there are
-        # none; the heads of all that are known must be those that were considered.
-        heads = {name: ref.snapshot_id for name, ref in handle.metadata.refs.items()}
-        required = [{"type": "assert-ref-snapshot-id", "ref": n, "snapshot-id": i} for n, i in heads.items()]
-        listed = {i for i, _ in statistics_files(found.document)}.intersection(() if keeps_indexes else expired)
-        dropped = [{"action": "remove-statistics", "snapshot-id": i} for i in sorted(listed)]
-        request_or_conflict(handle, required, [*dropped, {"action": "remove-snapshots", "snapshot-ids": expired}])
+def _remove_snapshots(found: OpenedTable, expired: Collection[int], *, keeps_indexes: bool) -> None:
+    if not expired:
+        return
+    # A catalog drops tags of snapshots that it removes, and no requirement of the specification states that there are
+    # none; the heads of all that are known must be those that were considered.
+    heads = {name: ref.snapshot_id for name, ref in found.handle.metadata.refs.items()}
+    required = [{"type": "assert-ref-snapshot-id", "ref": n, "snapshot-id": i} for n, i in heads.items()]
+    dropped = [
+        {"action": f"remove-{kind}", "snapshot-id": entry["snapshot-id"]}
+        for kind in ("statistics", "partition-statistics")
+        for entry in found.document.get(kind) or []
+        # our indexes describe data files, not snapshots: the next update of the indexes takes over those that stay
+        if entry["snapshot-id"] in expired
+        and not (keeps_indexes and str(entry.get("statistics-path")).endswith(FILE_SUFFIX))
+    ]
+    commit(found.handle, required, [*dropped, {"action": "remove-snapshots", "snapshot-ids": list(expired)}])
 
 
 def _kept(

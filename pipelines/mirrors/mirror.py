@@ -33,10 +33,10 @@ from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.errors import AnotherIngesterError, PositionLostError, SchemaConflictError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
-from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
+from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts, upgrade
 from nevermore.pipelines.iceberg.conversion import ResolvedKeys
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh, upgrade
+from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh
 from nevermore.pipelines.iceberg.manifests import Selection
 from nevermore.pipelines.iceberg.row_shape import conform, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields

@@ -21,11 +21,11 @@ from nevermore.pipelines.iceberg.commit import (
     MAIN,
     Committed,
     RowDelta,
+    commit,
+    commit_until_known,
     everything,
+    head_of,
     partitions_in,
-    request_commit,
-    request_or_conflict,
-    request_until_known,
     retry_conflicts,
 )
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
@@ -38,6 +38,7 @@ from nevermore.pipelines.iceberg.manifests import (
     read_manifest,
     read_manifest_list,
 )
+from nevermore.pipelines.iceberg.metadata_swap import Update
 from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
@@ -48,8 +49,6 @@ from nevermore.scan_core import NestedField
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
-
-Update = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +103,11 @@ def make_current(
     if properties:
         updates.append({"action": "set-properties", "updates": dict(properties)})
     updates += [
-        {"action": "set-snapshot-ref", "type": "branch", "ref-name": MAIN, "snapshot-id": number},
+        head_of(table, MAIN, number),
         {"action": "remove-snapshot-ref", "ref-name": staged.branch},
         *dropped(table, obsolete),
     ]
-    request_until_known(
-        table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True
-    )
+    commit_until_known(table, staged.base_id, number, requirements, updates, is_staged=True)
     storage.reached("after-commit")
 
 
@@ -136,7 +133,7 @@ def drop_branches(table: "Table", branches: Collection[str]) -> None:
         if updates:
             heads = {name: table.metadata.refs[name].snapshot_id for name in branches if name in table.metadata.refs}
             required = [{"type": "assert-ref-snapshot-id", "ref": n, "snapshot-id": i} for n, i in heads.items()]
-            request_or_conflict(table, required, updates)
+            commit(table, required, updates)
 
     retry_conflicts(attempt)
 

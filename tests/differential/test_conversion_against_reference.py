@@ -13,8 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from nevermore import scan_core
 from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 from tests.differential.test_scan_against_reference import assert_equal

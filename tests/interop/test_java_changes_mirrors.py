@@ -22,8 +22,8 @@ from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests

@@ -24,8 +24,8 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 from nevermore.pipelines.maintain.orphans import orphans_of_all

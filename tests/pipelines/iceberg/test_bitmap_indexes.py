@@ -11,9 +11,7 @@ import pytest
 from nevermore import scan_core
 from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
-from nevermore.pipelines.iceberg.commit import RowDelta, everything
-from nevermore.pipelines.iceberg.loaded_table import storage_of
-from nevermore.pipelines.iceberg.metadata_swap import swap_without
+from nevermore.pipelines.iceberg.commit import RowDelta, commit, everything
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
@@ -71,9 +69,13 @@ def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, t
     assert count(reloaded(catalog), "city = 'a'") == (3, 1)
 
 
-def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_indexes_are_never_registered_over_those_of_another_writer(
+    catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch, *, can_swap: bool
+) -> None:
     append(table, [1, 2], ["a", "b"])
-    monkeypatch.setattr("nevermore.pipelines.iceberg.bitmap_indexes.supports", lambda _: False)
+    if not can_swap:
+        monkeypatch.setattr("nevermore.pipelines.iceberg.commit.can_swap", lambda _: False)
     report = build_indexes(CatalogTarget(table), ["city"])
     (entry,) = reloaded(catalog).metadata.statistics
     assert entry.statistics_path == report.path
@@ -142,7 +144,7 @@ def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table:
         append(reloaded(catalog), [number], ["a"])
     now = reloaded(catalog)
     older = [s.snapshot_id for s in now.metadata.snapshots[:-1]]
-    assert swap_without(now, older, storage_of(now), f"{now.location()}/metadata")
+    commit(now, [], [{"action": "remove-snapshots", "snapshot-ids": older}])
     assert len(reloaded(catalog).metadata.snapshots) == 1
     assert count(reloaded(catalog), "city = 'a'") == (3, 1)
     report = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])

@@ -10,8 +10,14 @@ import pytest
 
 from nevermore import scan_core
 from nevermore.pipelines.errors import CommitConflictError, SourceError
-from nevermore.pipelines.iceberg.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
-from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.commit import (
+    CONFLICT_ATTEMPTS,
+    RowDelta,
+    everything,
+    partitions_in,
+    retry_conflicts,
+    upgrade,
+)
 from nevermore.pipelines.iceberg.manifests import (
     EntryStatus,
     ManifestContent,

@@ -19,9 +19,8 @@ from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError, PipelineError
 from nevermore.pipelines.iceberg import conversion, storage
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.commit import RowDelta, everything, upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.orphans import orphans_of_all

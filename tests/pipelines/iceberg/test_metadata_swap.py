@@ -4,15 +4,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import CommitTableRequest
+from pyiceberg.table.update import update_table_metadata
 
 from nevermore import scan_core
 from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg import metadata_swap
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
-from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.loaded_table import refresh, upgrade
-from nevermore.pipelines.iceberg.metadata_swap import swap_without
-from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.commit import RowDelta, commit, upgrade
+from nevermore.pipelines.iceberg.loaded_table import refresh
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 
@@ -43,19 +43,94 @@ def test_metadata_in_memory_is_the_one_in_the_file(table: Any) -> None:
     assert [r["id"] for r in rows_of(table)] == [0, 1, 2, 3]
 
 
-def test_metadata_is_as_pyiceberg_would_write_it(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+HEAD = {"action": "set-snapshot-ref", "type": "branch", "snapshot-id": 7, "min-snapshots-to-keep": 3}
+SNAPSHOT = {"snapshot-id": 7, "sequence-number": 9, "timestamp-ms": 2**42, "manifest-list": "m", "schema-id": 0}
+SNAPSHOT |= {"summary": {"operation": "append", "a": "b"}}
+SCHEMA = {"type": "struct", "schema-id": 5, "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
+STRUCT = {"type": "struct", "fields": [{"id": 12, "name": "a", "required": False, "type": "int"}]}
+SCHEMA["fields"] += [{"id": 4, "name": "more", "required": False, "type": STRUCT}]
+SPEC = {"spec-id": 3, "fields": [{"source-id": 1, "field-id": 1004, "transform": "bucket[4]", "name": "id_bucket"}]}
+STATISTICS = {"statistics-path": "p", "file-size-in-bytes": 1, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+
+
+def _updates(old: int, current: int) -> dict[str, list[dict[str, Any]]]:
+    """Updates of a table with these snapshots."""
+    dropped = [{"action": "remove-statistics", "snapshot-id": current}]
+    statistics = [{"action": "set-statistics", "statistics": {**STATISTICS, "snapshot-id": i}} for i in (old, current)]
+    return {
+        "snapshot": [{"action": "add-snapshot", "snapshot": SNAPSHOT}, {**HEAD, "ref-name": "main"}],
+        "branch": [{"action": "add-snapshot", "snapshot": SNAPSHOT}, {**HEAD, "ref-name": "aside"}],
+        "rollback": [{**HEAD, "ref-name": "main", "snapshot-id": old}],
+        "no branch": [{"action": "remove-snapshot-ref", "ref-name": "kept"}],
+        "no snapshot": [
+            {"action": "remove-snapshot-ref", "ref-name": "kept"},
+            {"action": "remove-snapshots", "snapshot-ids": [old]},
+        ],
+        "schema": [
+            {"action": "add-schema", "schema": SCHEMA},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "set-properties", "updates": {"a": "b"}},
+        ],
+        "spec": [{"action": "add-spec", "spec": SPEC}, {"action": "set-default-spec", "spec-id": -1}],
+        "no fields": [{"action": "add-spec", "spec": {"spec-id": 3, "fields": []}}],
+        "statistics": [*statistics, *dropped],
+    }
+
+
+@pytest.mark.parametrize("kind", _updates(0, 1))
+def test_updates_change_what_pyiceberg_changes(table: Any, kind: str) -> None:
+    for key in range(3):
+        append(table, key)
+    with table.manage_snapshots() as change:
+        change.create_tag(table.metadata.snapshots[0].snapshot_id, "kept")
+    updates = _updates(table.metadata.snapshots[0].snapshot_id, table.metadata.current_snapshot_id)[kind]
+    request = CommitTableRequest.model_validate(
+        {"identifier": {"namespace": [], "name": "t"}, "requirements": [], "updates": updates}
+    )
+    expected = update_table_metadata(table.metadata, request.updates, metadata_location=table.metadata_location)
+    commit(table, [], updates)
+    assert table.metadata == reloaded(table.catalog).metadata
+    assert _comparable(table.metadata) == _comparable(expected)
+
+
+def _comparable(metadata: Any) -> dict[str, Any]:
+    """Metadata without the time of the change; PyIceberg cuts the line of snapshots before those that it removes."""
+    document = metadata.model_dump()
+    line = [{**s, "parent-snapshot-id": None} for s in document["snapshots"]]
+    history = [entry["snapshot-id"] for entry in document["snapshot-log"]]
+    return {**document, "snapshots": line, "snapshot-log": history, "last-updated-ms": 0}
+
+
+def test_a_tag_keeps_its_snapshot_from_being_removed(table: Any) -> None:
     append(table, 1)
-    direct = document(table)
-    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.supports", lambda _: False)
     append(table, 2)
-    through_pyiceberg = document(table)
-    assert set(direct) == set(through_pyiceberg)
-    assert set(direct["snapshots"][0]) <= set(through_pyiceberg["snapshots"][1])
-    assert direct["snapshots"][0] == through_pyiceberg["snapshots"][0]
-    assert direct["snapshot-log"] == through_pyiceberg["snapshot-log"][:1]
+    first = table.metadata.snapshots[0].snapshot_id
+    other = reloaded(table.catalog)
+    with other.manage_snapshots() as change:
+        change.create_tag(first, "kept")
+    with pytest.raises(CommitConflictError, match="kept"):
+        commit(table, [], [{"action": "remove-snapshots", "snapshot-ids": [first]}])
 
 
-def test_commits_through_both_ways_follow_each_other(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("requirement", [
+    {"type": "assert-table-uuid", "uuid": "x"},
+    {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
+    {"type": "assert-ref-snapshot-id", "ref": "aside", "snapshot-id": 1},
+    {"type": "assert-current-schema-id", "current-schema-id": 4},
+    {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 4},
+    {"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": 4},
+    {"type": "assert-default-spec-id", "default-spec-id": 4},
+    {"type": "assert-default-sort-order-id", "default-sort-order-id": 4},
+])  # fmt: skip
+def test_a_requirement_that_is_not_met_is_a_conflict(table: Any, requirement: dict[str, Any]) -> None:
+    append(table, 1)
+    before = table.metadata_location
+    with pytest.raises(CommitConflictError, match=requirement["type"]):
+        commit(table, [requirement], [{"action": "set-properties", "updates": {"a": "b"}}])
+    assert reloaded(table.catalog).metadata_location == before
+
+
+def test_commits_through_both_ways_follow_each_other(table: Any) -> None:
     append(table, 1)
     with table.transaction() as transaction:
         transaction.set_properties({"owner": "somebody"})
@@ -159,14 +234,15 @@ def test_removed_snapshots_leave_metadata_that_pyiceberg_reads(table: Any) -> No
     for key in range(5):
         append(table, key)
     ids = [s["snapshot-id"] for s in document(table)["snapshots"]]
-    folder = f"{table.location()}/metadata"
-    assert swap_without(table, [ids[0], ids[2]], Storage(), folder)
+    commit(table, [], [{"action": "remove-snapshots", "snapshot-ids": [ids[0], ids[2]]}])
     assert [s["snapshot-id"] for s in document(table)["snapshots"]] == [ids[1], *ids[3:]]
     assert [e["snapshot-id"] for e in document(table)["snapshot-log"]] == ids[3:]  # without a gap
     assert reloaded(table.catalog).metadata == table.metadata
     stale = reloaded(table.catalog)
     append(table, 5)
-    assert not swap_without(stale, [ids[1]], Storage(), folder)
+    head = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": ids[4]}
+    with pytest.raises(CommitConflictError):
+        commit(stale, [head], [{"action": "remove-snapshots", "snapshot-ids": [ids[1]]}])
     assert [r["id"] for r in rows_of(table)] == list(range(6))
 
 
@@ -185,8 +261,7 @@ def test_compressed_metadata_stays_compressed_whatever_changes_it(table: Any, ve
     delta.commit([], {}, operation="append")
     build_indexes(CatalogTarget(reloaded(table.catalog)), ["id"])
     table = reloaded(table.catalog)
-    assert swap_without(table, [table.metadata.snapshots[0].snapshot_id], Storage(), f"{table.location()}/metadata")
-    table = reloaded(table.catalog)
+    commit(table, [], [{"action": "remove-snapshots", "snapshot-ids": [table.metadata.snapshots[0].snapshot_id]}])
     location = table.metadata_location
     assert location.endswith(".gz.metadata.json")
     assert Path(location.removeprefix("file://")).read_bytes().startswith(b"\x1f\x8b")

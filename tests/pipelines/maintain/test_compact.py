@@ -27,9 +27,8 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError, PipelineError, SchemaConflictError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.commit import RowDelta, everything, upgrade
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from nevermore.pipelines.maintain import compact as module

@@ -14,8 +14,7 @@ from nevermore import scan_core
 from nevermore.pipelines.changes.row_order import Order
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.maintain import compact as module
 from nevermore.pipelines.maintain import rewrite

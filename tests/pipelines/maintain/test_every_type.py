@@ -15,9 +15,8 @@ from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.changes.row_order import Order
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.catalog import create_table
-from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.row_shape import without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows

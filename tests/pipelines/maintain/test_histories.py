@@ -34,9 +34,8 @@ from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError, PositionLostError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import request_or_conflict
+from nevermore.pipelines.iceberg.commit import commit, upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.erase import erase
@@ -232,7 +231,7 @@ class MirrorHistory(RuleBasedStateMachine):
             {"action": "add-spec", "spec": {"spec-id": number, "fields": [] if transform == "void" else fields}},
             {"action": "set-default-spec", "spec-id": -1},
         ]
-        request_or_conflict(table, [], updates)
+        commit(table, [], updates)
 
     @rule(deletes=st.sampled_from(["equality", "converted", "vectors"]))
     def choose_deletes(self, deletes: str) -> None:
@@ -262,7 +261,7 @@ class MirrorHistory(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from([s.snapshot_id for s in table.metadata.snapshots]))
         name = f"{kind}_{len(table.metadata.refs)}"
         update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": chosen}
-        request_or_conflict(table, [], [update])
+        commit(table, [], [update])
 
     @precondition(lambda self: self.exists and not self.is_behind)
     @rule(data=st.data())

@@ -14,9 +14,8 @@ from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg import conversion
-from nevermore.pipelines.iceberg.commit import RowDelta
+from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.conversion import ResolvedKeys, convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.retention import MaintainedTable, expire

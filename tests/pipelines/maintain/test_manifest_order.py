@@ -13,8 +13,7 @@ from nevermore import scan_core
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
 from nevermore.pipelines.iceberg import manifests, storage
-from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.loaded_table import upgrade
+from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.positions import POSITION
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from nevermore.pipelines.maintain import compact as compaction
@@ -182,14 +181,14 @@ def test_commits_that_arrive_meanwhile_stay(catalog: Any, made: Any, monkeypatch
 
 def test_a_conflict_that_does_not_end_leaves_no_manifest(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(made.metadata_location.removeprefix("file://")).parent
-    monkeypatch.setattr(RowDelta, "_swap_pointer", _conflict)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.commit_to_database", _conflict)
     before = set(folder.iterdir())
     with pytest.raises(CommitConflictError, match="somebody"):
         arrange_manifests(made)
     assert set(folder.iterdir()) == before
 
 
-def _conflict(self: RowDelta, _snapshot: Any) -> None:
+def _conflict(*_: Any) -> None:
     raise CommitConflictError("somebody else", may_retry=False)
 
 

@@ -20,7 +20,7 @@ from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg import metadata_swap, storage
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.commit import RowDelta, commit, everything
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, POSITION_FILE, num_carriers
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.maintain import retention
@@ -306,17 +306,17 @@ def test_another_commit_in_between_makes_the_expiry_plan_again(tmp_path: Path, m
     for key in range(4):
         append(table, key)
     all_ids = ids(table)
-    real, calls = metadata_swap.swap_without, []
+    calls = []
 
-    def late(handle: Any, *arguments: Any, **options: Any) -> bool:
+    def late(*arguments: Any) -> None:
         if not calls:  # somebody tags a snapshot that is about to expire
             other = reloaded(catalog_in(tmp_path))
             with other.manage_snapshots() as change:
                 change.create_tag(all_ids[1], "needed")
         calls.append(1)
-        return real(handle, *arguments, **options)
+        commit(*arguments)
 
-    monkeypatch.setattr(retention, "swap_without", late)
+    monkeypatch.setattr(retention, "commit", late)
     expired(tmp_path, table)
     assert len(calls) == 2
     assert ids(table) == [all_ids[1], all_ids[3]]
@@ -356,7 +356,11 @@ def test_a_table_that_never_rests_is_left_as_it_is(tmp_path: Path, monkeypatch: 
     table = new_table(catalog_in(tmp_path), {"id": "long"})
     for key in range(3):
         append(table, key)
-    monkeypatch.setattr(retention, "swap_without", lambda *_, **_options: False)
+
+    def lose(*_: Any) -> None:
+        raise CommitConflictError("another writer changed shop.t")
+
+    monkeypatch.setattr(retention, "commit", lose)
     monkeypatch.setattr("nevermore.pipelines.iceberg.commit.LONGEST_PAUSE_SECONDS", 0.001)
     with pytest.raises(CommitConflictError, match=r"another writer changed shop\.t"):
         expired(tmp_path, table)
@@ -367,7 +371,7 @@ def test_catalogs_without_swap_are_asked(tmp_path: Path, monkeypatch: pytest.Mon
     table = new_table(catalog_in(tmp_path), {"id": "long"})
     for key in range(4):
         append(table, key, replace=True)
-    monkeypatch.setattr(retention, "supports", lambda _: False)
+    monkeypatch.setattr("nevermore.pipelines.iceberg.commit.can_swap", lambda _: False)
     done = expired(tmp_path, table)
     assert (len(done.expired), len(ids(table)), done.files["data files"]) == (3, 1, 3)
     assert rows_of(reloaded(table.catalog)) == [{"id": 3}]

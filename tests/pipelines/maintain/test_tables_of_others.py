@@ -25,9 +25,8 @@ from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta, request_or_conflict
+from nevermore.pipelines.iceberg.commit import RowDelta, commit, upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.iceberg.table_writer import write_deletes
 from nevermore.pipelines.maintain.compact import CompactSettings, Order, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
@@ -148,7 +147,7 @@ class Lake:
         if snapshots := [s.snapshot_id for s in table.metadata.snapshots]:
             named = {"ref-name": f"ref_{len(self.steps)}", "type": self.draw.choice(["tag", "branch"])}
             update = {"action": "set-snapshot-ref", **named, "snapshot-id": self.draw.choice(snapshots)}
-            request_or_conflict(table, [], [update])
+            commit(table, [], [update])
 
     def describe(self) -> None:
         """Statistics of a table and of its partitions."""

@@ -18,8 +18,8 @@ from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg import storage
+from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
-from nevermore.pipelines.iceberg.loaded_table import upgrade
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 from nevermore.pipelines.maintain.retention import MaintainedTable, expire
