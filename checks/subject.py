@@ -5,6 +5,7 @@ Each view is computed once per subject. Tables are given by metadata file or fol
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import pyarrow as pa
 from pyarrow import fs
@@ -15,7 +16,7 @@ from nevermore.pipelines.config.checks import DEFAULT_MEMORY_BYTES
 from nevermore.pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from nevermore.scan_core import ScanOptions, Snapshot, TableMetadata
-from nevermore.scan_core.io import cached_property, filesystem, parse_location
+from nevermore.scan_core.io import BoundedCache, cached_property, filesystem, parse_location
 
 DELETED_FLAG = "_deleted"
 """Column of a mirror with `soft_delete`: rows where it is true count as deleted."""
@@ -25,6 +26,36 @@ def find_recorded(metadata: TableMetadata, snapshot_id: int | None, name: str) -
     """The newest snapshot, from this one back through its ancestors, with an entry `name` in its summary."""
     line = metadata.ancestors(snapshot_id) if snapshot_id is not None else ()
     return next((snapshot for snapshot in line if name in snapshot.summary), None)
+
+
+_MAX_KEPT_FILE_BYTES = 8 * 1024**2
+_MAX_KEPT_BYTES = 64 * 1024**2
+
+
+class _ReadOnce:
+    """What the reference needs of an object store, whose files never change: small ones are read once by all checks of a table."""
+
+    def __init__(self, store: fs.FileSystem) -> None:
+        self._store = store
+        self._sizes: dict[str, int] = {}
+        self._kept: BoundedCache[str, pa.Buffer] = BoundedCache(len)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file for reading."""
+        if (kept := self._kept.find(path)) is None:
+            file = self._store.open_input_file(path)
+            self._sizes[path] = size = file.size()
+            if size > _MAX_KEPT_FILE_BYTES:
+                return file
+            with file:
+                kept = self._kept.put(path, file.read_buffer(), _MAX_KEPT_BYTES)
+        return pa.BufferReader(kept)
+
+    def get_file_info(self, path: str) -> fs.FileInfo:
+        """Size of a file, and a time that never changes."""
+        if path not in self._sizes:
+            self.open_input_file(path).close()
+        return fs.FileInfo(path, fs.FileType.File, size=self._sizes[path], mtime_ns=0)
 
 
 @dataclass(frozen=True)
@@ -58,7 +89,7 @@ class Subject:
     def filesystem(self) -> fs.FileSystem | None:
         """The object store that has the files; None if they are local."""
         location = parse_location(self.table)
-        return None if location.is_local else filesystem(location, self.properties)[0]
+        return None if location.is_local else cast("fs.FileSystem", _ReadOnce(filesystem(location, self.properties)[0]))
 
     @cached_property
     def opened(self) -> scan_core.Table:

@@ -156,6 +156,16 @@ def table_facts(table: Any) -> tuple[str, dict[str, str]] | None:
     return location, {str(k): str(v) for k, v in file_io.properties.items()}
 
 
+def _with_single_puts(found: Any) -> Any:
+    """The same store, to which a small file is written by one request: Arrow begins, fills and completes an upload otherwise."""
+    from pyarrow import fs
+
+    if not isinstance(found, fs.S3FileSystem):
+        return found
+    rebuild, (options,) = found.__reduce__()
+    return rebuild({**options, "allow_delayed_open": True})
+
+
 def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
     from pyarrow import fs
     from pyiceberg.io import PY_IO_IMPL, SCHEMA_TO_FILE_IO, load_file_io
@@ -168,7 +178,7 @@ def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
     try:
         file_io: Any = load_file_io(with_file_io(str(location), properties), str(location))
         if hasattr(file_io, "fs_by_scheme"):
-            return file_io.fs_by_scheme(location.scheme, location.authority)
+            return _with_single_puts(file_io.fs_by_scheme(location.scheme, location.authority))
         return fs.PyFileSystem(handler(file_io.get_fs(location.scheme, location.authority)))
     except (ValueError, TypeError, ImportError, AttributeError, UserWarning) as error:
         scheme = urlsplit(str(location)).scheme

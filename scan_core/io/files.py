@@ -5,6 +5,7 @@ the file before anything is allocated.
 """
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
 from nevermore.scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
 from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
@@ -164,13 +166,41 @@ def read_bytes(
                 return _read_local(descriptor, offset, length)
             finally:
                 os.close(descriptor)
-        if (stored := open_s3(location, io.properties)) is not None:
-            return requested(partial(_read_stored, stored, path, offset, length, max_bytes))
-        return requested(partial(_read_opened, path, io, offset, length, max_bytes))
+        if offset == 0 and length is None and is_fixed(path, io):
+            return _read_metadata(path, location, io, max_bytes)
+        return _read_remote(path, io, offset, length, max_bytes=max_bytes)
     except OSError as error:
         if isinstance(error, MissingFileError):
             raise
         raise _missing(path, location, error, io) from error
+
+
+def _read_remote(path: str, io: FileIOConfig, offset: int, length: int | None, *, max_bytes: int | None) -> bytes:
+    location = locate(path, io)
+    if (stored := open_s3(location, io.properties)) is not None:
+        return requested(partial(_read_stored, stored, path, offset, length, max_bytes))
+    return requested(partial(_read_opened, path, io, offset, length, max_bytes))
+
+
+def is_fixed(path: str, io: FileIOConfig) -> bool:
+    """Whether a path names a metadata file of a store whose content never changes."""
+    return not relocate(path, io).is_local and _METADATA.search(path) is not None
+
+
+_METADATA = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.gz)?\.metadata\.json$")
+"""Names that no other content ever has; a command asks for the metadata of a table several times."""
+_MAX_METADATA_BYTES = 16 * 1024**2
+_KEPT_METADATA: BoundedCache[tuple[str, tuple[tuple[str, str], ...]], bytes] = BoundedCache(len)
+os.register_at_fork(after_in_child=_KEPT_METADATA.forget_threads)
+
+
+def _read_metadata(path: str, location: Location, io: FileIOConfig, max_bytes: int | None) -> bytes:
+    key = str(location), tuple(sorted(io.properties.items()))
+    found = _KEPT_METADATA.find(key)
+    if found is None or (max_bytes is not None and len(found) > max_bytes):
+        found = _read_remote(path, io, 0, None, max_bytes=max_bytes)
+        _KEPT_METADATA.put(key, found, _MAX_METADATA_BYTES)
+    return found
 
 
 def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
@@ -353,6 +383,7 @@ def forget_object(path: str, io: FileIOConfig) -> bool:
     Returns whether other bytes may come if it is read again: those of a store may have been damaged on the way.
     """
     location = locate(path, io)
+    _KEPT_METADATA.clear()
     if not location.is_local and (stored := open_s3(location, io.properties, io.disk_cache_bytes)) is not None:
         stored.forget()
     return not location.is_local

@@ -2,16 +2,32 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import orjson
 
-from nevermore.scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes, read_twice
+from nevermore.scan_core.io.files import (
+    exists,
+    file_size,
+    is_fixed,
+    is_folder,
+    list_folder,
+    list_folders,
+    read_bytes,
+    read_twice,
+)
 from nevermore.scan_core.io.location import FileIOConfig, parse_location
 from nevermore.scan_core.metadata import avro_container
 from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, check_json_size
-from nevermore.scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
+from nevermore.scan_core.model.errors import (
+    MalformedTableError,
+    MissingFileError,
+    ScanError,
+    TableNotFoundError,
+    UnsupportedError,
+)
 from nevermore.scan_core.model.schema import Schema, parse_schema
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
 from nevermore.scan_core.model.table_metadata import LogEntry, SnapshotRef, TableMetadata
@@ -148,6 +164,10 @@ def find_metadata_file(location: str, io: FileIOConfig) -> str:
     """
     if not location.strip():
         raise TableNotFoundError("an empty location names no table")
+    if is_fixed(location, io):
+        with suppress(MissingFileError):  # reported below
+            read_bytes(location, io, max_bytes=MAX_METADATA_BYTES)  # which is kept, so that it is one request
+            return location
     configs = (FileIOConfig(properties=io.properties), io)  # what a person types is usually a path of this machine
     for config in configs if parse_location(location).is_local else (io,):
         if is_folder(location, config):
