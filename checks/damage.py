@@ -58,7 +58,7 @@ _LENGTHS = (
 )
 _FORMATS = {b"PAR1": FileFormat.PARQUET, b"Obj\x01": FileFormat.AVRO, b"PFA1": FileFormat.PUFFIN}
 
-_OPTIONS = ScanOptions()
+_OPTIONS = ScanOptions.of(record_filters=False)
 """An index of what deletes once did would hide that they are gone."""
 
 

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from nevermore.scan_core.plan.explain import partition_text as partition_text
     from nevermore.scan_core.plan.planner import ScanPlan as ScanPlan
     from nevermore.scan_core.read.file_statistics import FileStatistics as FileStatistics
+    from nevermore.scan_core.read.late_filters import late_filters as late_filters
     from nevermore.scan_core.read.projection import ROW_LINEAGE as ROW_LINEAGE
     from nevermore.scan_core.read.projection import FileProjection as FileProjection
     from nevermore.scan_core.read.projection import partition_scalar as partition_scalar
@@ -161,6 +162,7 @@ else:
             "nevermore.scan_core.plan.explain": "partition_text",
             "nevermore.scan_core.plan.planner": "ScanPlan",
             "nevermore.scan_core.read.file_statistics": "FileStatistics",
+            "nevermore.scan_core.read.late_filters": "late_filters",
             "nevermore.scan_core.read.projection": "FileProjection ROW_LINEAGE partition_scalar",
             "nevermore.scan_core.read.read_ahead": "FilesAhead",
             "nevermore.scan_core.read.split_reader": "column_batches count_split read_split resolve_deletes",

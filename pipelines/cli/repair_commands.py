@@ -98,6 +98,7 @@ def index(
     """
     from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
     from nevermore.pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
+    from nevermore.pipelines.iceberg.index_upkeep import observed_columns
 
     target = statistics_target(open_for_change(table, config))
     names = None if columns is None else split_names(columns)
@@ -105,7 +106,12 @@ def index(
         kept = configured_index(table, config)
         if kept is None:
             raise ConfigError("nothing to index: choose --columns A,B, or add an index section to the table's config")
-        names, max_values = [*kept.bitmap], max_values or kept.max_values
+        names = [*(observed_columns(target.load()) if kept.bitmap == "auto" else kept.bitmap)]
+        max_values = max_values or kept.max_values
+        if not names:
+            line = f"{table}: nothing to update: no filter removed many rows by value so far, and no other bitmap index is kept"
+            print_result({}, [line], as_json=as_json)
+            return
     report = build_indexes(target, names, snapshot_id=snapshot, max_values=max_values or DEFAULT_MAX_VALUES)
     print_result(report, _index_lines(report), as_json=as_json)
 

@@ -53,14 +53,15 @@ class IndexConfig(Section):
     """Indexes that are kept up to date by the commits of a table.
 
     Attributes:
-        bitmap: columns that get bitmap indexes, `struct.member` for a member of a struct.
+        bitmap: columns that get bitmap indexes, `struct.member` for a member of a struct; `auto`: columns whose filters removed many
+            rows only after their values were read, in scans of this user on this host.
         bloom: columns that get Parquet Bloom filters in new data files of a mirror, in addition to the key with `bloom_filters: true`.
         max_values: a file in which a column has more distinct values than this gets no bitmap index for the column.
         every_rows: update the indexes when this many rows and deletes have been committed since the last update, or when the
             snapshot of that update has expired; `1` updates them after every commit.
     """
 
-    bitmap: Names = ()
+    bitmap: Literal["auto"] | Names = ()
     bloom: Names = ()
     max_values: Count = DEFAULT_MAX_VALUES
     every_rows: Count = DEFAULT_EVERY_ROWS

@@ -14,8 +14,8 @@ from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanError, ScanOptions, Table
-from nevermore.scan_core.bitmaps import FILE_SUFFIX
+from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_filters
+from nevermore.scan_core.bitmaps import FILE_SUFFIX, is_indexable
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -29,6 +29,7 @@ class IndexUpdate:
     """What was done for the indexes of a table. Mutable while it runs.
 
     Attributes:
+        chosen: columns that `bitmap: auto` has chosen.
         built: new bitmap indexes, one for each column and data file.
         skipped: columns of data files that cannot have one.
         waiting_rows: rows and deletes that wait for the next update.
@@ -37,6 +38,7 @@ class IndexUpdate:
         warnings: why an index could not be updated.
     """
 
+    chosen: tuple[str, ...] = ()
     built: int = 0
     skipped: int = 0
     waiting_rows: int = 0
@@ -48,8 +50,11 @@ class IndexUpdate:
     def lines(self) -> Iterator[str]:
         """What was done, as text; warnings are separate."""
         if self.built or self.skipped:
+            chosen = f" of {', '.join(self.chosen)}" if self.chosen else ""
             skipped = f" ({self.skipped:,} impossible)" if self.skipped else ""
-            yield (f"indexes updated in {self.seconds:.1f} s: {counted(self.built, 'bitmap index')} built{skipped}")
+            yield (
+                f"indexes updated in {self.seconds:.1f} s: {counted(self.built, 'bitmap index')}{chosen} built{skipped}"
+            )
         if self.waiting_rows:
             yield (
                 f"{self.waiting_rows:,} rows and deletes are not in the indexes yet; they are updated after "
@@ -63,6 +68,7 @@ class IndexUpdate:
 
     def add(self, later: "IndexUpdate") -> None:
         """Continue with a later update of the same table."""
+        self.chosen = later.chosen or self.chosen
         self.built += later.built
         self.seconds += later.seconds
         self.skipped, self.waiting_rows, self.every_rows = later.skipped, later.waiting_rows, later.every_rows
@@ -109,7 +115,9 @@ def _update(
     target: StatisticsTarget, table: Table, config: IndexConfig, options: ScanOptions, update: IndexUpdate
 ) -> None:
     columns = []
-    for name in config.bitmap:
+    if config.bitmap == "auto":
+        update.chosen = observed_columns(table)
+    for name in update.chosen if config.bitmap == "auto" else config.bitmap:
         try:
             indexed_fields(table.metadata.schema, [name], case_sensitive=options.case_sensitive)
         except (ConfigError, ScanError) as error:  # the other columns still get theirs
@@ -119,6 +127,30 @@ def _update(
     if columns:
         bitmaps = build_indexes(target, columns, max_values=config.max_values, options=options)
         update.built, update.skipped = bitmaps.built, len(bitmaps.skipped)
+
+
+_MAX_CHOSEN = 8
+"""An index takes a small part of a column's size, but also reads the column of every new file."""
+_MIN_REMOVED_SHARE = 0.25
+
+
+def observed_columns(table: Table) -> tuple[str, ...]:
+    """The columns that can have a bitmap index and whose filters removed most rows by value, at most 8.
+
+    Of observations on this host only; columns with too many values in a file are left out when that file is indexed.
+    """
+    schema = table.metadata.schema
+    names: list[str] = []
+    for found in late_filters(table.location):
+        if found.removed < _MIN_REMOVED_SHARE * found.rows or len(names) == _MAX_CHOSEN:
+            continue
+        try:
+            path = schema.path(found.field_id)
+        except (ScanError, KeyError):
+            continue  # dropped since
+        if is_indexable(path[-1].type) and all(isinstance(f.type, StructType) for f in path[:-1]):
+            names.append(".".join(f.name for f in path))
+    return tuple(names)
 
 
 def _unusable_bloom_columns(table: Table, config: IndexConfig) -> Iterator[str]:

@@ -794,7 +794,7 @@ class _Run:
     @property
     def options(self) -> ScanOptions:
         # Rows that a rewrite leaves out are gone for good: the deletes decide, not an index of what they once did.
-        return ScanOptions(memory_limit_bytes=self.settings.memory_limit_bytes // 2)
+        return ScanOptions.of(memory_limit_bytes=self.settings.memory_limit_bytes // 2, record_filters=False)
 
     def round(self, only: Collection[str] | None) -> frozenset[str]:
         """Rewrite what pays, of all files or of some; return those that another writer has changed meanwhile."""

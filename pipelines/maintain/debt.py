@@ -296,7 +296,7 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     entry = config.table(name).maintenance
     settings, costs = CompactSettings.of(table, config), Costs.at(opened.location)
     memory = settings.memory_limit_bytes // 2
-    options = ScanOptions(memory_limit_bytes=memory)
+    options = ScanOptions.of(memory_limit_bytes=memory, record_filters=False)
     snapshots = table.metadata.snapshots  # `opened` has the current one alone
     state = State.of(opened, options)
     if state is None:

@@ -264,7 +264,7 @@ def _not_touched(config: Config) -> Iterator[tuple[str, str]]:
     yield from ((str(folder), how) for folder, how in folders.items() if folder.exists())
 
 
-_OPTIONS = ScanOptions(disk_cache_bytes=0)
+_OPTIONS = ScanOptions.of(record_filters=False, disk_cache_bytes=0)
 
 
 def _stored_rows(

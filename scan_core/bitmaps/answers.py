@@ -4,8 +4,8 @@ Three-valued, as everywhere: a leaf is an expression over one indexed column, ev
 for NULL; AND, OR and NOT combine masks of rows.
 
 Filtering has two stages. Stage 1 prunes row positions before anything is decoded. A conjunct that only bitmaps and values
-together can answer, such as an OR across both, is matched on values in stage 2. The choice is made per file from what exists
-and what it costs: the union of very many bitmaps loses against the values.
+together can answer, such as an OR across both, goes to stage 2 as a whole; there its answered parts are matched by row position
+first. The choice is made per file from what exists and what it costs: the union of very many bitmaps loses against the values.
 (Druid, "Two-stage filtering", https://github.com/apache/druid/issues/2742.)
 """
 
@@ -53,6 +53,9 @@ READ_COST, DECODE_COST, MAX_VALUE_COST = 50_000.0, 3.0, 5.0
 once per distinct value, and a column with an index has few of them."""
 MAX_ROWS = 1 << 25
 """Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
+MAX_OF_STAGE_1 = 0.1
+"""A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
+may have to run first, and does so faster on whole columns."""
 _FAR_APART = 5_000
 """Surviving rows at least this far apart are in different pages; the pages between them are not decoded."""
 
@@ -172,6 +175,21 @@ def leaves(answer: Answer) -> list[Leaf]:
             assert_never(answer)
 
 
+def most_rows(answer: Answer) -> int:
+    """Upper bound of the number of rows of the file that are true."""
+    match answer:
+        case Leaf(choice):
+            return choice.true.num_rows
+        case Combined("and", operands):
+            return min(map(most_rows, operands))
+        case Combined("or", operands):
+            return sum(map(most_rows, operands))
+        case Combined(_, operands):
+            return leaves(operands[0])[0].choice.index.directory.num_rows
+        case _:
+            assert_never(answer)
+
+
 def _choose_of_list(node: BoundExpr, index: ColumnIndex) -> Choice | None:
     directory = index.directory
     chosen = np.zeros(len(directory.values) + 2, np.bool_)
@@ -256,24 +274,27 @@ class Stages:
 
     Attributes:
         answered: stage 1, cheapest first.
+        mixed: stage 2, for each conjunct the parts that bitmaps answer.
         refused: why indexes are not used, one reason for each.
         declined: choices that would cost more than matching values.
     """
 
     answered: Mapping[int, Answer] = field(default_factory=dict)
+    mixed: Mapping[int, Mapping[BoundExpr, Answer]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     declined: tuple[Choice, ...] = ()
 
     @property
     def indexes_used(self) -> int:
         """How many columns are matched by their bitmaps."""
-        return len({leaf.choice.index.blob for answer in self.answered.values() for leaf in leaves(answer)})
+        answers = [*self.answered.values(), *(a for parts in self.mixed.values() for a in parts.values())]
+        return len({leaf.choice.index.blob for answer in answers for leaf in leaves(answer)})
 
 
 def split_stages(
     conjuncts: Sequence[BoundExpr], task: FileScanTask, context: ScanContext, metrics: ScanMetrics
 ) -> Stages:
-    """Decide for one data file, and read the bitmaps that stage 1 needs.
+    """Decide for one data file, and read the bitmaps that stage 1 and stage 2 need.
 
     Indexes that are damaged or gone are counted in `metrics` and ignored: they never make a scan fail.
     """
@@ -281,12 +302,19 @@ def split_stages(
         return Stages()
     chooser = _Chooser(task, context, metrics)
     answered: dict[int, Answer] = {}
+    mixed: dict[int, Mapping[BoundExpr, Answer]] = {}
     for index in sorted(range(len(conjuncts)), key=lambda i: chooser.guess(conjuncts[i])):
         answer = chooser.answer(conjuncts[index], nulls=False)
         if answer is not None:
             answered[index] = answer
             chooser.narrowed_by(answer)
-    stages = Stages(answered, tuple(chooser.refused), tuple(chooser.declined.values()))
+    if len(answered) < len(conjuncts):
+        for index in [i for i, answer in answered.items() if most_rows(answer) > MAX_OF_STAGE_1 * chooser.num_rows]:
+            mixed[index] = {conjuncts[index]: answered.pop(index)}
+    for index, conjunct in enumerate(conjuncts):
+        if index not in answered and index not in mixed and (parts := chooser.parts(conjunct)):
+            mixed[index] = parts
+    stages = Stages(answered, mixed, tuple(chooser.refused), tuple(chooser.declined.values()))
     metrics.bitmap_indexes_used += stages.indexes_used
     return stages
 
@@ -329,6 +357,14 @@ class _Chooser:
                 return None
             operands.append(answer)
         return combine(type(node).__name__.lower(), operands)
+
+    def parts(self, node: BoundExpr) -> dict[BoundExpr, Answer]:
+        """The largest operands of AND, OR and NOT that bitmaps answer; elsewhere values are needed, not truths."""
+        if (answer := self.answer(node, nulls=True)) is not None:
+            return {node: answer}
+        if not isinstance(node, And | Or | Not):
+            return {}
+        return {part: answer for operand in children(node) for part, answer in self.parts(operand).items()}
 
     def _leaf(self, node: BoundExpr, *, nulls: bool) -> Leaf | None:
         choice = self._choice(node)

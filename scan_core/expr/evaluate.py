@@ -61,6 +61,7 @@ def judge(
     conjunct: BoundExpr,
     columns: Mapping[int, pa.Array],
     num_rows: int,
+    known: Mapping[BoundExpr, Truth] | None = None,
     shared: Shared | None = None,
 ) -> Outcome:
     """Evaluate a conjunct. Rows that fail are reported, not raised: the caller decides once it knows which rows survive.
@@ -70,9 +71,10 @@ def judge(
         columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
             alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
         num_rows: rows of the batch.
+        known: truth values of parts of the conjunct, whose columns are not needed then.
         shared: results of other conjuncts for these rows, to which those of this one are added.
     """
-    frame = _frame(conjunct, columns, num_rows, shared)
+    frame = _frame(conjunct, columns, num_rows, known or {}, shared)
     truth = truth_of(conjunct, frame, nulls=False)
     if shared is not None and shared.parts:
         shared.truths |= {node: found for node, found in frame.truths.items() if node in shared.parts}
@@ -83,7 +85,7 @@ def judge(
 
 def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
     """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
-    return truth_of(node, _frame(node, columns, num_rows), nulls=True)
+    return truth_of(node, _frame(node, columns, num_rows, {}), nulls=True)
 
 
 def values_at(access: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> pa.Array:
@@ -133,11 +135,13 @@ def _frame(
     node: BoundExpr,
     columns: Mapping[int, pa.Array],
     num_rows: int,
+    known: Mapping[BoundExpr, Truth],
     shared: Shared | None = None,
 ) -> Frame:
     parts = frozenset[BoundExpr]() if shared is None else shared.parts
-    frame = Frame(columns, num_rows, repeated_parts(node) | parts, remembers=shared is not None)
+    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys() | parts, remembers=shared is not None)
     if shared is not None:
         frame.truths.update(shared.truths)
         frame.vectors.update(shared.vectors)
+    frame.truths.update(known)
     return frame

@@ -290,7 +290,7 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     groups: dict[object, _Group] = {}
     for task in indexed[:_MAX_FILES]:
         stages = split_stages(conjuncts, task, context, ScanMetrics())
-        key = (tuple(stages.answered), stages.refused)
+        key = (tuple(stages.answered), tuple(map(_mixed_key, stages.mixed.items())), stages.refused)
         group = groups.setdefault(key, _Group(stages))
         group.num_files += 1
         group.num_rows += task.data_file.record_count
@@ -302,7 +302,7 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     if len(indexed) > _MAX_FILES:
         yield f"    {len(indexed) - _MAX_FILES} more indexed files are looked at when they are read"
     if len(indexed) < len(tasks):
-        yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: stage 2 alone, all on values"
+        yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: stage 2 alone, every part on values"
 
 
 def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]:
@@ -316,7 +316,15 @@ def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]
     if rest:
         yield f"    {head}: stage 2, matched on values:"
     for index in rest:
-        yield f"      {bound_text(conjuncts[index])}"
+        text = bound_text(conjuncts[index])
+        parts = stages.mixed.get(index, {})
+        if conjuncts[index] in parts:
+            yield f"      {text}, by row position ({_shares(parts[conjuncts[index]], group)})"
+        elif parts:
+            known = "; ".join(f"{bound_text(node)} ({_shares(answer, group)})" for node, answer in parts.items())
+            yield f"      {text}, by row position first where bitmaps give it: {known}"
+        else:
+            yield f"      {text}"
     for choice in stages.declined:
         yield f"      not by bitmap, for values cost less: {bound_text(choice.node)} ({_values(choice)})"
     for reason in stages.refused:
@@ -339,9 +347,13 @@ def _values(choice: Choice) -> str:
 
 
 def _choices(stages: Stages) -> list[Choice]:
-    return list(
-        {leaf.choice.node: leaf.choice for answer in stages.answered.values() for leaf in leaves(answer)}.values()
-    )
+    answers = [*stages.answered.values(), *(a for parts in stages.mixed.values() for a in parts.values())]
+    return list({leaf.choice.node: leaf.choice for answer in answers for leaf in leaves(answer)}.values())
+
+
+def _mixed_key(item: tuple[int, object]) -> object:
+    index, parts = item
+    return index, frozenset(parts) if isinstance(parts, dict) else parts
 
 
 _MAX_RANGES = 4

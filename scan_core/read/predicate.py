@@ -17,6 +17,7 @@ from nevermore.scan_core.model.schema import ListType, MapType, Type
 from nevermore.scan_core.model.snapshot import DataFile
 from nevermore.scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
 from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
+from nevermore.scan_core.read.late_filters import record_late_filter
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.order import Worth
 from nevermore.scan_core.read.projection import (
@@ -46,6 +47,7 @@ class Conjunct(Restriction):
         columns: where the values of each column or struct member come from, by id.
         types: of those that statistics tell of.
         equated: those compared for equality, so that single values can be excluded.
+        table: location of the table.
         shared: sub-expressions that other conjuncts have, too; None where no results are kept.
     """
 
@@ -57,6 +59,7 @@ class Conjunct(Restriction):
     statistics: FileStatistics
     options: ScanOptions
     worth: Worth
+    table: str
     shared: frozenset[BoundExpr] | None
 
     @property
@@ -130,6 +133,13 @@ class Conjunct(Restriction):
             return Verdict(outcome.passed)
         return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.expr, outcome))
 
+    def record_late(self, rows_in: int, removed: int) -> None:
+        """Remember for columns of the file what an index of one of them could have removed."""
+        if self.options.record_filters and len(self.columns) == 1:
+            ((field_id, source),) = self.columns.items()
+            if isinstance(source, FromFile):
+                record_late_filter(self.table, field_id, rows_in, removed)
+
     def match(self, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None) -> Match:
         """Whether the conjunct is true for no row so described, for all, or perhaps for some."""
         return match_conjuncts(self.predicate, statistics_of, excludes_of)[0]
@@ -153,6 +163,7 @@ def open_conjuncts(
             statistics,
             context.options,
             Worth.in_file(),
+            context.table,
             shared,
         )
         for index, conjunct in enumerate(conjuncts)

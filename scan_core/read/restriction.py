@@ -154,6 +154,9 @@ class Restriction:
         del columns
         return Verdict(np.ones(selected_count(selection), np.bool_))
 
+    def record_late(self, rows_in: int, removed: int) -> None:
+        """Record the number of rows that it judged by their values, and how many of them it removed."""
+
 
 class ByPosition(Restriction):
     """Rows known by position: a sample, position deletes, what bitmap indexes answer.
@@ -324,6 +327,8 @@ def refine_rows(
         rows_out = int(np.count_nonzero(alive))
         adaptivity.record(restriction, started, rows_in, rows_out)
         restriction.cause.count(metrics, rows_in - rows_out)
+        if rows_out < rows_in:
+            restriction.record_late(rows_in, rows_in - rows_out)
         rows_in = rows_out
     selection = refine(selection, alive)
     for failed, error in failures:

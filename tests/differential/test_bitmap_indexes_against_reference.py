@@ -31,7 +31,7 @@ OPTIONS = [ScanOptions(), ScanOptions(parallelism=3, split_bytes=1, batch_rows=2
 
 def check_history(draw: Callable[..., Any]) -> None:
     """Indexes of some columns, made at some snapshot and perhaps again at the current one, under later deletes."""
-    with tempfile.TemporaryDirectory() as folder, bitmaps_for_nothing():
+    with tempfile.TemporaryDirectory() as folder, bitmaps_for_nothing(draw(st.sampled_from([0.1, 1.0]))):
         location = Path(folder) / "t"
         table = draw_table(draw, location).table
         expected = live_rows(table.metadata_path)
@@ -53,7 +53,7 @@ def check_history(draw: Callable[..., Any]) -> None:
 
 def check_predicate(draw: Callable[..., Any]) -> None:
     """All types, lists and struct members, deep predicates, rows that position deletes remove."""
-    with tempfile.TemporaryDirectory() as folder, bitmaps_for_nothing():
+    with tempfile.TemporaryDirectory() as folder, bitmaps_for_nothing(draw(st.sampled_from([0.1, 1.0]))):
         location = Path(folder) / "t"
         rows = draw(tables())
         table = TableBuilder(

@@ -21,7 +21,7 @@ from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.maintain.replay import resync
 from nevermore.pipelines.maintain.retention import expire_all
 from nevermore.pipelines.publish.refresh import publish
-from nevermore.scan_core import ScanOptions
+from nevermore.scan_core import ScanOptions, late_filters
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.bitmap_indexes import bitmaps_for_nothing
 
@@ -210,24 +210,41 @@ def test_publications_and_checks_use_the_indexes_and_keep_their_own(tmp_path: Pa
         assert (published.count(), published.metrics.bitmap_indexes_used) == (1, 1)
 
 
-def test_explain_names_the_index_that_would_help(tmp_path: Path) -> None:
-    project = orders_in(tmp_path)
-    project.write({"shop.orders": {"key": ["id"]}})
+def test_auto_indexes_the_columns_whose_filters_removed_many_rows_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = orders_in(tmp_path, {"bitmap": "auto", "every_rows": 1})
     land(project, "1.jsonl", range(20_000))
-    assert project.run().exit_code == 0
-    scan = scan_core.open_table(project.table("shop.orders")).scan()
-    (advice,) = [line for line in scan.where("status = 'paid'").explain().splitlines() if "would help" in line]
+    update = the(project.run()).indexes
+    assert update is not None
+    assert (update.built, update.chosen, update.warnings) == (0, (), ())
+    opened = scan_core.open_table(project.table("shop.orders"))
+    (advice,) = [line for line in opened.scan().where("status = 'paid'").explain().splitlines() if "would help" in line]
     assert "a bitmap index of status (`nevermore index TABLE --columns status`) excludes 67% of the rows" in advice
     assert "statistics exclude 0% of them, and status has 3 distinct values there" in advice
-    assert "would help" not in scan.where("id < 50").explain()  # bounds of pages answer it
-    assert "would help" not in scan.where("note = 'n77'").explain()  # too many values
-    project.write({"shop.orders": {"key": ["id"], "index": INDEX}})
+    assert "would help" not in opened.scan().where("id < 50").explain()  # bounds of pages answer it
+    assert "would help" not in opened.scan().where("note = 'n77'").explain()  # too many values
+    off = ScanOptions(record_filters=False)
+    assert opened.scan().with_options(off).where("note <> 'n7'").where("status = 'lost'").count() == 6666
+    assert late_filters(opened.location) == []
+    assert opened.scan().where("status in ('paid', 'open') and id >= 0").count() == 13_334
+    assert late_filters(opened.location) == []  # removed fewer than are worth a note
+    assert opened.scan().where("status = 'paid'").count() == 6667
+    (found,) = late_filters(opened.location)
+    assert (found.field_id, found.rows, found.removed) == (2, 40_000, 19_999)
     land(project, "2.jsonl", range(20_000, 20_010))
     update = the(project.run()).indexes
     assert update is not None
-    assert (update.built, next(iter(update.lines)).split(": ")[1]) == (2, "2 bitmap indexes built")
-    scan = scan_core.open_table(project.table("shop.orders")).scan()
-    assert "would help" not in scan.where("status = 'paid'").explain()
+    assert (update.built, update.chosen) == (2, ("status",))
+    assert "2 bitmap indexes of status built" in next(iter(update.lines))
+    assert (
+        "would help" not in scan_core.open_table(project.table("shop.orders")).scan().where("status = 'paid'").explain()
+    )
+    (note,) = (tmp_path / "cache" / "nevermore" / "filters").iterdir()
+    assert json.loads(note.read_text())["columns"] == {"2": [40_000, 19_999]}
+    note.write_text("[1")
+    assert late_filters(opened.location) == []
 
 
 def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> None:

@@ -41,11 +41,12 @@ def indexable_columns(schema: Schema) -> list[str]:
 
 
 @contextmanager
-def bitmaps_for_nothing() -> Iterator[None]:
+def bitmaps_for_nothing(most_of_stage_1: float = 1.0) -> Iterator[None]:
     """Bitmaps cost nothing, so that even tables of few rows are filtered by them, and however many rows they keep."""
     with (
         patch.object(answers, "BITMAP_COST", 0.0),
         patch.object(answers, "BITMAP_BYTE_COST", 0.0),
         patch.object(answers, "READ_COST", 1.0),
+        patch.object(answers, "MAX_OF_STAGE_1", most_of_stage_1),
     ):
         yield

@@ -112,7 +112,15 @@ def test_indexed_conjuncts_are_answered_without_their_columns(table: TableBuilde
 )
 def test_a_conjunct_across_both_stages_keeps_the_same_rows(table: TableBuilder, where: str) -> None:
     index_columns(table.location, ["city", "n", "tags"])
-    same_rows(table, where)
+    scan = same_rows(table, where)
+    assert scan.metrics.bitmap_indexes_used > 0
+
+
+def test_rows_that_a_bitmap_decides_are_not_read_for_the_other_side_of_an_or(table: TableBuilder) -> None:
+    index_columns(table.location, ["city", "n"])
+    scan = scan_of(table, "(city = 'zz' and x > 3) or n = 99")
+    assert scan.count() == 0
+    assert scan.metrics.bytes_read == 0
 
 
 def test_a_failure_matters_only_where_the_bitmaps_leave_the_row_alive(table: TableBuilder) -> None:
@@ -134,6 +142,7 @@ def test_explain_tells_the_stages_in_words(table: TableBuilder) -> None:
         in text
     )
     assert "stage 2, matched on values:" in text
+    assert "by row position first where bitmaps give it: n = 2 (1 of 4 values, 25 % of rows)" in text
     assert "bitmap" not in scan_of(table, "x < 100").explain()
 
 
@@ -145,6 +154,20 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
     scan = same_rows(table, "city in ('a', 'b')")
     assert scan.metrics.bitmap_indexes_used == 0
     assert "not by bitmap, for values cost less: city in ('a', 'b') (2 of 4 values)" in scan.explain()
+
+
+def test_conjunct_that_keeps_many_rows_competes_by_row_position(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.MAX_OF_STAGE_1", 0.1)
+    index_columns(table.location, ["city", "id"])
+    scan = same_rows(table, "city = 'a' and id = 2 and x < 100")
+    text = scan.explain()
+    assert (
+        text.index("id = 2  (1 of 12 values") < text.index("stage 2") < text.index("city = 'a', by row position (1 of")
+    )
+    assert scan.metrics.bitmap_indexes_used == 2
+    assert same_rows(table, "city = 'a' or city = 'b'").metrics.rows_removed_by_bitmaps > 0
 
 
 def test_most_values_are_found_as_those_that_are_not_the_others(

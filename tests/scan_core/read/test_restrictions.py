@@ -12,6 +12,7 @@ from nevermore import scan_core
 from nevermore.scan_core import Scan, ScanOptions
 from nevermore.scan_core.columns.file_reader import RowGroup
 from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read import bitmap_filter
 from nevermore.scan_core.read.deleted_rows import DeleteSet
 from nevermore.scan_core.read.file_statistics import PageMatches
 from nevermore.scan_core.read.key_filter import KeyFilter
@@ -31,8 +32,9 @@ TOLD: Mapping[type[Restriction], frozenset[Level]] = {
     DeleteSet: frozenset({Level.ROW_GROUPS, Level.PAGES}),
     KeyFilter: frozenset({Level.PAGES}),
     ByPosition: frozenset({Level.ROW_GROUPS}),
+    bitmap_filter._MixedConjunct: frozenset(),
 }
-"""At which levels each kind decides whole row groups or pages of this table."""
+"""At which levels each kind decides whole row groups or pages of this table; mixed conjuncts judge single rows alone."""
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +72,12 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Scan:
 
 
 def rows_of(scan: Scan) -> list[dict[str, Any]]:
-    with bitmaps_for_nothing():
+    with bitmaps_for_nothing(0.5):
         return sorted(scan.to_table().to_pylist(), key=repr)
 
 
 def count_of(scan: Scan) -> int:
-    with bitmaps_for_nothing():
+    with bitmaps_for_nothing(0.5):
         return scan.count()
 
 
