@@ -226,20 +226,20 @@ def from_integers(
         return pa.nulls(len(values), arrow), valid
     if pa.types.is_time(arrow):
         unit_in = Encoding.MICROS if encoding is Encoding.NATURAL else encoding
-        scaled = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
-        bad = valid & ((scaled < 0) | (scaled >= _SECONDS_PER_DAY * _per_second(arrow)))
+        scaled = rescale(values, _PER_SECOND[unit_in], per_second(arrow))
+        bad = valid & ((scaled < 0) | (scaled >= _SECONDS_PER_DAY * per_second(arrow)))
         return _array(scaled, valid & ~bad, arrow), bad
-    target = Fraction(1, _SECONDS_PER_DAY) if pa.types.is_date(arrow) else Fraction(_per_second(arrow))
+    target = Fraction(1, _SECONDS_PER_DAY) if pa.types.is_date(arrow) else Fraction(per_second(arrow))
     if encoding is Encoding.DAYS or (encoding is Encoding.NATURAL and pa.types.is_date(arrow)):
-        scaled = _rescale(values, Fraction(1, _SECONDS_PER_DAY), target)
+        scaled = rescale(values, Fraction(1, _SECONDS_PER_DAY), target)
     elif encoding is Encoding.NATURAL:
-        scaled = _rescale(values, 1_000, target)
+        scaled = rescale(values, 1_000, target)
         for limit, unit_in in ((10**14, Encoding.MICROS), (10**17, Encoding.NANOS)):
             larger = (values >= limit) | (values <= -limit)
             if larger.any():
-                scaled = np.where(larger, _rescale(values, _PER_SECOND[unit_in], target), scaled)
+                scaled = np.where(larger, rescale(values, _PER_SECOND[unit_in], target), scaled)
     else:
-        scaled = _rescale(values, _PER_SECOND[encoding], target)
+        scaled = rescale(values, _PER_SECOND[encoding], target)
     for value, is_future in _INFINITE.get(encoding, _ALWAYS_INFINITE).items():
         scaled = np.where(values == value, _LAST if is_future else _FIRST, scaled)
     return _within_years(scaled, valid, arrow, infinite)
@@ -249,7 +249,7 @@ def _within_years(
     values: NDArray[np.int64], valid: Mask, arrow: pa.DataType, infinite: InfiniteDates
 ) -> tuple[pa.Array, Mask]:
     """Dates and timestamps of integers in the unit of their type; those outside of the years 1 to 9999 as `infinite` says."""
-    per_day = 1 if pa.types.is_date(arrow) else _per_second(arrow) * _SECONDS_PER_DAY
+    per_day = 1 if pa.types.is_date(arrow) else per_second(arrow) * _SECONDS_PER_DAY
     nanos = not pa.types.is_date(arrow) and arrow.unit == "ns"
     first, last = (_FIRST + 1, _LAST - 1) if nanos else (_DAY_OF_YEAR_1 * per_day, _DAY_OF_YEAR_10000 * per_day - 1)
     outside = valid & ((values < first) | (values > last))
@@ -287,15 +287,13 @@ def from_style(
     number, day = pc.utf8_lpad(number, 2, "0"), pc.utf8_lpad(day, 2, "0")
     days = pc.binary_join_element_wise(year, number, day, "-")
     moments = pc.binary_join_element_wise(days, pc.if_else(pc.equal(time, ""), "00:00:00", time), "T")
-    in_utc = pc.is_in(zone, pa.array(["UTC", "GMT", "Z"]))
-    zone = pc.if_else(in_utc, "Z", zone)
-    # Other zone names, such as IST, are ambiguous.
-    written = pc.if_else(pc.match_substring_regex(zone, "^[A-Z]{2}"), pa.scalar(None, pa.string()), moments)
     if pa.types.is_date(arrow):
         is_day = pc.and_(pc.equal(time, ""), pc.equal(zone, ""))  # what looks like a zone is BC
         values, _ = cast_each(pc.if_else(is_day, days, pa.scalar(None, pa.string())), arrow)
     else:
-        values, _ = _from_iso(pc.binary_join_element_wise(written, zone, ""), arrow)
+        values, _ = _from_iso(
+            pc.binary_join_element_wise(moments, zone, ""), arrow
+        )  # no other names of zones, which are ambiguous
     return _bounded_text(text, values, infinite)
 
 
@@ -403,7 +401,7 @@ def _with_seconds_of_zone(text: pa.StringArray, local: pa.StructArray, arrow: pa
     plain = pc.replace_substring_regex(text, r":?\d\d$", "")
     parsed, bad = _from_odd_text(pc.if_else(has_seconds, plain, text), arrow)
     moments = np.asarray(pc.fill_null(parsed.cast(pa.int64()), 0))
-    seconds = np.asarray(pc.fill_null(pc.struct_field(local, "seconds").cast(pa.int64()), 0)) * _per_second(arrow)
+    seconds = np.asarray(pc.fill_null(pc.struct_field(local, "seconds").cast(pa.int64()), 0)) * per_second(arrow)
     east = np.asarray(pc.fill_null(pc.equal(pc.struct_field(local, "sign"), "+"), False))
     moved = moments + np.where(east, -seconds, seconds)
     bad = bad | ((moved > moments) & east) | ((moved < moments) & ~east)  # beyond 64 bits
@@ -417,11 +415,12 @@ def _time_of_day(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Ma
     return moments.cast(pa.int64()).view(arrow), bad
 
 
-def _per_second(arrow: pa.DataType) -> int:
+def per_second(arrow: pa.DataType) -> int:
+    """Units of a type of times in a second."""
     return {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow.unit]
 
 
-def _rescale(values: NDArray[np.int64], source: int | Fraction, target: int | Fraction) -> NDArray[np.int64]:
+def rescale(values: NDArray[np.int64], source: int | Fraction, target: int | Fraction) -> NDArray[np.int64]:
     """The values in units of which `target` are a second, rounded down, as `source` are now; at most the limits of 64 bits."""
     factor = Fraction(target) / Fraction(source)
     if factor < 1:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
-from nevermore.pipelines.decode.casting import cast_each
+from nevermore.pipelines.decode.casting import cast_each, per_second, rescale
 from nevermore.pipelines.decode.image import ImageSource, Nothing, ScannedImages
 from nevermore.pipelines.decode.json_columns import TEXT_KINDS, decode, text
 from nevermore.pipelines.decode.schema_registry import framed
@@ -532,12 +532,8 @@ def _comparable(values: pa.Array) -> pa.StringArray:
 
 def _micros(values: pa.Array) -> pa.Array:
     """Timestamps in microseconds; those that do not fit 64 bits become the first or the last of all."""
-    counts = np.asarray(pc.fill_null(values.view(pa.int64()), 0))
-    if values.type.unit == "ns":
-        return pa.array(counts // 1_000, mask=np.asarray(values.is_null()))
-    factor = np.int64({"s": 1_000_000, "ms": 1_000, "us": 1}[values.type.unit])
-    limit = np.int64(2**63 - 1) // factor
-    return pa.array(np.clip(counts, -limit, limit) * factor, mask=np.asarray(values.is_null()))
+    counts = rescale(np.asarray(pc.fill_null(values.view(pa.int64()), 0)), per_second(values.type), 1_000_000)
+    return pa.array(counts, mask=np.asarray(values.is_null()))
 
 
 def _texts(values: pa.StringArray) -> pa.StringArray:

@@ -66,6 +66,27 @@ def test_updates_key_changes_and_truncates(shop: Any, identity: str) -> None:
     same(shop, config)
 
 
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("soft", [False, True], ids=["deletes", "soft deletes"])
+def test_keys_that_change_places_keep_their_large_values(shop: Any, identity: str, *, soft: bool) -> None:
+    shop.sql(
+        "CREATE TABLE items (id int PRIMARY KEY, name text, big text)",
+        "ALTER TABLE items ALTER COLUMN big SET STORAGE EXTERNAL",
+        *IDENTITIES[identity],
+        "CREATE PUBLICATION pub FOR TABLE items",
+        f"INSERT INTO items SELECT i, 'n' || i, {BIG} FROM generate_series(1, 5) i",
+    )
+    config = shop.config("items", soft_delete=soft)
+    shop.ingest(config)
+    moves = [(1, -1), (2, 1), (-1, 2), (3, 30), (30, 31), (31, 3), (4, 40)]
+    updates = "; ".join(f"UPDATE items SET id = {new}, name = 'moved' WHERE id = {old}" for old, new in moves)
+    shop.sql(f"BEGIN; {updates}; COMMIT")
+    shop.ingest(config)
+    assert shop.reasons(config, "items") == []
+    rows = shop.rows(config, "items")
+    assert [row[:3] for row in rows if len(row) == 3 or not row[3]] == shop.sql("SELECT * FROM items ORDER BY 1")
+
+
 def test_a_rolled_back_transaction_leaves_nothing(shop: Any) -> None:
     config = created(shop)
     shop.sql(

@@ -189,6 +189,25 @@ def test_values_outside_of_a_type_go_to_quarantine_and_are_exact_as_text(shop: A
             assert list(found[first + number]) == expected, (kind, text)
 
 
+@pytest.mark.parametrize("rule", [None, "clamp"], ids=["null", "clamp"])
+def test_infinite_dates_are_null_or_clamped(shop: Any, rule: str | None) -> None:
+    kinds = ("date", "timestamp", "timestamptz", "date[]")
+    shop.sql(f"CREATE TABLE typed (id int PRIMARY KEY, {', '.join(f'c{n} {kind}' for n, kind in enumerate(kinds))})")
+    shop.sql("CREATE PUBLICATION pub FOR ALL TABLES")
+    config = shop.config("typed", infinite_dates=rule)
+    for first in (0, 100):
+        for number, text in enumerate(("infinity", "-infinity", "0044-03-15 BC", "10000-01-01")):
+            values = ", ".join(f"'{{{text}}}'" if kind.endswith("[]") else f"'{text}'" for kind in kinds)
+            shop.sql(f"INSERT INTO typed VALUES ({first + number}, {values})")
+        shop.ingest(config)
+    assert shop.reasons(config, "typed") == []
+    moments = dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), dt.datetime(1, 1, 1, tzinfo=UTC)
+    ends = [(m.date(), m.replace(tzinfo=None), m, [m.date()]) for m in moments]
+    clamped = [ends[0], ends[1], ends[1], ends[0]]
+    found = [tuple(row[1:]) for row in shop.rows(config, "typed")]
+    assert found == 2 * (clamped if rule else [(None, None, None, [None])] * 4)
+
+
 EXTENSIONS: dict[str, dict[str, list[tuple[str, Any]]]] = {
     "xml2": {"xml": [('<a b="c">&lt;\n</a>', '<a b="c">&lt;\n</a>')]},
     "hstore": {
