@@ -31,9 +31,8 @@ _LARGE = "its importer would become too large"
 SINGLE_IMPORTERS = {
     "nevermore.assets.demo": _LAZY,
     "nevermore.assets.launcher": "loaded by every process of Dagster",
-    "nevermore.assets.published": _LARGE,
+    "nevermore.assets.sensors": _LARGE,
     "nevermore.checks.damage": _LAZY,
-    "nevermore.checks.expectations": _LAZY,
     "nevermore.checks.reference.candidates": _LARGE,
     "nevermore.checks.report": _LAZY,
     "nevermore.pipelines.cli.row_output": _LAZY,

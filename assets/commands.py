@@ -239,21 +239,16 @@ def ui(
 
 
 def _find_config(directory: Path | None) -> Path:
+    from nevermore.pipelines.config.document import find_config
     from nevermore.pipelines.errors import ConfigError
 
-    if directory is not None:
-        candidates = [directory / DEFAULT_CONFIG]
-    elif named := os.environ.get(CONFIG_VARIABLE):
-        candidates = [Path(named)]
-    else:
-        candidates = [DEFAULT_CONFIG, "demo" / DEFAULT_CONFIG]
-    for path in candidates:
-        if path.is_file():
-            return path.resolve()
-    raise ConfigError(
-        f"no {' and no '.join(map(str, candidates))}: `nevermore init` writes a config, `nevermore demo` makes a "
-        "project; or give its folder with --dir"
-    )
+    path = find_config() if directory is None else directory / DEFAULT_CONFIG
+    if path is None or not path.is_file():
+        raise ConfigError(
+            f"no {path or 'nevermore.yaml and no demo/nevermore.yaml'}: `nevermore init` writes a config, `nevermore demo` "
+            "makes a project; or give its folder with --dir"
+        )
+    return path.resolve()
 
 
 def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:

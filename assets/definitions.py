@@ -22,8 +22,9 @@ from nevermore.assets.jobs import (
 from nevermore.assets.metadata import UNCHANGED, change_log_metadata, labels, mirror_metadata, news_of
 from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
-from nevermore.assets.sensors import alert_sensors, new_events_sensor
+from nevermore.assets.sensors import alert_sensors, new_events_sensor, outside_sensor
 from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
+from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import open_catalog
@@ -32,7 +33,6 @@ from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
 from nevermore.pipelines.ingest.report import IngestReport, TableReport
 from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.replay import replay
-from nevermore.pipelines.maintain.status import slot_status
 
 
 def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:
@@ -90,13 +90,11 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
             report = run_once(current, say, selected, log_only=True)
         for warning in report.warnings:
             context.log.warning(warning)
-        held = [slot.held_bytes for slot in slot_status(current, selected) if slot.held_bytes is not None]
-        log_held = {"bytes of log held by the server": sum(held)} if held else {}
         for table in report.tables:
             if table.error is None or table.is_yielded:
                 key = change_log_key(table.table)
                 version = news_of(current, change_log_name(table.table), key, context.instance)
-                metadata = UNCHANGED if version is None else change_log_metadata(current, table) | log_held
+                metadata = UNCHANGED if version is None else change_log_metadata(current, table)
                 yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
         require_success(step, report)
 
@@ -155,9 +153,7 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     return made
 
 
-CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
-CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
 
 
 def project_definitions(config: Config, *, spark_master: str | None = None) -> dg.Definitions:
@@ -198,6 +194,7 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
         ],
         sensors=[
             new_events_sensor(config.ingest_sensor),
+            outside_sensor(),
             *([publish_after_ingest(refresh, config)] if refresh else []),
             *(alert_sensors() if config.alerts is not None else []),
         ],
@@ -224,13 +221,6 @@ def load_project(path: Path, *, spark_master: str | None = None) -> dg.Definitio
         return project_definitions(load(path), spark_master=spark_master)
     except ConfigError as error:
         raise ConfigFileError(str(error)) from None
-
-
-def find_config() -> Path | None:
-    """The nevermore.yaml to load; None if there is none."""
-    if named := os.environ.get(CONFIG_VARIABLE):
-        return Path(named)
-    return next((path for path in CANDIDATES if path.is_file()), None)
 
 
 def load_definitions() -> dg.Definitions:

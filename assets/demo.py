@@ -7,7 +7,6 @@ compaction mends that on the sixth day.
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ import dagster as dg
 import pyarrow.compute as pc
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
-from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.execution.job_execution_result import JobExecutionResult
 from dagster._core.remote_origin import (
     ManagedGrpcPythonEnvCodeLocationOrigin,
@@ -27,7 +25,6 @@ from dagster._core.remote_origin import (
     RemoteRepositoryOrigin,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._core.utils import make_new_backfill_id
 
 from nevermore import scan_core
 from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
@@ -142,7 +139,6 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
 
 
 Counts = dict[str, Counter[str]]
-_BACKFILL = "dagster/backfill"
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -262,13 +258,8 @@ def run_demo(
         report.days = _days_to_publish(config, instance, report)
         if report.days:
             say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
-            backfill = _backfill(jobs, instance, report.days)
-            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True)) | {_BACKFILL: backfill.backfill_id}
+            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
             _add_materializations(_run(jobs, instance, DAILY_JOB, tags), report)
-            ended = time.time()
-            instance.add_backfill(
-                backfill._replace(status=BulkActionStatus.COMPLETED_SUCCESS, backfill_end_timestamp=ended)
-            )
     for name in config.tables:
         report.rows_alive[name] = scan_core.open_table(find_table(open_catalog(config), name)).scan().count()
     return report
@@ -327,32 +318,6 @@ def _story(jobs: dg.Definitions, instance: dg.DagsterInstance, config: Config, s
         )
     )
     return Story(tuple(failed), f"id={gone['id'][0].as_py()}", damaged or 0, done.snapshot_id, result.run_id)
-
-
-def _backfill(jobs: dg.Definitions, instance: dg.DagsterInstance, days: list[str]) -> PartitionBackfill:
-    """A backfill of these days, as the UI would launch it; its run is made here, as the demo has no daemon."""
-    backfill = PartitionBackfill.from_asset_partitions(
-        backfill_id=make_new_backfill_id(),
-        asset_graph=jobs.resolve_asset_graph(),
-        partition_names=days,
-        asset_selection=[published_key(ORDERS_DAILY)],
-        backfill_timestamp=time.time(),
-        tags={},
-        dynamic_partitions_store=instance,
-        all_partitions=False,
-        title="First week of the shop",
-        description="Made by nevermore demo.",
-        run_config=None,
-    )
-    data = backfill.asset_backfill_data
-    if data is None:
-        return backfill
-    made = data._replace(
-        requested_runs_for_target_roots=True,
-        requested_subset=data.target_subset,
-        materialized_subset=data.target_subset,
-    )
-    return backfill.with_asset_backfill_data(made, instance, jobs.resolve_asset_graph())
 
 
 def _batches(

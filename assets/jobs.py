@@ -72,6 +72,8 @@ ingest_job = dg.define_asset_job(
     description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
 )
 
+TRIGGER = "nevermore/trigger"
+"""Tag of runs: what started them."""
 POLL_SECONDS = 0.5
 """How often the run looks for an interrupt, and for slots of pools, while steps work."""
 

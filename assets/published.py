@@ -10,7 +10,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
-from nevermore.assets.jobs import INGEST_JOB, PUBLISH_JOB, retry_if_transient
+from nevermore.assets.jobs import INGEST_JOB, PUBLISH_JOB, TRIGGER, retry_if_transient
 from nevermore.assets.metadata import (
     UNCHANGED,
     formatted_sql,
@@ -24,7 +24,6 @@ from nevermore.assets.metadata import (
     version_of,
 )
 from nevermore.assets.project import Project, mirror_key, published_key, table_pool
-from nevermore.assets.sensors import TRIGGER
 from nevermore.checks.asset_checks import SEVERITIES, check_metadata, fail
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
 from nevermore.checks.published_equality import COMPLETE, partitions_text
@@ -32,11 +31,10 @@ from nevermore.checks.published_equality import NAME as EQUALS_DUCKDB
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import FORMATS, PublishedConfig, Unit
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.publish.audit import CheckFailedError, Verdict
-from nevermore.pipelines.publish.query import out_of_range, published_entry, tables_read
+from nevermore.pipelines.publish.query import out_of_range, tables_read
 from nevermore.pipelines.publish.refresh_report import PublishReport
-from nevermore.scan_core import Scan, open_table
+from nevermore.pipelines.publish.state import changed_partitions
 
 DEFAULT_START = "2024-01-01"
 """First day offered if no published table has a `start`; tables may still have earlier partitions."""
@@ -341,7 +339,10 @@ def unseen_materializations(
         return
     made: Iterable[str | None] = [None]
     if partitions is not None:
-        found = {*(report.partitions or () if report else ()), *_changed(config, name, known_version(instance, key))}
+        found = {
+            *(report.partitions or () if report else ()),
+            *changed_partitions(config, name, known_version(instance, key)),
+        }
         if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
             instance.add_dynamic_partitions(partitions.name, sorted(found))
         made = sorted(found.intersection(partitions.get_partition_keys(dynamic_partitions_store=instance)))
@@ -350,20 +351,3 @@ def unseen_materializations(
         values = partition_metadata(report, partition) if report else {}
         tags = {DATA_VERSION_TAG: version.value}
         yield dg.AssetMaterialization(key, partition=partition, metadata=values | columns, tags=tags)
-
-
-def _changed(config: Config, name: str, since: str | None) -> set[str]:
-    """Keys of the partitions whose data files are others than in the snapshot `since`; all that have rows without it."""
-    table = find_table(open_catalog(config), name)
-    partition = published_entry(config, name).partitioning
-    if table is None or partition is None:
-        return set()
-    opened = open_table(table)
-    kind = opened.schema.find(partition.column).type
-
-    def files(scan: Scan) -> set[tuple[Any, str]]:
-        return {(task.data_file.partition[0], task.data_file.path) for task in scan.plan().tasks}
-
-    is_known = since is not None and int(since) in opened.metadata.snapshots
-    before = files(opened.scan().as_of_snapshot(int(since or 0))) if is_known else set()
-    return {partition.key_of(value, kind) for value, _ in files(opened.scan()) ^ before}

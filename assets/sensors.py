@@ -10,18 +10,25 @@ address of the webhook, a value from the environment or a password.
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from nevermore.assets.jobs import INGEST_JOB, ingest_job
-from nevermore.assets.project import Project, change_log_key, mirror_key
-from nevermore.pipelines.config.project import AlertsConfig, Config
+from nevermore.assets.jobs import INGEST_JOB, TRIGGER, ingest_job
+from nevermore.assets.metadata import change_log_state, mirror_state, news_of
+from nevermore.assets.project import Project, change_log_key, mirror_key, table_pool
+from nevermore.assets.published import ROW_CHECKS, unseen_materializations
+from nevermore.checks.asset_checks import check_result
+from nevermore.checks.expectations import NAMES
+from nevermore.checks.mirror_checks import all_checks_of, kept_results_of, run_checks
+from nevermore.pipelines.config.project import AlertsConfig, Config, change_log_name
 from nevermore.pipelines.errors import PipelineError
-from nevermore.pipelines.iceberg.catalog import open_to_look
+from nevermore.pipelines.iceberg.catalog import has_catalog, open_to_look
 from nevermore.pipelines.ingest.feeds import Feed, feeds_of
 from nevermore.pipelines.maintain.status import status
+from nevermore.pipelines.publish.audit import was_audited
 from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.live import TellsNews
 from nevermore.pipelines.watch import post, shown
@@ -31,12 +38,13 @@ RUN_SENSOR = "alert_on_failed_runs"
 CHECK_SENSOR = "alert_on_failed_checks"
 SENSOR = "new_events"
 DEFAULT_INTERVAL_SECONDS = 30.0
+OUTSIDE_SENSOR = "show_what_commands_did"
+OUTSIDE_SECONDS, MAX_LOOK_SECONDS = 60, 30.0
+"""Seconds between two looks, and of one look, which the next one goes on from; Dagster ends a tick after 60."""
 LATE_INTERVALS, MIN_LATE_SECONDS = 10, 300.0
 """A run for which the sensor has waited longer is late: intervals, and seconds of short ones."""
 LATE = "nevermore/late"
 """Tag of runs: the alert that they are late."""
-TRIGGER = "nevermore/trigger"
-"""Tag of runs: what started them."""
 SOURCES = "nevermore/sources"
 """Tag of runs: the number of sources with new events."""
 _UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
@@ -164,6 +172,71 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         return dg.SensorResult(run_requests=[request], cursor=cursor)
 
     return new_events
+
+
+def outside_sensor() -> dg.SensorDefinition:
+    """Shows what commands did outside of Dagster: snapshots as materializations, results of checks that they kept as evaluations."""
+
+    @dg.sensor(
+        name=OUTSIDE_SENSOR,
+        minimum_interval_seconds=OUTSIDE_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Show what commands such as `nevermore run`, `publish` and `check` did.",
+    )
+    def outside(context: dg.SensorEvaluationContext, project: Project) -> dg.SensorResult:
+        config = project.config()
+        names, ends = [*config.tables, *config.published], time.monotonic() + MAX_LOOK_SECONDS
+        start = int(context.cursor or 0) if has_catalog(config) else len(names)
+        events: list[Any] = []
+        while start < len(names) and time.monotonic() < ends:
+            name, start = names[start], start + 1
+            # a step that works on the table tells what it does
+            if not context.instance.event_log_storage.get_concurrency_info(table_pool(name)).claimed_slots:
+                try:
+                    events += _unseen(config, name, context.instance)
+                except (PipelineError, ScanError) as error:
+                    context.log.warning("%s: %s", name, error)
+        return dg.SensorResult(asset_events=events, cursor=str(start if start < len(names) else 0))
+
+    return outside
+
+
+def _unseen(
+    config: Config, name: str, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """What Dagster has not seen of a published table, or of a mirror and its change log."""
+    if name in config.published:
+        # a check that only warns may have failed
+        is_sure = config.published[name].checks.published_equals_duckdb == "block" and was_audited(config, name)
+        for made in unseen_materializations(config, name, instance):
+            yield made
+            for check in ROW_CHECKS if is_sure else ():
+                yield _evaluation(
+                    dg.AssetCheckResult(asset_key=made.asset_key, check_name=check, passed=True), made.partition
+                )
+        return
+    log, mirror = change_log_key(name), mirror_key(name)
+    for key, table, state in ((log, change_log_name(name), change_log_state), (mirror, name, mirror_state)):
+        if version := news_of(config, table, key, instance):
+            metadata = state(config, name) | {"snapshot id": version.value}
+            yield dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: version.value})
+    kept = kept_results_of(config, name) or {}
+    found = [check_result(result, mirror) for result in kept.values()]
+    keys = [dg.AssetCheckKey(mirror, check) for check in kept]
+    known = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    told = [record.event.dagster_event.event_specific_data for record in known.values() if record.event]  # type: ignore[union-attr]
+    shown = {(e.check_name, e.passed, e.description) for e in told if isinstance(e, dg.AssetCheckEvaluation)}
+    if shown.issuperset((result.check_name, result.passed, result.description) for result in found):
+        return
+    # the health of a table is not kept, as it is that of the moment
+    health = [check for check in all_checks_of(config, name) if check not in {*kept, *NAMES.values()}]
+    found += [check_result(result, mirror) for result in run_checks(config, name, health)]
+    yield from map(_evaluation, found)
+
+
+def _evaluation(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
+    fields = ("asset_key", "check_name", "passed", "metadata", "severity", "description")
+    return dg.AssetCheckEvaluation(partition=partition, **{field: getattr(result, field) for field in fields})
 
 
 def _complain_if_late(instance: dg.DagsterInstance, config: Config, found: dg.RunRecord, after_seconds: float) -> None:

@@ -20,6 +20,15 @@ from pydantic_core import ErrorDetails
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import remember_passwords, remember_secret
 
+CONFIG_VARIABLE = "NEVERMORE_CONFIG"
+
+
+def find_config() -> Path | None:
+    """The config that NEVERMORE_CONFIG names, or nevermore.yaml here, or that of the demo; None if there is none."""
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return Path(named)
+    return next((p for p in (Path("nevermore.yaml"), Path("demo/nevermore.yaml")) if p.is_file()), None)
+
 
 def project_name(folder: Path) -> str:
     """The name of a project: that of its folder, without characters that have a meaning in addresses of Dagster's UI."""

@@ -11,10 +11,11 @@ from typing import Any, Literal, Protocol
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.file_metrics import FileContent
 from nevermore.pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
 from nevermore.pipelines.publish.publish_commit import StagedSnapshot
-from nevermore.scan_core import Scan
+from nevermore.scan_core import Scan, open_table
 
 CHECKS = "nevermore.checks"
 """Key in a snapshot's summary: the checks that the mirrors and the rows have passed, as JSON; or `unchecked`."""
@@ -169,3 +170,10 @@ def summarize_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
     for verdict in verdicts:
         by_table.setdefault(verdict.table, {})[verdict.check] = verdict.text
     return {CHECKS: json.dumps(by_table, sort_keys=True)}
+
+
+def was_audited(config: Config, name: str) -> bool:
+    """Whether the rows of the newest snapshot of a published table passed their checks before it became visible."""
+    table = find_table(open_catalog(config), name)
+    snapshot = None if table is None else open_table(table).metadata.current_snapshot
+    return snapshot is not None and snapshot.summary.get(CHECKS, UNCHECKED) != UNCHECKED

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.positions import ERASED, ancestors, summary_properties
 from nevermore.pipelines.publish.publish_commit import MODE, Mode
-from nevermore.scan_core import Scan
+from nevermore.scan_core import Scan, open_table
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Snapshot, Table
@@ -103,6 +104,23 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
         "settings": {name: value for name, value in config.spark.conf.items() if name.startswith("spark.sql.")},
     }
     return _hash(meaning)
+
+
+def changed_partitions(config: Config, name: str, since: str | None) -> set[str]:
+    """Keys of the partitions whose data files are others than in the snapshot `since`; all that have rows without it."""
+    table = find_table(open_catalog(config), name)
+    partition = config.published[name].partitioning
+    if table is None or partition is None:
+        return set()
+    opened = open_table(table)
+    kind = opened.schema.find(partition.column).type
+
+    def files(scan: Scan) -> set[tuple[Any, str]]:
+        return {(task.data_file.partition[0], task.data_file.path) for task in scan.plan().tasks}
+
+    known = [files(opened.scan().as_of_snapshot(i)) for i in opened.metadata.snapshots if str(i) == since]
+    before = known[0] if known else set()
+    return {partition.key_of(value, kind) for value, _ in files(opened.scan()) ^ before}
 
 
 def base_of(table: "Table | None", mode: Mode = "replace") -> Base:

@@ -104,7 +104,7 @@ def test_a_backfill_is_clicked_and_makes_its_days(demo_project: Path) -> None:
         wait_for("definitions", ui.location)
         before = ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
         first_runs = {event["runId"] for event in materializations(ui)}
-        assert [(b["status"], b["title"]) for b in before] == [("COMPLETED_SUCCESS", "First week of the shop")]
+        assert before == []
         browser = playwright.chromium.launch(executable_path=executable, headless=True, args=FLAGS)
         try:
             page = browser.new_page(viewport={"width": 1280, "height": 720})
@@ -119,7 +119,7 @@ def test_a_backfill_is_clicked_and_makes_its_days(demo_project: Path) -> None:
             browser.close()
 
         def ended() -> Any:
-            new = [b for b in ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"] if b["id"] != before[0]["id"]]
+            new = ui.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
             return new[0] if new and new[0]["status"] not in {"REQUESTED", "FAILING", "CANCELING"} else None
 
         backfill = wait_for("end of the backfill", ended, seconds=1000)

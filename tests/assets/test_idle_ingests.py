@@ -32,7 +32,7 @@ class EagerProject:
     def ingest(self) -> list[dg.AssetKey]:
         """The assets that a run of the ingest job materialized; all its checks have run and passed."""
         result = self.definitions.resolve_job_def(INGEST_JOB).execute_in_process(instance=self._instance)
-        assert len(result.get_asset_check_evaluations()) == 3 * 8
+        assert len(result.get_asset_check_evaluations()) >= 3 * 8
         return [made.asset_key for made in result.get_asset_materialization_events()]
 
     def tick(self) -> int:

@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 
 from nevermore.assets.jobs import PUBLISH_JOB
 from nevermore.assets.project import published_key
-from nevermore.assets.published import published_asset
+from nevermore.assets.published import ROW_CHECKS, published_asset
+from nevermore.checks.published_equality import ProjectAuditor
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.publish.refresh import publish
+from tests.assets.test_outside_work import Watcher
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
 
@@ -76,6 +78,22 @@ def test_what_commands_published_is_materialized_by_a_job_that_finds_everything_
         metadata = {name: value.value for name, value in found.asset_materialization.metadata.items()}
         assert (metadata["snapshot id"], metadata["dagster/row_count"]) == (str(snapshots["shop.whole"]), 1)
         assert (found.asset_materialization.tags or {})["dagster/data_version"] == metadata["snapshot id"]
+
+
+def test_what_commands_published_is_shown_with_its_checks_by_the_sensor(project: ShopProject) -> None:
+    daily, whole = published_key("shop.daily"), published_key("shop.whole")
+    with dg.DagsterInstance.ephemeral() as instance:
+        watcher = Watcher(project, instance)
+        for name in ("shop.daily", "shop.whole"):
+            publish(project.config, name, auditor=ProjectAuditor())
+        events = watcher.tick()
+        places = [(daily, "2026-01-01"), (daily, "2026-01-02"), (whole, None)]
+        made = [event for event in events if isinstance(event, dg.AssetMaterialization)]
+        assert [(e.asset_key, e.partition) for e in made if e.asset_key in {daily, whole}] == places
+        checks = [event for event in events if isinstance(event, dg.AssetCheckEvaluation) and event.passed]
+        shown = {(e.asset_key, e.partition, e.check_name) for e in checks if e.asset_key in {daily, whole}}
+        assert shown == {(*place, check) for place in places for check in ROW_CHECKS}
+        assert (watcher.tick(), _run(project, instance)) == ([], {})
 
 
 @pytest.mark.parametrize(
