@@ -133,16 +133,16 @@ def commit_to_database(
         CommitConflictError: a requirement is not met, or another writer changed what the updates build upon.
         CommitNotWrittenError: a disk is full or broken; nothing was committed.
     """
-    name, known, built_upon = ".".join(table.name()), table.metadata_location, None
+    name, known = ".".join(table.name()), table.metadata_location
     base: str | None = known
+    built_upon: _Document | None = None
     for _ in range(ATTEMPTS):
         if base is None:
             raise CommitConflictError(f"another writer changed {name}: it was dropped")
         document = _document(base, storage)
-        foundations = _foundations(document.rest, updates)
-        if built_upon not in {None, foundations}:
+        if built_upon and _foundations(built_upon.rest, updates) != _foundations(document.rest, updates):
             break
-        built_upon = foundations
+        built_upon = document
         _check(requirements, document.rest, name)
         changed = _changed(document, updates, base)
         file, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", changed)
@@ -164,7 +164,7 @@ def commit_to_database(
     raise CommitConflictError(f"another writer changed {name}")
 
 
-def _foundations(document: Mapping[str, Any], updates: Sequence[Update]) -> str:
+def _foundations(document: Mapping[str, Any], updates: Sequence[Update]) -> list[Any]:
     """What must not have changed where the pointer has moved, beside the requirements."""
     names = ["table-uuid", "format-version"]
     actions = {update["action"] for update in updates}
@@ -173,7 +173,7 @@ def _foundations(document: Mapping[str, Any], updates: Sequence[Update]) -> str:
         names += ["current-snapshot-id", "last-sequence-number", "next-row-id"]
     if "set-statistics" in actions:
         names.append("statistics")
-    return orjson.dumps([document.get(name) for name in names]).decode()
+    return [document.get(name) for name in names]
 
 
 _REQUIRED = {"last-assigned-field-id": "last-column-id", "last-assigned-partition-id": "last-partition-id"}
