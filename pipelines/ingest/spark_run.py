@@ -194,7 +194,7 @@ class SparkReading:
         self._options = feed.task_options
         self._filesystem = feed.listing.filesystem if feed.topics is None else None
         self._ingested_at = datetime.now(UTC)
-        self._jobs = IngestJobs(project_session(spark, for_tasks=True))
+        self._jobs = IngestJobs(project_session(spark))
 
     def batches(self, position: str | None) -> Iterator[SparkBatch]:
         """Decode everything after a position; a batch ends where keys or types change in a way that needs a commit.

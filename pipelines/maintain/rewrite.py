@@ -302,7 +302,7 @@ class SparkRewrites:
         from nevermore.pipelines.spark.session import project_session
         from nevermore.scan_core.spark import parallelism_of
 
-        session = project_session(spark, for_tasks=True)
+        session = project_session(spark)
         return cls(SparkJobs(session), parallelism_of(session))
 
     def rewrite(self, groups: Sequence[Sequence[FileScanTask]], rewrite: Rewrite) -> list[Rewritten]:

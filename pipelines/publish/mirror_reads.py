@@ -28,7 +28,6 @@ from nevermore.scan_core.spark import (
     SPLITS_PER_CORE,
     Pushed,
     Reader,
-    Sieve,
     TableRead,
     TaskReports,
     arrow_schema_of,
@@ -119,12 +118,10 @@ def views_of(
     reports_folder: str | None,
     reader: Reader,
     driver_bytes: int = 0,
-    *,
-    sieves: Mapping[str, Sieve] | None = None,
 ) -> Iterator[dict[str, MirrorView]]:
     """Temporary views of the scans, by table, for a query that repeats their conditions.
 
-    Scans of which this process reads at most `driver_bytes` are read here, at once, and only there `sieves` are used.
+    Scans of which this process reads at most `driver_bytes` are read here, at once.
 
     Sessions are shared, and Spark's Python sources do not work in `newSession()`, so the names are unique.
     """
@@ -139,7 +136,6 @@ def views_of(
             runs_python=True,
             is_filtered_again=True,
             driver_bytes=driver_bytes,
-            sieve=(sieves or {}).get(table),
         )
         for table, scan in scans.items()
     }

@@ -411,20 +411,6 @@ def plain_columns(reach: Reach, schema: Schema) -> dict[str, int]:
     return found
 
 
-def day_columns(reach: Reach, schema: Schema) -> dict[str, int]:
-    """Columns of the table whose days, in UTC, are a column of the slices, with its number; none if that is not certain."""
-    found: dict[str, int] = {}
-    for number, expression in enumerate(reach.expressions if reach.final else ()):
-        if _is_cast_to_date(expression) and isinstance(expression.this, exp.Column):
-            field = _field(schema, expression.this)
-            if field is not None and field.type in _WITH_DAYS:
-                found[field.name] = number
-    return found
-
-
-_WITH_DAYS = (PrimitiveType("timestamp"), PrimitiveType("timestamptz"), PrimitiveType("date"))
-
-
 def _few(periods: Sequence[Period]) -> Sequence[Period]:
     return periods if len(periods) <= MAX_RANGES else [Period(periods[0].start, periods[-1].end)]
 

@@ -112,7 +112,6 @@ from nevermore.pipelines.wording import counted
 from nevermore.scan_core import Scan
 from nevermore.scan_core.spark import (
     PushedScans,
-    Sieve,
     TableRead,
     expected_choice,
     means_what_scans_mean,
@@ -143,10 +142,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _RunQuery:
-    """Spark runs the SQL over these scans; `sieves` are for rows that this process reads, by table."""
+    """Spark runs the SQL over these scans."""
 
     scans: Mapping[str, Scan]
-    sieves: Mapping[str, Sieve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +293,6 @@ class WorkWriter:
                         runs_python=True,
                         is_filtered_again=True,
                         driver_bytes=DRIVER_BYTES,
-                        is_sieved=table in way.sieves,
                     )
                     reader = str(chosen)
                 self.count({table: TableRead.of(scan, most_read(plan), reader, found.pushed.get(table))})
@@ -314,16 +311,13 @@ class WorkWriter:
         scans = narrowed.scans
         # of a copy, the view only gives the columns: nobody reads it
         reader = self.entry.options.reader if isinstance(way, _RunQuery) else "python"
-        sieves = way.sieves if isinstance(way, _RunQuery) else {}
-        with views_of(self.spark, scans, self.config.spark.reports, reader, DRIVER_BYTES, sieves=sieves) as views:
+        with views_of(self.spark, scans, self.config.spark.reports, reader, DRIVER_BYTES) as views:
             result = query_result(self.spark, self.query, names_of(views), given)
             match way:
                 case _RunQuery():
                     chosen = self._chosen(result, part.values)
-                    few = None
-                    if DRIVER_BYTES and is_result_few(chosen, self._expected_rows(views)):
-                        is_over_few = all(view.is_read for view in views.values())
-                        few = write_few(name, chosen, self.entry, task, DRIVER_BYTES, is_over_few=is_over_few)
+                    is_few = DRIVER_BYTES and is_result_few(chosen, self._expected_rows(views))
+                    few = write_few(name, chosen, self.entry, task, DRIVER_BYTES) if is_few else None
                     written = few or write_result(name, self._spread(chosen, part.values), self.entry, task)
                     self.count(reads_of(scans, views, narrowed.pushed))
                 case _CopyColumns(_, columns, day):
@@ -353,8 +347,7 @@ class WorkWriter:
             scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in scans.items()}
             exact = frozenset(table for table, condition in found.items() if condition.is_exact)
         if self.work.keys is not None:
-            schemas = {table: scan.table.schema for table, scan in scans.items()}
-            return _RunQuery(self.work.keys.narrowed(self.query, scans), self.work.keys.sieves(self.query, schemas))
+            return _RunQuery(self.work.keys.narrowed(self.query, scans))
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
         # a task that copies does not distinguish partitions: either all of its rows are in one, or the table has none
         is_mixed = partition is not None and (values is None or len(values) != 1)

@@ -13,7 +13,6 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -28,10 +27,9 @@ from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import live_keys
 from nevermore.pipelines.publish.mirror_reads import ChangesView, view_of_changes
-from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, day_columns, plain_columns
+from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, plain_columns
 from nevermore.pipelines.publish.query import PublishedQuery, arguments
 from nevermore.pipelines.publish.state import Base, PublishedState, SourceState
-from nevermore.pipelines.publish.task import numbers
 from nevermore.pipelines.publish.writer import iceberg_columns, partition_field, require_columns
 from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 from nevermore.pipelines.wording import counted
@@ -47,7 +45,7 @@ from nevermore.scan_core import (
     file_changes,
     open_table,
 )
-from nevermore.scan_core.spark import DIALECT, Sieve, quoted_name
+from nevermore.scan_core.spark import DIALECT, quoted_name
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table
@@ -308,33 +306,6 @@ def traced_keys(
 
 
 @dataclass(frozen=True, slots=True)
-class KeySieve:
-    """Leaves the rows of a batch that have one of some keys.
-
-    Attributes:
-        plain: columns of the batch whose values are looked up.
-        days: columns of the batch whose days, in UTC, are looked up with them.
-        keys: values of these, without NULL, in columns named by their numbers.
-    """
-
-    plain: tuple[str, ...]
-    days: tuple[str, ...]
-    keys: pa.Table
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that have one of the keys, in their order."""
-        values = [*map(batch.column, self.plain), *(_days_of(batch.column(name)) for name in self.days)]
-        values = [array.cast(field.type) for array, field in zip(values, self.keys.schema, strict=True)]
-        rows = pa.table([*values, pa.array(np.arange(batch.num_rows))], names=[*self.keys.column_names, "row"])
-        kept = rows.join(self.keys, self.keys.column_names, join_type="left semi", use_threads=False).column("row")
-        return batch.take(kept.sort().combine_chunks())
-
-
-def _days_of(moments: pa.Array) -> pa.Array:
-    return moments if pa.types.is_date32(moments.type) else pc.floor_temporal(moments, unit="day").cast(pa.date32())
-
-
-@dataclass(frozen=True, slots=True)
 class ChangedKeys:
     """The keys that a run makes.
 
@@ -374,31 +345,16 @@ class ChangedKeys:
     def partners(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, pa.Table]:
         """By table, values of some of its columns: rows with other values certainly belong to other keys."""
         found = {}
-        for table, of_column in self._anchors(query, schemas, plain_columns).items():
+        for table, of_column in self._anchors(query, schemas).items():
             values = [self.rows.column(n) for n in of_column.values()]
             found[table] = distinct_rows(pa.table(values, names=list(of_column)))
         return found
 
-    def sieves(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, Sieve]:
-        """By table, what leaves out rows whose days together with values of other columns certainly belong to other keys."""
-        found: dict[str, Sieve] = {}
-        plain = self._anchors(query, schemas, plain_columns)
-        for table, days in self._anchors(query, schemas, day_columns).items():
-            parts = [*plain.get(table, {}).items(), *days.items()]
-            values = pa.table([self.rows.column(n) for _, n in parts], names=numbers(len(parts)))
-            found[table] = KeySieve(tuple(plain.get(table, {})), tuple(days), distinct_rows(values))
-        return found
-
-    def _anchors(
-        self,
-        query: PublishedQuery,
-        schemas: Mapping[str, Schema],
-        columns_of: Callable[[Reach, Schema], Mapping[str, int]],
-    ) -> dict[str, dict[str, int]]:
-        """By table, columns that `columns_of` finds to be parts of the key, with the numbers of these."""
+    def _anchors(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, dict[str, int]]:
+        """By table, columns that are parts of the key, with the numbers of these."""
         found = {}
         for table, view in query.view_names.items():
-            places = [columns_of(reach, schemas[table]).items() for reach in self.reaches if reach.table == view]
+            places = [plain_columns(reach, schemas[table]).items() for reach in self.reaches if reach.table == view]
             # a row that one place needs must not be left out for another
             common = reduce(and_, (set(place) for place in places)) if places else set()
             # NULL would meet no row

@@ -38,7 +38,6 @@ from nevermore.scan_core.spark import (
     arrow_schema_of,
     fair_split_bytes,
     parallelism_of,
-    plan_for_few_rows,
     quoted_name,
     require_names_apart,
     spark_schema,
@@ -103,11 +102,9 @@ def is_result_few(result: DataFrame, expected_rows: int | None) -> bool:
 
 
 def write_few(
-    name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask, most_bytes: int, *, is_over_few: bool
+    name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask, most_bytes: int
 ) -> TaskReport | None:
     """Run a query and write its rows in this process, which saves the start of tasks in Python.
-
-    `is_over_few`: whether the rows that the query reads are few, too.
 
     Returns:
         None if the rows are too many or take more than `most_bytes`, or are to be spread over tasks; nothing is written then.
@@ -125,10 +122,7 @@ def write_few(
     except AnalysisException as error:
         raise ConfigError(f"published {name}: {spark_message(error)}") from error
     try:
-        limited = _numbered(ordered).limit(MAX_ROWS_HERE + 1)
-        if is_over_few:
-            plan_for_few_rows(limited)
-        rows = limited.toArrow()
+        rows = _numbered(ordered).limit(MAX_ROWS_HERE + 1).toArrow()
     except SPARK_FAILURES as error:
         if _TOO_LARGE in str(error):
             return None

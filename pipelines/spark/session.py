@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.scan_core import Scan, Table, open_table
+from nevermore.scan_core import OptionError, Scan, Table, open_table
 from nevermore.scan_core.spark import (
     NativeLimits,
     Reader,
@@ -23,9 +23,11 @@ from nevermore.scan_core.spark import (
     check_package,
     choice_of,
     compares_case,
+    is_local,
     parse_sql,
     partitioned_dataframe,
     require_session,
+    spark_session,
     sql,
 )
 
@@ -59,30 +61,17 @@ def _is_python_error(line: str) -> bool:
     return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_FOR_TASKS = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
-    "-XX:Tier4BackEdgeThreshold=400000"
-)
-"""Java's second compiler, which takes most of a short session, begins ten times later: tasks of our own leave little to Java."""
-
-
-def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
+def project_session(spark: SparkConfig) -> Any:
     """Create a session for the settings `spark`, or return the one that is already running.
-
-    `for_tasks`: it begins with tasks of our own, not with SQL.
 
     Raises:
         ConfigError: an archive is missing or of other code, or a session of another kind is running.
         MissingRuntimeError: no Java.
     """
-    from nevermore.scan_core import OptionError
-    from nevermore.scan_core.spark import spark_session
-
     try:
         return spark_session(
             master=spark.master or LOCAL_MASTER,
-            config=_settings(spark, for_tasks=for_tasks),
+            config=_settings(spark),
             remote=spark.remote,
             py_files=_archives(spark),
         )
@@ -90,16 +79,11 @@ def project_session(spark: SparkConfig, *, for_tasks: bool = False) -> Any:
         raise ConfigError(str(error)) from error
 
 
-def _settings(spark: SparkConfig, *, for_tasks: bool) -> dict[str, str]:
+def _settings(spark: SparkConfig) -> dict[str, str]:
     """The settings of a config; workers on this machine, which have our code from the start, are forked with it imported."""
-    from nevermore.scan_core.spark import is_local
-
     if spark.remote is not None or not is_local(spark.master or LOCAL_MASTER):
         return spark.conf
-    settings = {"spark.python.daemon.module": "nevermore.pipelines.spark.daemon"} | spark.conf
-    if for_tasks:  # what the config says comes last, and counts
-        settings[_JAVA_OPTIONS] = f"{_FOR_TASKS} {settings.get(_JAVA_OPTIONS, '')}".strip()
-    return settings
+    return {"spark.python.daemon.module": "nevermore.pipelines.spark.daemon"} | spark.conf
 
 
 def _archives(spark: SparkConfig) -> list[str] | None:

@@ -7,7 +7,6 @@ from nevermore.scan_core.model.exports import lazy_exports
 if TYPE_CHECKING:
     from nevermore.scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
     from nevermore.scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
-    from nevermore.scan_core.spark.frames import Sieve as Sieve
     from nevermore.scan_core.spark.frames import choice_of as choice_of
     from nevermore.scan_core.spark.frames import compares_case as compares_case
     from nevermore.scan_core.spark.frames import dataframe as dataframe
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
     from nevermore.scan_core.spark.reader_choice import require_session as require_session
     from nevermore.scan_core.spark.reports import TaskReports as TaskReports
-    from nevermore.scan_core.spark.session import plan_for_few_rows as plan_for_few_rows
     from nevermore.scan_core.spark.session import planning as planning
     from nevermore.scan_core.spark.session import spark_session as spark_session
     from nevermore.scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
@@ -79,13 +77,13 @@ else:
         __name__,
         {
             "nevermore.scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
-            "nevermore.scan_core.spark.frames": "Sieve choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
+            "nevermore.scan_core.spark.frames": "choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "nevermore.scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "nevermore.scan_core.spark.native": "NativeLimits",
             "nevermore.scan_core.spark.package": "build_package check_package equip is_local pack_dependencies",
             "nevermore.scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "nevermore.scan_core.spark.reports": "TaskReports",
-            "nevermore.scan_core.spark.session": "plan_for_few_rows planning spark_session",
+            "nevermore.scan_core.spark.session": "planning spark_session",
             "nevermore.scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes prepare_worker",
             "nevermore.scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
             "nevermore.scan_core.spark.pushdown": "Pushed PushedScans TableRead explain_sql most_read push_down reads_of_sql sql",

@@ -3,7 +3,7 @@
 Columns and predicate belong to the scan and snapshots are pinned, so a DataFrame may be used any number of times.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -102,8 +102,6 @@ def push_filters(scan: "Scan", filters: Iterable[str], *, never_failing: bool = 
 
 
 T = TypeVar("T")
-Sieve = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Leaves out rows of a batch in Spark's types."""
 _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
@@ -124,7 +122,6 @@ def dataframe(
     runs_python: bool = False,
     is_filtered_again: bool = False,
     driver_bytes: int = 0,
-    sieve: Sieve | None = None,
     is_one_relation: bool = False,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
@@ -151,8 +148,6 @@ def dataframe(
             are applied in any case.
         driver_bytes: rows of at most this many bytes in memory, which reader "auto" would read in Python, are read at once,
             by this process: for a single query over few rows that is much cheaper than starting tasks. 0 never does.
-        sieve: leaves out rows that no query over the DataFrame needs, where this process reads them; nowhere else. It is
-            expected to leave few: then this process reads them whenever `driver_bytes` allows it.
         is_one_relation: whether the DataFrame must not be a union, which the native reader makes of files that are read in
             different ways: Spark fails with "key not found" to plan a query over it that has a correlated sub-query as a
             column. (`planning` makes it plan any query, as long as it is open.)
@@ -180,13 +175,9 @@ def dataframe(
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
     context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
-    rows = rows_here(scan, plan, schema, driver_bytes, sieve) if reader == "auto" and sieve is not None else None
-    found: NativeFiles | str | None = None if rows is None else _FEW_LEFT
-    found = "it was not asked for" if reader == "python" else found
+    found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
     if reader == "auto":
-        found = found or why_python_pays(
-            scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again
-        )
+        found = why_python_pays(scan, plan, context, runs_python=runs_python, is_filtered_again=is_filtered_again)
     found = found or _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=metrics)
     parts: list[DataFrame] = []
     if not isinstance(found, str):
@@ -195,8 +186,7 @@ def dataframe(
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
-        if reader == "auto" and sieve is None:
-            rows = rows_here(scan, plan, schema, driver_bytes)
+        rows = rows_here(scan, plan, schema, driver_bytes) if reader == "auto" else None
         choice = ReaderChoice(reader, "python" if rows is None else "driver", found)
         # where Spark plans again on this host, it says the same and more
         reports.write_plan(plan.metrics if rows is None else scan.metrics, num_splits=0)
@@ -220,7 +210,6 @@ def _narrowed(frame: DataFrame, conditions: Sequence[str], limit: int | None) ->
 
 
 _UNION = "a column of the query is a sub-query, which Spark fails to plan over files that it reads in several ways"
-_FEW_LEFT = "the rows that the query needs are few"
 MOST_STORED = 16
 """Data files that this process reads for a DataFrame have at most this many stored bytes for each byte of rows."""
 
@@ -230,9 +219,7 @@ def is_read_here(plan: ScanPlan, driver_bytes: int) -> bool:
     return driver_bytes > 0 and sum(task.length for task in plan.tasks) <= MOST_STORED * driver_bytes
 
 
-def rows_here(
-    scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: int, sieve: Sieve | None = None
-) -> pa.Table | None:
+def rows_here(scan: "Scan", plan: ScanPlan, schema: StructType, driver_bytes: int) -> pa.Table | None:
     """The rows of a scan in Spark's types, read by this process; None if they take more than `driver_bytes`."""
     if not is_read_here(plan, driver_bytes):
         return None
@@ -240,8 +227,7 @@ def rows_here(
     batches, size = [], 0
     with closing(scan.run(plan, read_split)) as results:
         for batch in results:
-            rows = conform(batch, target)
-            batches.append(rows if sieve is None else sieve(rows))
+            batches.append(conform(batch, target))
             size += batches[-1].nbytes
             if size > driver_bytes:
                 return None
@@ -285,7 +271,6 @@ def expected_choice(
     runs_python: bool = False,
     is_filtered_again: bool = False,
     driver_bytes: int = 0,
-    is_sieved: bool = False,
 ) -> ReaderChoice:
     """The reader that `dataframe` is expected to choose for a scan of local files; needs no session, reads little of them.
 
@@ -296,10 +281,7 @@ def expected_choice(
         runs_python: as for `dataframe`.
         is_filtered_again: as for `dataframe`.
         driver_bytes: as for `dataframe`.
-        is_sieved: whether `dataframe` is given a sieve.
     """
-    if reader == "auto" and is_sieved and is_read_here(plan, driver_bytes):
-        return ReaderChoice(reader, "driver", _FEW_LEFT)
     reason: str | None = "it was not asked for"
     context = read_natively(scan, plan, is_filtered_again=is_filtered_again)
     if reader != "python":

@@ -68,15 +68,13 @@ def build_package(folder: Path) -> SparkPackage:
         OptionError: the folder cannot be written.
     """
     name, code = machine_code_file()
-    path = (
-        folder
-        / f"nevermore-{version(DISTRIBUTION)}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
-    )
+    release = version(DISTRIBUTION)
+    path = folder / f"nevermore-{release}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
     requirements = pinned_requirements()
     if not path.exists():
         members = dict(_sources()) | {name: code, "requirements.txt": "\n".join(requirements).encode() + b"\n"}
-        members[_FACTS] = json.dumps({"code": code_digest(), "version": version(DISTRIBUTION)}).encode()
-        members[f"{DISTRIBUTION.replace('-', '_')}-{version(DISTRIBUTION)}.dist-info/METADATA"] = (
+        members[_FACTS] = json.dumps({"code": code_digest(), "version": release}).encode()
+        members[f"nevermore_iceberg-{release}.dist-info/METADATA"] = (
             distribution(DISTRIBUTION).read_text("METADATA") or ""
         ).encode()
         try:
@@ -103,7 +101,7 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     is_here = hasattr(session, "_jsparkSession") and is_local(session.sparkContext.master)
     if session in _equipped or (is_here and not archives):
         return
-    error = None
+    sent = ""
     try:
         if archives is None:
             archives = [build_package(temporary_folder() / "package").path]
@@ -112,11 +110,10 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
                 session.sparkContext.addPyFile(file)
             else:
                 session.addArtifacts(file, pyfile=True)
-    except (Py4JError, PySparkException) as failure:  # not fatal where it is installed
-        error = failure
+    except (Py4JError, PySparkException) as error:  # not fatal where it is installed
+        sent = f", and it cannot be sent to them: {str(error).partition(chr(10))[0]}"
     missing = None if is_here else session.range(1).select(_missing_module()).first()[0]
     if missing is not None:
-        sent = "" if error is None else f", and it cannot be sent to them: {str(error).partition(chr(10))[0]}"
         raise OptionError(
             f"the Python of Spark's workers lacks {missing}{sent}; `nevermore spark-package --with-dependencies` packs "
             "the code and the libraries that workers need, see docs/spark.md"

@@ -155,7 +155,7 @@ def _fetch(spark: SparkSession, parallelism: int, folder: Path) -> None:
     try:
         found = rows.distinct().toArrow()
     except (PySparkException, Py4JError) as error:  # what was read and written is right without them
-        _log.warning("reports of tasks are missing, as Spark cannot fetch them: %s", str(error).partition("\n")[0])
+        _log.warning("reports of tasks are missing, as Spark cannot fetch them (%s)", type(error).__name__)
         return
     for name, text in zip(found["name"].to_pylist(), found["text"].to_pylist(), strict=True):
         write_report(folder, Path(name).name, text)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from weakref import WeakKeyDictionary
 
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from nevermore import scan_core
@@ -106,7 +107,6 @@ _UNION_RULES = tuple(
     f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PushProjectionThroughUnion", "CombineUnions")
 )
 """They compute columns below a union; the second where one union is in another."""
-_FOR_FEW_ROWS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
 @dataclass(slots=True)
@@ -127,11 +127,9 @@ class _Blocks:
     """The blocks of `planning` that threads are in.
 
     Attributes:
-        number: how many there are.
         held: the settings that they have changed, by name.
     """
 
-    number: int = 0
     held: dict[str, _Held] = field(default_factory=dict)
 
     def hold(self, session: SparkSession, name: str) -> None:
@@ -160,8 +158,7 @@ class _Blocks:
 
 
 _planning_lock = Lock()
-_planned: dict[int, _Blocks] = {}
-"""By session."""
+_planned: "WeakKeyDictionary[SparkSession, _Blocks]" = WeakKeyDictionary()
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -234,8 +231,7 @@ def spark_session(
             _log.warning("Java ended with %s, which is removed; starting Spark without it", archive)
             _class_archives().keep_latest(0)
             session = builder.config(_JAVA_OPTIONS, java_options).getOrCreate()
-        has_executors = master != "local" and not master.startswith("local[")
-        if is_first and remote is None and has_executors:
+        if is_first and remote is None and not re.match(r"local(\[|$)", master):
             # if the driver just exits, executors consider its tasks lost and start them again
             atexit.register(_stop, session)
         equip(session, py_files)
@@ -263,8 +259,7 @@ def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
     needed += [_CONSTRAINTS] if computes_in_unions(query) else []
     held: list[str] = []
     with _planning_lock:
-        blocks = _planned.setdefault(id(session), _Blocks())
-        blocks.number += 1
+        blocks = _planned.setdefault(session, _Blocks())
     try:
         for name in needed:
             with _planning_lock:
@@ -273,36 +268,8 @@ def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
         yield
     finally:
         with _planning_lock:
-            blocks.number -= 1
             for name in held:
                 blocks.release(session, name)
-            if not blocks.number:
-                del _planned[id(session)]
-
-
-def plan_for_few_rows(frame: DataFrame) -> None:
-    """Plan a query without what costs Spark more than it saves over few rows: new plans after each stage, and several partitions.
-
-    Does nothing while other threads are in blocks of `planning` with the same session, as their queries may be over many
-    rows, and in Connect sessions, which plan elsewhere.
-
-    Raises:
-        PySparkException: Spark cannot plan it.
-    """
-    if not hasattr(frame, "_jdf"):
-        return
-    session = frame.sparkSession
-    with _planning_lock:
-        if _planned.get(id(session), _Blocks()).number > 1:
-            return
-        before = {name: str(session.conf.get(name)) for name in _FOR_FEW_ROWS}
-        try:
-            for name, value in _FOR_FEW_ROWS.items():
-                session.conf.set(name, value)
-            frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - it is kept for the action that follows
-        finally:
-            for name, value in before.items():
-                session.conf.set(name, value)
 
 
 def _stop(session: SparkSession) -> None:
@@ -312,12 +279,10 @@ def _stop(session: SparkSession) -> None:
 
 def _first_line(error: Exception) -> str:
     """The useful line of a Java exception: its root cause, or its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    thrown = [line for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred while calling"
-    if causes:
-        return causes[-1].removeprefix("Caused by: ")
-    return (thrown[0].removeprefix(": ") if thrown else next(iter(lines), repr(error))).strip()
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred"
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return [lines[0], *thrown[:1], *causes][-1]
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:

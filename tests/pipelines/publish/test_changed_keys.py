@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,7 +13,6 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.publish import refresh_plan
 from nevermore.pipelines.publish.refresh import publish
-from nevermore.pipelines.publish.refresh_plan import KeySieve
 from tests.pipelines.publish.daily_orders import (
     NAME,
     apply,
@@ -168,20 +166,3 @@ def test_keys_without_a_key_are_refused(tmp_path: Path) -> None:
 
 DAY = dt.date(2026, 1, 2)
 SECOND = dt.timedelta(seconds=1)
-
-
-@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()])
-def test_a_sieve_leaves_the_rows_with_the_days_and_values_of_the_keys(kind: pa.DataType) -> None:
-    old, midnight = dt.datetime(1970, 1, 1), dt.datetime(2026, 1, 2)  # noqa: DTZ001 - of a column without zone, too
-    moments = pa.array([old - SECOND / 1e6, old, midnight - SECOND, midnight, midnight + 86_399 * SECOND, None])
-    at = pa.concat_arrays([moments] * 2)
-    rows = pa.RecordBatch.from_pydict({
-        "number": pa.array(range(12)),
-        "at": at.cast(pa.date32()).cast(kind) if kind == pa.date32() else at.cast(kind),
-        "k": pa.array(["a"] * 6 + [None] * 3 + ["b"] * 3),
-    })  # fmt: skip
-    keys = pa.table({"c0": ["a", "a", "b"], "c1": [DAY, dt.date(1969, 12, 31), dt.date(1970, 1, 1)]})
-    kept = KeySieve(("k",), ("at",), keys)(rows)
-    assert kept.schema == rows.schema
-    assert kept.column("number").to_pylist() == [0, 3, 4]
-    assert KeySieve(("k",), ("at",), keys)(rows.slice(1, 1)).num_rows == 0

@@ -38,16 +38,7 @@ def test_the_config_chooses_the_code_that_is_shipped(section: dict[str, str], ar
     ],
 )
 def test_workers_on_this_machine_begin_with_our_code_imported(section: dict[str, Any], daemon: str | None) -> None:
-    assert spark_place._settings(SparkConfig(**section), for_tasks=False).get("spark.python.daemon.module") == daemon
-
-
-def test_java_options_of_a_config_come_after_those_for_tasks() -> None:
-    config = SparkConfig(conf={"spark.driver.extraJavaOptions": "-XX:Tier4BackEdgeThreshold=40000"})
-    for_sql, for_tasks = (
-        spark_place._settings(config, for_tasks=choice)["spark.driver.extraJavaOptions"] for choice in (False, True)
-    )
-    assert for_sql == "-XX:Tier4BackEdgeThreshold=40000"
-    assert for_tasks.endswith("-XX:Tier4BackEdgeThreshold=400000 -XX:Tier4BackEdgeThreshold=40000")
+    assert spark_place._settings(SparkConfig(**section)).get("spark.python.daemon.module") == daemon
 
 
 def test_the_process_that_workers_are_forked_from_makes_workers_until_it_is_let_go() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -15,7 +14,7 @@ from nevermore import scan_core
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.spark import frames, native, reader_choice
-from nevermore.scan_core.spark.frames import choice_of, dataframe, expected_choice, reports_of, why_not_native
+from nevermore.scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from nevermore.scan_core.spark.native import NativeLimits
 from tests.support.iceberg_json import Column, Partition, struct
 from tests.support.spark_session import SPARK_TEST
@@ -348,13 +347,6 @@ def test_reader_auto_has_rows_selected_by_bits_where_most_of_many_are_left(
     most = scan.semi_join("id", [*range(4900)])
     assert choice_of(dataframe(spark, most)).strategy == "native"
     assert choice_of(dataframe(spark, scan.semi_join("id", [1, 2]))).strategy == "python"
-    for driver_bytes, strategy, rows in ((1024**2, "driver", 490), (1024, "native", 4900)):
-        frame = dataframe(
-            spark, most, driver_bytes=driver_bytes, sieve=lambda batch: batch.filter(pc.equal(batch["name"], "y"))
-        )
-        assert (choice_of(frame).strategy, frame.count()) == (strategy, rows)
-    expected = expected_choice(most, most.plan(), driver_bytes=1024**2, is_sieved=True)
-    assert expected.strategy == "driver"
 
 
 def test_rows_of_null_are_no_rows_that_fulfil_a_filter(spark: SparkSession, builder: TableBuilder) -> None:
