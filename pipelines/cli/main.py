@@ -199,6 +199,8 @@ def _missing_extra(error: ModuleNotFoundError) -> str | None:
     from importlib.util import find_spec
 
     package = (error.name or "").partition(".")[0]
+    if package == "py4j":  # a part of it, whose import may come first
+        package = "pyspark"
     if package not in _EXTRAS or find_spec(package) is not None:
         return None
     extra = _EXTRAS[package]

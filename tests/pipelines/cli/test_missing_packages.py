@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nevermore.pipelines.cli.main import _EXTRAS as EXTRAS
-from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.cli.main import _missing_extra, main
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -45,3 +45,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     wanted = f"a source of type {kind} requires {package}: pip install 'nevermore-iceberg[{kind}]'"
     assert wanted in printed.out + printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("imported", ["pyspark", "py4j", "py4j.protocol", "pyspark.sql"])
+def test_pyspark_is_named_whichever_part_of_it_is_imported_first(
+    imported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    hint = _missing_extra(ModuleNotFoundError(name=imported))
+    assert hint is not None
+    assert hint.startswith("this needs pyspark, which is not installed: pip install 'nevermore-iceberg[spark]'")
