@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from nevermore import scan_core
 from nevermore.pipelines.config.project import parse
-from nevermore.pipelines.iceberg.bitmap_indexes import with_statistics
 from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.storage import Storage
@@ -121,7 +120,9 @@ class MetadataCopy:
 
     def set_statistics(self, base: scan_core.Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Write the next metadata file of the copy."""
-        document = with_statistics(json.loads(Path(self._path).read_bytes()), entry, base.metadata_path, superseded)
+        document = json.loads(Path(self._path).read_bytes())
+        others = (s for s in base.metadata.statistics if s["snapshot-id"] != entry["snapshot-id"])
+        document["statistics"] = [*(s for s in others if s["statistics-path"] not in superseded), dict(entry)]
         self._path = self._source.with_name(f"copy-{uuid.uuid4()}.metadata.json")
         self._path.write_text(json.dumps(document))
 
