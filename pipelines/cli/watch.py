@@ -28,7 +28,7 @@ from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.iceberg.catalog import open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.ingest.table_patterns import expanded
-from nevermore.pipelines.maintain.status import TableStatus, slot_status, status
+from nevermore.pipelines.maintain.status import SlotStatus, TableStatus, slot_status, status
 from nevermore.pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError, require_package
@@ -43,6 +43,10 @@ STATE_SECONDS = 30.0
 """Least seconds between two looks at the metadata of all tables."""
 STALLED_SECONDS = 300.0
 """Seconds without a finished round, above the interval, after which the process counts as stalled."""
+_SLOT_GAUGES = {
+    "held_bytes": "log that the server keeps for a replication slot",
+    "lag_bytes": "log of a replication slot that is not confirmed",
+}
 _GAUGES = {
     "lag_seconds": ("s", "age of the mirror relative to its change log"),
     "waiting": ("{change}", "changes in the log that are not in the mirror"),
@@ -73,7 +77,7 @@ class Watch:
     round_at: float = field(default_factory=time.monotonic)
     rounds: int = 0
     late: set[str] = field(default_factory=set)
-    slots_warned: set[str] = field(default_factory=set)
+    slots: list[SlotStatus] = field(default_factory=list)
     _counters: dict[str, Any] = field(default_factory=dict)
     _looked_at: float = float("-inf")
     _alerts: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
@@ -137,11 +141,13 @@ class Watch:
 
     def _look_at_slots(self) -> None:
         """Tell of each replication slot once that holds too much log, was lost, or cannot be asked about."""
-        warned = {slot.slot: slot.warning for slot in slot_status(self.config) if slot.warning is not None}
-        for name, warning in warned.items():
-            if name not in self.slots_warned:
-                self._say("slot_warns", name, f"replication slot {name}: {warning}")
-        self.slots_warned = set(warned)
+        before = {slot.slot for slot in self.slots if slot.warning is not None}
+        found = slot_status(self.config)
+        for slot in found:
+            if slot.warning is not None and slot.slot not in before:
+                self._say("slot_warns", slot.slot, f"replication slot {slot.slot}: {slot.warning}")
+        with self._lock:
+            self.slots = found
 
     def lag_of(self, table: str, now: float) -> float:
         """Seconds that a mirror is behind: its log, or the last round that could read its source, whichever is more."""
@@ -191,6 +197,20 @@ class Watch:
             meter.create_observable_gauge(
                 f"nevermore.{name}", [lambda _, name=name: self._observed(name)], unit=unit, description=text
             )
+
+        for name, text in _SLOT_GAUGES.items():
+            meter.create_observable_gauge(
+                f"nevermore.slot_{name}", [lambda _, name=name: self._slots_observed(name)], unit="By", description=text
+            )
+
+    def _slots_observed(self, name: str) -> "Iterator[Observation]":
+        from opentelemetry.metrics import Observation
+
+        with self._lock:
+            slots = list(self.slots)
+        for slot in slots:
+            if (value := getattr(slot, name)) is not None:
+                yield Observation(value, {"slot": slot.slot})
 
     def _observed(self, name: str) -> "Iterator[Observation]":
         from opentelemetry.metrics import Observation

@@ -124,7 +124,8 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if isinstance(source, PostgresSource):
         from nevermore.pipelines.sources.postgres.inspection import findings
 
-        yield from findings(source, lambda names: _wanted(feed, names))
+        was_read = any(position is not None for position in positions.values())
+        yield from findings(source, lambda names: _wanted(feed, names), was_read=was_read)
     elif isinstance(source, MysqlSource):
         from nevermore.pipelines.sources.mysql import reader
 

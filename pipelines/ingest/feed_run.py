@@ -239,11 +239,13 @@ class FeedRun:
 
     def finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what was collected, and report to every table why its feed stopped."""
+        if stopped is not None:
+            _warn(f"{feed.source.title} stopped", stopped)
         for table in self.survivors(running, TableIngest.flush):
             table.report_unmet_columns()
             table.convert_deletes(is_continuous=self.is_continuous)
             if stopped is not None:
-                _fail(table.report, stopped)
+                _mark(table.report, stopped)
         if stopped is not None and not running:
             self._fail_patterns(feed, stopped)
 
@@ -263,7 +265,7 @@ class FeedRun:
         """Report an error of a source that has no tables yet."""
         for name in feed.wanted:
             if name in feed.patterns:
-                _fail(self.reports.setdefault(name, TableReport(name)), error)
+                _mark(self.reports.setdefault(name, TableReport(name)), error)
 
     def _keep_unassigned(self, feed: Feed, rejected: Rejected, num_events: int) -> None:
         """Add events that belong to none of several tables to the quarantine of the feed."""
@@ -342,7 +344,7 @@ class LiveRound:
         self._run.finish(reading.feed, reading.running, stopped)
         for table in self._started:
             if stopped is not None and table.report.error is None:
-                _fail(table.report, stopped)
+                _mark(table.report, stopped)
             _say_what_is_kept(table)
         has_failed = any(table.report.error is not None for table in self._started)
         try:
@@ -571,11 +573,21 @@ def _say_what_is_kept(table: TableIngest) -> None:
 
 
 def _fail(report: TableReport, error: Exception) -> None:
+    _mark(report, error)
+    _warn(f"table {report.table} stopped", error, table=report.table)
+
+
+def _mark(report: TableReport, error: Exception) -> None:
     report.error = explained(error) or f"{type(error).__name__}: {error}"
     report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
     report.is_yielded = isinstance(error, AnotherIngesterError)
-    _log.warning("table %s stopped", report.table, exc_info=error, extra={"table": report.table})
+
+
+def _warn(what: str, error: Exception, **facts: str) -> None:
+    """Log what stopped: in one line if the error says it, with the place in the code if it is unexpected."""
+    said = explained(error)
+    _log.warning("%s: %s", what, said or repr(error), exc_info=error if said is None else None, extra=facts)
 
 
 SHOWN_TABLES = 20
@@ -704,6 +716,8 @@ def sources(config: Config) -> list[tuple[str, ...]]:
     return [feed.wanted for feed in feeds_of(config, [*config.tables, *config.patterns])]
 
 
+MAX_PAUSE_SECONDS, MAX_DOUBLINGS = 60.0, 10
+"""How long a source of which no table can be read is left alone; from the interval on, it doubles with each round."""
 OnReport = Callable[[IngestReport], None]
 
 
@@ -734,7 +748,7 @@ def run_continuously(
     for name in tables or ():
         config.table(name)
     groups = [wanted for group in sources(config) if (wanted := [n for n in group if tables is None or n in tables])]
-    due = [0.0] * len(groups)
+    due, failures = [0.0] * len(groups), [0] * len(groups)
     rounds = 0
     readers = Readers()
     try:
@@ -744,10 +758,13 @@ def run_continuously(
                 break
             began = time.monotonic()
             readers.forget_listings()
-            on_report(run_once(config, tables=groups[turn], stopping=stop.is_set, readers=readers, is_continuous=True))
+            report = run_once(config, tables=groups[turn], stopping=stop.is_set, readers=readers, is_continuous=True)
+            on_report(report)
             entries = {**config.tables, **config.patterns}
             interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
-            due[turn] = began + interval
+            is_down = bool(report.tables) and all(t.error is not None and not t.is_yielded for t in report.tables)
+            failures[turn] = min(failures[turn] + 1, MAX_DOUBLINGS) if is_down else 0
+            due[turn] = began + max(interval, min(interval * 2 ** failures[turn], MAX_PAUSE_SECONDS) if is_down else 0)
             gc.collect()  # now, while nothing waits for it
             rounds += 1
     finally:

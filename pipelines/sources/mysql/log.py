@@ -64,8 +64,6 @@ COM_BINLOG_DUMP = 0x12
 _NON_BLOCKING, _WITH_STATEMENTS = 1, 2
 STANDALONE = 1
 """Flag of a GTID: the event after it is all of its transaction."""
-PREPARED = 64 | 128
-"""Flags of a GTID: a part of a transaction in two phases (XA)."""
 
 
 class UndescribedError(SourceError):

@@ -101,8 +101,8 @@ def _digits(server: Server, table: str, column: str) -> tuple[int, int] | None:
     return None if others or after is None or after + ahead > MAX_DIGITS else (after, ahead)
 
 
-def findings(source: PostgresSource, wanted: Wanted) -> Iterator[Finding]:
-    """Look at settings, rights, publication and slot.
+def findings(source: PostgresSource, wanted: Wanted, *, was_read: bool) -> Iterator[Finding]:
+    """Look at settings, rights, publication and slot, from which tables were read before or not.
 
     The first failure to connect ends it.
     """
@@ -114,7 +114,7 @@ def findings(source: PostgresSource, wanted: Wanted) -> Iterator[Finding]:
         yield from _settings(server)
         yield from _rights(server)
         yield from _published(server, wanted)
-        yield from _slot(server)
+        yield from _slot(server, was_read=was_read)
         began = time.time()
         theirs = float(server.value("SELECT extract(epoch FROM clock_timestamp())"))
         yield clock_finding("the database", theirs - (began + time.time()) / 2)
@@ -219,8 +219,12 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(f"table {table}", "ok", f"readable, identified by {key}")
 
 
-def _slot(server: Server) -> Iterator[Finding]:
+def _slot(server: Server, *, was_read: bool) -> Iterator[Finding]:
     name, slot = server.source.slot, server.slot()
+    if slot is None and was_read:
+        what = f"there is no replication slot {name} any more, so changes may be lost: nevermore resync --all --from-source"
+        yield Finding("slot", "failed", what)
+        return
     if slot is None:
         yield Finding("slot", "ok", f"{name} does not exist yet; the first run creates it")
         return

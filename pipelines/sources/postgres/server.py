@@ -367,7 +367,10 @@ class Server:
             SourceError: there is none.
         """
         if (slot := self.slot()) is None:
-            raise SourceError(f"there is no replication slot {self.source.slot}; the first nevermore ingest creates it")
+            raise SourceError(
+                f"there is no replication slot {self.source.slot}: the first nevermore ingest creates it. If tables were read from it "
+                "before, changes since may be lost: nevermore resync --all --from-source"
+            )
         return slot
 
     def create_slot(self) -> None:

@@ -98,7 +98,12 @@ def test_run_serves_metrics_and_health_logs_json_and_alerts_on_failures(tmp_path
             # the round that counted the events may not have ended yet
             wait_for("success", lambda: requests.get(f"{url}/readyz", timeout=60).status_code == 200)
             assert requests.get(f"{url}/readyz", timeout=60).json()["status"] == "ok"
-            assert metric(str(counted()), "nevermore_lag_seconds", 'table="shop.products"') == 0.0
+
+            def lag() -> float | None:
+                return metric(str(counted()), "nevermore_lag_seconds", 'table="shop.products"')
+
+            wait_for("the state of the table", lambda: lag() is not None)
+            assert lag() == 0.0
 
             project.land("2.jsonl", ["{broken" for _ in range(5)])
             wait_for("failure", lambda: requests.get(f"{url}/readyz", timeout=60).status_code == 503)

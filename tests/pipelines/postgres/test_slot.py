@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from nevermore.pipelines.cli.watch import Watch
 from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.maintain.status import slot_status
 
 MIB = 1024**2
@@ -85,3 +87,50 @@ def test_a_server_that_cannot_be_asked_is_a_warning(idle: Any) -> None:
     checked = nevermore(config, "check")
     assert "WARNING  shop.items  slot_holds_little_log" in checked.stdout
     assert checked.returncode == 0
+
+
+def test_a_slot_that_was_dropped_says_the_same_everywhere(idle: Any) -> None:
+    config = idle.config("items")
+    idle.ingest(config)
+    idle.sql(f"SELECT pg_drop_replication_slot('{idle.slot}')")
+    (table,) = run_once(config).tables
+    assert "there is no replication slot" in str(table.error)
+    assert "nevermore resync" in str(table.error)
+    for command in ("status", "doctor"):
+        shown = nevermore(config, command)
+        text = " ".join((shown.stdout + shown.stderr).split())
+        assert "there is no replication slot" in text
+        assert "nevermore resync --all --from-source" in text
+        assert shown.returncode == (1 if command == "doctor" else 0)
+
+
+def test_an_outage_is_one_line_without_a_traceback(idle: Any, caplog: pytest.LogCaptureFixture) -> None:
+    idle.sql("CREATE TABLE more (id int PRIMARY KEY)", "ALTER PUBLICATION pub ADD TABLE more")
+    config = idle.config("items", "more")
+    idle.ingest(config)
+    idle.dsn = "postgresql://nobody@127.0.0.1:9/none"
+    caplog.clear()
+    report = run_once(idle.config("items", "more"))
+    assert all("cannot connect" in str(table.error) for table in report.tables)
+    stopped = [record for record in caplog.records if "stopped" in record.getMessage()]
+    assert [record.exc_info for record in stopped] == [None]
+    assert "cannot connect to PostgreSQL" in stopped[0].getMessage()
+
+
+def test_metrics_have_what_the_slot_holds(idle: Any) -> None:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    config = idle.config("items")
+    report = idle.ingest(config)
+    reader = InMemoryMetricReader()
+    watch = Watch(config, "a-run", 1.0)
+    watch.instrument(MeterProvider([reader]).get_meter("nevermore"))
+    watch.after_round(report)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {m.name: m.data.data_points for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
+    for name in ("nevermore.slot_held_bytes", "nevermore.slot_lag_bytes"):
+        (point,) = found[name]
+        assert point.attributes == {"slot": idle.slot}
+        assert point.value >= 0
