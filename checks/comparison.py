@@ -55,9 +55,8 @@ class CheckResult:
         )
 
     def summary(self) -> str:
-        """One line for people: the counts, then what is wrong."""
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.compared.items())
-        return "; ".join([counts, *self.details] if counts else list(self.details)) or "nothing to compare"
+        """One line for people, in Dagster, alerts and snapshots: the words of `nevermore check`, then what is wrong."""
+        return "; ".join(filter(None, [self.counts(), *self.details])) or "nothing to compare"
 
 
 def sample(table: pa.Table) -> list[dict[str, Any]]:

@@ -227,7 +227,7 @@ def test_values_that_browsers_would_show_as_others_are_text() -> None:
 
 def test_a_failed_check_shows_its_first_statements_and_keeps_all_of_them() -> None:
     shown = check_result(CheckResult("c", passed=False, compared={"rows": 2}, details="abde"), mirror_key("s.t"))
-    assert shown.description == "rows 2; a; b; 2 more in the details"
+    assert shown.description == "2 rows; a; b; 2 more in the details"
     assert shown.metadata["details"].value == "- a\n- b\n- d\n- e"
     short = check_result(CheckResult("c", passed=False, details=["a", "b"]), mirror_key("s.t"))
     assert short.description == "a; b"
